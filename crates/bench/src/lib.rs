@@ -1,0 +1,1 @@
+//! Measurements of Tenure against its floors

@@ -1,0 +1,1 @@
+//! The Rust SDK of Tenure: sessions that resume by themselves

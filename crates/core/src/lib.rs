@@ -1,0 +1,1 @@
+//! The rules of Tenure: leases, presence, event streams and the client's link, without I/O, clock or randomness

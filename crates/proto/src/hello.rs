@@ -1,0 +1,379 @@
+//! The handshake: `challenge`, `hello` and its result.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, SessionKey};
+use crate::name::{Cap, MeshName};
+use crate::number::U53;
+use crate::peer::{Profile, SharedPeer};
+use crate::reconcile::{ReconcileParams, ReconcileResult};
+use crate::service::Service;
+use crate::subscribe::Subscription;
+
+/// `event challenge`: the first frame on every socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Challenge {
+    /// 32 random bytes in base64url, good for one hello on this socket.
+    pub nonce: String,
+    /// The broker's wall clock, Unix milliseconds.
+    pub ts: U53,
+    /// The broker's id, to be signed in the proof.
+    pub broker: String,
+}
+
+/// A range of protocol versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProtocolRange {
+    /// The oldest spoken.
+    pub min: u32,
+    /// The newest spoken.
+    pub max: u32,
+}
+
+/// Who is calling: informational, but for `instanceId`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClientInfo {
+    /// The program.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+    /// Random per process.
+    pub instance_id: InstanceId,
+}
+
+/// A member's word for a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Attestation {
+    /// Unix milliseconds after which no hello may use it; at most 24 h ahead.
+    pub expires_at: U53,
+    /// What the session may do; absent is everything the member may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caps: Option<Vec<Cap>>,
+    /// By the member key over the line of [`crate::canonical::Attested`].
+    pub signature: String,
+}
+
+/// Where the client was when its last socket broke.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ResumeParams {
+    /// The newest token it got.
+    pub token: String,
+    /// The epoch of its event stream.
+    pub epoch: Epoch,
+    /// The last event it has.
+    pub last_seq: U53,
+}
+
+/// Which inboxes a session reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum InboxChoice {
+    /// Its own.
+    #[default]
+    Session,
+    /// Its member's.
+    Member,
+    /// Both.
+    Both,
+    /// Neither.
+    None,
+}
+
+/// Feature bits that a client needs or would like, each with parameters if it has any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FeatureWishes {
+    /// Without these the hello is refused.
+    #[serde(default)]
+    pub require: Vec<String>,
+    /// These are answered when they are here.
+    #[serde(default)]
+    pub optional: Vec<String>,
+}
+
+/// A credential, where the mesh asks for one.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Credential {
+    /// A bearer token.
+    Token(String),
+    /// An invite link's secret.
+    Invite(String),
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Secrets never reach a log.
+        f.write_str(match self {
+            Credential::Token(_) => "Token(…)",
+            Credential::Invite(_) => "Invite(…)",
+        })
+    }
+}
+
+/// Reconciliation in the hello itself, or announced for the next frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum HelloReconcile {
+    /// The literal `"later"`: the next frame is `req reconcile`.
+    Later(Later),
+    /// All of it, now.
+    Now(Box<ReconcileParams>),
+}
+
+/// The literal `"later"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Later {
+    /// `"later"`.
+    Later,
+}
+
+/// The params of `hello`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HelloParams {
+    /// The versions the client speaks.
+    pub protocol: ProtocolRange,
+    /// Who is calling.
+    pub client: ClientInfo,
+    /// The mesh to join.
+    pub mesh: MeshName,
+    /// Who vouches.
+    pub member: MemberKey,
+    /// Who joins; equal to `member` for a member's own session.
+    pub session: SessionKey,
+    /// The member's word; needed unless `session` is the member or a good resume token is beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
+    /// By the session key over the line of [`crate::canonical::Proof`].
+    pub proof: String,
+    /// Where the last socket broke.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ResumeParams>,
+    /// What the client believes about its subscriptions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile: Option<HelloReconcile>,
+    /// Which inboxes it reads.
+    #[serde(default)]
+    pub inbox: InboxChoice,
+    /// What peers see.
+    pub profile: Profile,
+    /// Feature bits.
+    #[serde(default)]
+    pub features: FeatureWishes,
+    /// A credential, where the mesh asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Credential>,
+}
+
+/// Whether the lease existed before this hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseFate {
+    /// It begins now; peers saw `joined`.
+    New,
+    /// It lived on; peers saw nothing.
+    Kept,
+}
+
+/// What became of the resume token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ResumeOutcome {
+    /// None was presented.
+    New,
+    /// It selected this lease.
+    Resumed,
+    /// It was ours, but its lease has ended.
+    ResumeNotFound,
+    /// It was not ours, or not this session's.
+    ResumeRejected,
+}
+
+/// What became of the resume token, why, and the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ResumeResult {
+    /// What became of the token presented.
+    pub outcome: ResumeOutcome,
+    /// Why, when it was not accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The token to present next time.
+    pub token: String,
+}
+
+/// The broker's numbers that a client works with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// Milliseconds between pings, from both sides.
+    pub ping_interval_ms: U53,
+    /// Milliseconds of silence after which the broker drops a socket.
+    pub stale_after_ms: U53,
+    /// Milliseconds after which an idle socket gets a `tick`.
+    pub tick_interval_ms: U53,
+    /// Bytes of a body.
+    pub max_payload: U53,
+    /// Bytes that may wait for this socket.
+    pub max_buffered_bytes: U53,
+    /// Messages that may wait for this socket.
+    pub max_buffered_messages: U53,
+    /// Requests that may wait for their answer.
+    pub max_inflight: U53,
+    /// What "accepted" means.
+    pub durability: Durability,
+}
+
+/// What "accepted" means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// On disk: synced before the answer.
+    #[default]
+    Fsync,
+    /// By the operator's choice, written but not synced.
+    Relaxed,
+}
+
+/// Which broker answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BrokerInfo {
+    /// Its id, as in the challenge.
+    pub id: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// Whether the event stream goes on where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Replay {
+    /// Everything after `lastSeq` follows.
+    Complete,
+    /// It could not: a new epoch begins with a snapshot.
+    Resync,
+}
+
+/// The event stream of this session from here on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct EventsResult {
+    /// The numbering in force.
+    pub epoch: Epoch,
+    /// The number of the first event on this socket, replay included.
+    pub next_seq: U53,
+    /// Whether it goes on where it was.
+    pub replay: Replay,
+}
+
+/// How a broker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum HealthStatus {
+    /// All is well.
+    Ok,
+    /// It serves, but something needs a person.
+    Degraded,
+    /// It is stopping.
+    Draining,
+}
+
+/// Versions of the three maps a client may mirror; they replace what it had, even when lower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StateVersion {
+    /// Of presence.
+    pub presence: U53,
+    /// Of services.
+    pub services: U53,
+    /// Of health.
+    pub health: U53,
+}
+
+/// Enough to draw a screen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// The first peers, ordered by session key.
+    pub presence: Vec<SharedPeer>,
+    /// Present when there are more peers: where `presence.list {after}` goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more: Option<SessionKey>,
+    /// Services.
+    pub services: Vec<Service>,
+    /// This session's subscriptions.
+    pub subscriptions: Vec<Subscription>,
+    /// How the broker is.
+    pub health: HealthStatus,
+    /// How long it has been up.
+    pub uptime_ms: U53,
+}
+
+/// The result of `hello`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HelloResult {
+    /// The version spoken from here on.
+    pub protocol: u32,
+    /// The oldest client that this broker's operator wants to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_client: Option<String>,
+    /// Which broker answered.
+    pub broker: BrokerInfo,
+    /// This socket.
+    pub conn_id: ConnId,
+    /// This session: its key.
+    pub session_id: SessionKey,
+    /// Whether the lease existed before.
+    pub lease: LeaseFate,
+    /// What became of the token.
+    pub resume: ResumeResult,
+    /// Milliseconds from the last proof of life to the end of the lease.
+    pub lease_ttl_ms: U53,
+    /// The broker's numbers.
+    pub policy: Policy,
+    /// Feature bits that are here, each `{version, …params}`.
+    pub features: BTreeMap<String, Value>,
+    /// The event stream from here on.
+    pub events: EventsResult,
+    /// Enough to draw a screen; absent when replay is complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Box<Snapshot>>,
+    /// Versions of the maps.
+    pub state_version: StateVersion,
+    /// Results of reconciliation, when asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile: Option<Box<ReconcileResult>>,
+}

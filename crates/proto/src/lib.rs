@@ -1,0 +1,44 @@
+//! Wire types, ids, limits, codes and canonical bytes of Tenure.
+//!
+//! What this crate is for: everything that two programs must agree on to speak `tenure.v1`. Broker, SDK,
+//! simulator and the vectors for other languages all read it from here.
+//!
+//! What it promises: decoding any bytes yields a value or a [`WireError`] with a code, never a panic; unknown
+//! fields are ignored; the same value encodes to the same bytes; JSON and MessagePack carry the same objects.
+//!
+//! What it never does: I/O, clocks, randomness, policy. Whether a request is *allowed* is `tenure-core`'s
+//! business; here is only what it *says*.
+//!
+//! Where to read next: [`frame`] for the envelope, [`hello`] for the handshake, [`error`] and [`close`] for the
+//! two tables of codes, [`canonical`] for what is signed, [`fingerprint`] for what is hashed.
+
+pub mod canonical;
+pub mod close;
+pub mod codec;
+pub mod error;
+pub mod event;
+pub mod fingerprint;
+pub mod frame;
+pub mod hello;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod method;
+pub mod name;
+pub mod number;
+pub mod peer;
+pub mod reconcile;
+pub mod run;
+#[cfg(feature = "schema")]
+pub mod schema;
+pub mod service;
+pub mod subscribe;
+pub mod text;
+pub mod token;
+
+pub use close::{Closing, Reason};
+pub use codec::Codec;
+pub use error::{ErrorCode, WireError};
+pub use ids::{ClusterId, ConnId, InstanceId, LeaseId, MemberKey, MessageId, RunId, SessionKey};
+pub use name::{Cap, GroupName, MeshName, ServiceName, TopicName};
+pub use number::U53;

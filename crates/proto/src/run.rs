@@ -1,0 +1,171 @@
+//! Runs: calls to agents whose answers stream back.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::WireError;
+use crate::ids::RunId;
+use crate::message::Address;
+use crate::number::U53;
+
+/// The params of `run.start`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunStartParams {
+    /// The session or member that is called.
+    pub to: Address,
+    /// What it gets.
+    pub input: Value,
+    /// The caller's key: the same key is the same run.
+    pub idempotency_key: String,
+    /// How long it may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<U53>,
+    /// The first chunk wanted, of a run that exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_seq: Option<U53>,
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Nobody has taken it yet.
+    Queued,
+    /// Somebody is at it.
+    Running,
+    /// It went well.
+    Ok,
+    /// It failed.
+    Error,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// The result of `run.start`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunStartResult {
+    /// The run.
+    pub run_id: RunId,
+    /// Where it stands.
+    pub state: RunState,
+}
+
+/// The params of `run.chunk`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunChunkParams {
+    /// The run.
+    pub run_id: RunId,
+    /// 1, 2, 3, …
+    pub seq: U53,
+    /// A piece of the answer.
+    pub data: Value,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RunEndStatus {
+    /// Well.
+    Ok,
+    /// Not well.
+    Error,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// The params of `run.end`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunEndParams {
+    /// The run.
+    pub run_id: RunId,
+    /// One past the last chunk.
+    pub seq: U53,
+    /// How it ended.
+    pub status: RunEndStatus,
+    /// The answer, when it went well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// What went wrong, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<WireError>,
+}
+
+/// The params of `run.cancel` and `run.get`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunIdParams {
+    /// The run.
+    pub run_id: RunId,
+}
+
+/// The result of `run.get`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunGetResult {
+    /// The run.
+    pub run_id: RunId,
+    /// Where it stands.
+    pub state: RunState,
+    /// The last chunk's number.
+    pub last_seq: U53,
+    /// The answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<WireError>,
+}
+
+/// `event run`, to the caller (`seq` with `data` or `end`) or to the callee (`cancel`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunEvent {
+    /// The run.
+    pub run_id: RunId,
+    /// The chunk's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<U53>,
+    /// A piece of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// The end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<RunEnd>,
+    /// The caller wants it stopped.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cancel: bool,
+    /// Chunks before this one were lost with a broker.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gap: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// How a run ended, as its caller gets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RunEnd {
+    /// How.
+    pub status: RunEndStatus,
+    /// The answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<WireError>,
+}

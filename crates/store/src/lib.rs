@@ -1,0 +1,1 @@
+//! Durable state of a broker: the Store trait, its memory model and the SQLite engine
