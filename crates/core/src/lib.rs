@@ -1,1 +1,34 @@
-//! The rules of Tenure: leases, presence, event streams and the client's link, without I/O, clock or randomness
+//! The rules of Tenure, without sockets, disks, clocks or dice.
+//!
+//! What this crate is for: deciding. A [`mesh::Mesh`] holds every lease of one mesh, its presence and its event
+//! streams; a [`link::Link`] is the other end, one client's session through any number of sockets. Both take
+//! `(now, input)` and leave effects for a shell to carry out.
+//!
+//! What it promises: the same inputs give the same effects, byte for byte; every deadline is reachable through
+//! `next_deadline`; every collection has a bound that is named where it is enforced.
+//!
+//! What it never does: read a clock, roll dice, touch a socket, file, thread or environment variable. Time is
+//! an argument; randomness comes in as numbers.
+//!
+//! Where to read next: [`lease`] for the life of a session, [`mesh`] for the aggregate, [`stream`] for event
+//! numbering and replay, [`presence`] for who is here, [`admit`] for who may come in.
+
+pub mod admit;
+pub mod config;
+pub mod deadline;
+pub mod effect;
+pub mod host;
+pub mod input;
+pub mod lease;
+pub mod link;
+pub mod mesh;
+pub mod presence;
+pub mod stream;
+pub mod thaw;
+pub mod time;
+
+pub use config::MeshConfig;
+pub use effect::Effect;
+pub use input::Input;
+pub use mesh::Mesh;
+pub use time::{Millis, Now};

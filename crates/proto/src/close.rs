@@ -25,7 +25,7 @@ macro_rules! reasons {
     ($($variant:ident $text:literal $code:literal $retryable:literal $action:ident $doc:literal;)*) => {
         /// The reason of a close; clients act on it, never on prose.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
         pub enum Reason {
             $(#[doc = $doc] #[serde(rename = $text)] $variant,)*
         }
@@ -87,7 +87,7 @@ reasons! {
 
 /// `event closing`: precedes every close that the broker decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Closing {
     /// The WebSocket close code that follows.

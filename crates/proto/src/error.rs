@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::number::U53;
 
@@ -11,7 +11,7 @@ macro_rules! codes {
     ($($variant:ident $text:literal $retryable:literal $doc:literal;)*) => {
         /// Why a request was refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
         pub enum ErrorCode {
             $(#[doc = $doc] #[serde(rename = $text)] $variant,)*
         }
@@ -23,6 +23,11 @@ macro_rules! codes {
             /// The code as it stands on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(ErrorCode::$variant => $text,)* }
+            }
+
+            /// The code spelled `text`, if it is one of ours.
+            pub fn from_wire(text: &str) -> Option<ErrorCode> {
+                match text { $($text => Some(ErrorCode::$variant),)* _ => None }
             }
 
             /// Whether the same request may succeed later without being changed.
@@ -72,11 +77,12 @@ impl fmt::Display for ErrorCode {
 
 /// An error as it stands on the wire: a code for programs, one sentence for people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[error("{code}: {message}")]
 pub struct WireError {
-    /// What happened.
+    /// What happened. A code that only a newer broker knows reads as `internal`; `retryable` still tells.
+    #[serde(deserialize_with = "known_or_internal")]
     pub code: ErrorCode,
     /// One sentence that says what to do.
     pub message: String,
@@ -86,8 +92,14 @@ pub struct WireError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<U53>,
     /// Facts that belong to the code, such as `{min, max}` of a `protocol_mismatch`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::value::bounded_box", skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<serde_json::Value>>,
+}
+
+/// A client must be able to read the errors of brokers newer than itself.
+fn known_or_internal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorCode, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok(ErrorCode::from_wire(&text).unwrap_or(ErrorCode::Internal))
 }
 
 impl WireError {

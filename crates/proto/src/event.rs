@@ -16,7 +16,7 @@ use crate::subscribe::SubscriptionEvent;
 
 /// What became of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PresenceKind {
     /// Its lease began.
@@ -40,7 +40,7 @@ impl PresenceKind {
 
 /// `event presence`: one step of the presence map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PresenceEvent {
     /// What became of the peer.
     pub kind: PresenceKind,
@@ -54,7 +54,7 @@ pub struct PresenceEvent {
 
 /// What became of a message that this session sent to a session or member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
     /// The message.
@@ -70,7 +70,7 @@ pub struct Receipt {
 
 /// The fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ReceiptState {
     /// The receiver settled it.
@@ -83,7 +83,7 @@ pub enum ReceiptState {
 
 /// `event health`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HealthEvent {
     /// How the broker is.
     pub status: HealthStatus,
@@ -93,7 +93,7 @@ pub struct HealthEvent {
 
 /// `event tick`: nothing else was sent for a while, and this side lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Tick {
     /// The broker's wall clock, Unix milliseconds.
     pub ts: U53,
@@ -101,7 +101,7 @@ pub struct Tick {
 
 /// `event shutdown`: the broker will close this socket soon, and says what it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Shutdown {
     /// Why.
@@ -117,7 +117,7 @@ pub struct Shutdown {
 
 /// Something whose deltas were dropped and that must be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ResyncWhat {
     /// `presence.list`.
@@ -130,7 +130,7 @@ pub enum ResyncWhat {
 
 /// `event resync`: deltas were dropped; read these again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Resync {
     /// What to read again.
     pub what: Vec<ResyncWhat>,
@@ -138,7 +138,7 @@ pub struct Resync {
 
 /// `event notice`: something a person may want to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Notice {
     /// A stable code.
     pub code: String,

@@ -15,7 +15,7 @@ use crate::subscribe::Subscription;
 
 /// `event challenge`: the first frame on every socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Challenge {
     /// 32 random bytes in base64url, good for one hello on this socket.
@@ -28,7 +28,7 @@ pub struct Challenge {
 
 /// A range of protocol versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProtocolRange {
     /// The oldest spoken.
     pub min: u32,
@@ -38,7 +38,7 @@ pub struct ProtocolRange {
 
 /// Who is calling: informational, but for `instanceId`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientInfo {
     /// The program.
@@ -54,7 +54,7 @@ pub struct ClientInfo {
 
 /// A member's word for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Attestation {
     /// Unix milliseconds after which no hello may use it; at most 24 h ahead.
@@ -68,7 +68,7 @@ pub struct Attestation {
 
 /// Where the client was when its last socket broke.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResumeParams {
     /// The newest token it got.
@@ -81,7 +81,7 @@ pub struct ResumeParams {
 
 /// Which inboxes a session reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum InboxChoice {
     /// Its own.
@@ -97,7 +97,7 @@ pub enum InboxChoice {
 
 /// Feature bits that a client needs or would like, each with parameters if it has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FeatureWishes {
     /// Without these the hello is refused.
     #[serde(default)]
@@ -109,7 +109,7 @@ pub struct FeatureWishes {
 
 /// A credential, where the mesh asks for one.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Credential {
     /// A bearer token.
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Credential {
 
 /// Reconciliation in the hello itself, or announced for the next frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum HelloReconcile {
     /// The literal `"later"`: the next frame is `req reconcile`.
@@ -141,7 +141,7 @@ pub enum HelloReconcile {
 
 /// The literal `"later"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Later {
     /// `"later"`.
@@ -150,7 +150,7 @@ pub enum Later {
 
 /// The params of `hello`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HelloParams {
     /// The versions the client speaks.
@@ -175,12 +175,12 @@ pub struct HelloParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<HelloReconcile>,
     /// Which inboxes it reads.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub inbox: InboxChoice,
     /// What peers see.
     pub profile: Profile,
     /// Feature bits.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub features: FeatureWishes,
     /// A credential, where the mesh asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,7 +189,7 @@ pub struct HelloParams {
 
 /// Whether the lease existed before this hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseFate {
     /// It begins now; peers saw `joined`.
@@ -200,7 +200,7 @@ pub enum LeaseFate {
 
 /// What became of the resume token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeOutcome {
     /// None was presented.
@@ -215,7 +215,7 @@ pub enum ResumeOutcome {
 
 /// What became of the resume token, why, and the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ResumeResult {
     /// What became of the token presented.
     pub outcome: ResumeOutcome,
@@ -228,7 +228,7 @@ pub struct ResumeResult {
 
 /// The broker's numbers that a client works with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
     /// Milliseconds between pings, from both sides.
@@ -251,7 +251,7 @@ pub struct Policy {
 
 /// What "accepted" means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// On disk: synced before the answer.
@@ -263,7 +263,7 @@ pub enum Durability {
 
 /// Which broker answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BrokerInfo {
     /// Its id, as in the challenge.
     pub id: String,
@@ -273,7 +273,7 @@ pub struct BrokerInfo {
 
 /// Whether the event stream goes on where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Replay {
     /// Everything after `lastSeq` follows.
@@ -284,7 +284,7 @@ pub enum Replay {
 
 /// The event stream of this session from here on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EventsResult {
     /// The numbering in force.
@@ -297,7 +297,7 @@ pub struct EventsResult {
 
 /// How a broker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum HealthStatus {
     /// All is well.
@@ -310,7 +310,7 @@ pub enum HealthStatus {
 
 /// Versions of the three maps a client may mirror; they replace what it had, even when lower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StateVersion {
     /// Of presence.
     pub presence: U53,
@@ -322,14 +322,14 @@ pub struct StateVersion {
 
 /// Enough to draw a screen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The first peers, ordered by session key.
     pub presence: Vec<SharedPeer>,
-    /// Present when there are more peers: where `presence.list {after}` goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub more: Option<SessionKey>,
+    /// Whether there are more peers: `presence.list` goes on after the last one here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// Services.
     pub services: Vec<Service>,
     /// This session's subscriptions.
@@ -342,7 +342,7 @@ pub struct Snapshot {
 
 /// The result of `hello`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HelloResult {
     /// The version spoken from here on.

@@ -24,7 +24,7 @@ macro_rules! textual {
             }
         }
 
-        #[cfg(feature = "schema")]
+        #[cfg(any(test, feature = "schema"))]
         impl schemars::JsonSchema for $type {
             fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($type).into()
@@ -111,7 +111,7 @@ macro_rules! opaque {
             }
         }
 
-        textual!($type, "1 to 128 printable ASCII characters without spaces", {"type": "string", "minLength": 1, "maxLength": 128});
+        textual!($type, "1 to 128 printable ASCII characters without spaces", {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"});
     };
 }
 
@@ -150,11 +150,14 @@ impl fmt::Display for ConnId {
 impl FromStr for ConnId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
-        text.strip_prefix('c').and_then(|n| n.parse().ok()).map(ConnId).ok_or(IdError)
+        let digits = text.strip_prefix('c').ok_or(IdError)?;
+        let id = digits.parse().map(ConnId).map_err(|_| IdError)?;
+        // One value, one spelling: no sign, no leading zeros.
+        if id.to_string() == text { Ok(id) } else { Err(IdError) }
     }
 }
 
-textual!(ConnId, "a connection id", {"type": "string", "pattern": "^c[0-9]+$"});
+textual!(ConnId, "a connection id", {"type": "string", "pattern": "^c(0|[1-9][0-9]*)$"});
 
 macro_rules! ulid {
     ($(#[$doc:meta])* $type:ident) => {

@@ -25,16 +25,20 @@ pub mod limits;
 pub mod message;
 pub mod method;
 pub mod name;
+mod null;
 pub mod number;
 pub mod peer;
 pub mod reconcile;
 pub mod run;
-#[cfg(feature = "schema")]
+#[cfg(any(test, feature = "schema"))]
 pub mod schema;
 pub mod service;
 pub mod subscribe;
 pub mod text;
 pub mod token;
+mod value;
+#[cfg(any(test, feature = "schema"))]
+pub mod vectors;
 
 pub use close::{Closing, Reason};
 pub use codec::Codec;

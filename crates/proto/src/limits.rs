@@ -29,8 +29,11 @@ pub const ATTESTATION_AHEAD_MS: u64 = 24 * 3600 * 1000;
 
 /// Bytes of a name of a mesh, topic, group, service or cap.
 pub const NAME_BYTES: usize = 64;
-/// Levels of nesting that a decoder follows; the JSON library stops at the same depth.
+/// Levels of nesting at which a decoder stops, in both codecs: one less is the deepest frame that is read.
 pub const NESTING: usize = 128;
+/// Levels of nesting in free JSON (`meta`, what runs carry, error details). Less than a frame's, because a value
+/// that came in with one frame goes out deeper inside another.
+pub const FREE_JSON_NESTING: usize = 64;
 /// Requests of one socket that may wait for their answer; past it the broker stops reading.
 pub const MAX_INFLIGHT: u32 = 4096;
 /// Default bytes that may wait for one socket.
@@ -88,5 +91,6 @@ const _: () = {
     assert!(STALE_AFTER_MS < LEASE_TTL_MS, "a socket must go stale before its lease ends");
     assert!(frame_bytes(MAX_PAYLOAD_BYTES_FLOOR) > FRAME_BEFORE_HELLO_BYTES);
     assert!(CONTEST_RETRY_MS < CONTEST_WINDOW_MS);
+    assert!(FREE_JSON_NESTING + 16 < NESTING, "a delivery must decode wherever its send did");
     assert!(ATTESTATION_CAPS * (NAME_BYTES + 3) < FRAME_BEFORE_HELLO_BYTES);
 };

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::error::WireError;
 use crate::ids::{ClientMessageId, MemberKey, MessageId, SessionKey, SubId, Tag};
+use crate::limits::FREE_JSON_NESTING;
 use crate::name::TopicName;
 use crate::number::U53;
 
@@ -68,7 +69,7 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(any(test, feature = "schema"))]
 impl schemars::JsonSchema for Address {
     fn schema_name() -> Cow<'static, str> {
         "Address".into()
@@ -80,7 +81,7 @@ impl schemars::JsonSchema for Address {
 
 /// How urgent a message is: which lane of an inbox it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// Always delivered.
@@ -105,7 +106,7 @@ impl Priority {
 
 /// What happens to a session's message when its lease ends first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
     /// It waits for the key to come back.
@@ -119,7 +120,7 @@ pub enum Fallback {
 
 /// The params of `send`. Exactly one of `body` and `bodyB64`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SendParams {
     /// Where it goes.
@@ -133,7 +134,7 @@ pub struct SendParams {
     /// The sender's id for it: the key of its idempotency.
     pub client_message_id: ClientMessageId,
     /// How urgent it is.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub priority: Priority,
     /// What chooses its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +155,7 @@ pub struct SendParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<U53>,
     /// What happens when the receiver's lease ends first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub fallback: Fallback,
     /// The client's own fingerprint in hex, to be compared with ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +202,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(any(test, feature = "schema"))]
 impl schemars::JsonSchema for Bytes {
     fn schema_name() -> Cow<'static, str> {
         "Bytes".into()
@@ -211,9 +212,9 @@ impl schemars::JsonSchema for Bytes {
     }
 }
 
-/// Free facts beside a body: a JSON object without duplicate keys at its top.
+/// Free facts beside a body: a JSON object of bounded depth in which no key stands twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Meta(pub Map<String, Value>);
 
 impl<'de> Deserialize<'de> for Meta {
@@ -230,7 +231,9 @@ impl<'de> Deserialize<'de> for Meta {
                     if map.contains_key(&key) {
                         return Err(de::Error::custom(format!("duplicate key `{key}` in meta")));
                     }
-                    map.insert(key, access.next_value()?);
+                    let value = access.next_value()?;
+                    crate::value::check_within(&value, FREE_JSON_NESTING - 1)?;
+                    map.insert(key, value);
                 }
                 Ok(Meta(map))
             }
@@ -241,7 +244,7 @@ impl<'de> Deserialize<'de> for Meta {
 
 /// The result of `send`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SendResult {
     /// The broker's id.
@@ -265,7 +268,7 @@ pub struct SendResult {
 
 /// Whether a receiving session's lease lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Recipient {
     /// It lives.
@@ -276,7 +279,7 @@ pub enum Recipient {
 
 /// Who sent a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Sender {
     /// The member.
     pub member: MemberKey,
@@ -288,7 +291,7 @@ pub struct Sender {
 
 /// What a log entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MessageKind {
     /// A message.
@@ -300,7 +303,7 @@ pub enum MessageKind {
 
 /// A message as its receivers get it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     /// The broker's id.
@@ -347,7 +350,7 @@ pub struct Message {
 
 /// `event message`, and an entry of `fetch`: a message in the hands of one reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
     /// The subscription it came through.
@@ -364,7 +367,7 @@ pub struct Delivery {
 
 /// The params of `send.status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SendStatusParams {
     /// The sender's ids, at most 256.
@@ -373,7 +376,7 @@ pub struct SendStatusParams {
 
 /// The result of `send.status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SendStatusResult {
     /// One for each id asked for, in that order.
     pub statuses: Vec<SendStatus>,
@@ -381,7 +384,7 @@ pub struct SendStatusResult {
 
 /// The fate of one sent message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SendStatus {
     /// The sender's id.
@@ -398,7 +401,7 @@ pub struct SendStatus {
 
 /// The fate of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SendState {
     /// Never accepted, or forgotten.
@@ -415,7 +418,7 @@ pub enum SendState {
 
 /// The params of `ack` and `progress`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TagsParams {
     /// The deliveries meant.
     pub tags: Vec<Tag>,
@@ -423,7 +426,7 @@ pub struct TagsParams {
 
 /// The params of `nack`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NackParams {
     /// The deliveries given back.
@@ -432,7 +435,7 @@ pub struct NackParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<U53>,
     /// Whether they go straight to the dead letters.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub dead: bool,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -441,7 +444,7 @@ pub struct NackParams {
 
 /// The result of `ack`, `nack` and `progress`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettleResult {
     /// Tags that took effect, now or before.
     pub settled: Vec<Tag>,
@@ -451,7 +454,7 @@ pub struct SettleResult {
 
 /// A tag that did not take effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StaleTag {
     /// The tag.
     pub tag: Tag,
@@ -461,7 +464,7 @@ pub struct StaleTag {
 
 /// The params of `history`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HistoryParams {
     /// The log to read.
     pub log: String,
@@ -475,7 +478,7 @@ pub struct HistoryParams {
 
 /// The result of `history`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HistoryResult {
     /// The entries.
     pub messages: Vec<Message>,
@@ -486,7 +489,7 @@ pub struct HistoryResult {
 
 /// The params of `dead.list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DeadListParams {
     /// The log whose dead letters are meant.
     pub log: String,
@@ -497,7 +500,7 @@ pub struct DeadListParams {
 
 /// The params of `dead.retry`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DeadRetryParams {
     /// The log whose dead letters are meant.
     pub log: String,

@@ -67,12 +67,12 @@ methods! {
 
 /// `{}`: the params or result of a method that needs none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Empty {}
 
 /// The result of `ping`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PingResult {
     /// The broker's wall clock, Unix milliseconds.
     pub ts: U53,
@@ -80,7 +80,7 @@ pub struct PingResult {
 
 /// The params of `presence.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PresenceListParams {
     /// Go on after this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,13 +89,13 @@ pub struct PresenceListParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<U53>,
     /// Whether `transport` and `leaseUntil` are wanted.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub debug: bool,
 }
 
 /// The result of `presence.list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PresenceListResult {
     /// Peers, ordered by session key.
@@ -109,7 +109,7 @@ pub struct PresenceListResult {
 
 /// The result of `health`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HealthResult {
     /// How the broker is.
@@ -130,7 +130,7 @@ pub struct HealthResult {
 
 /// What waits in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GroupsHealth {
     /// Entries that wait.
@@ -141,7 +141,7 @@ pub struct GroupsHealth {
 
 /// The store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StoreHealth {
     /// Which engine.

@@ -66,7 +66,7 @@ macro_rules! name {
             }
         }
 
-        #[cfg(feature = "schema")]
+        #[cfg(any(test, feature = "schema"))]
         impl schemars::JsonSchema for $type {
             fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($type).into()

@@ -13,7 +13,7 @@ use crate::number::U53;
 
 /// Whether a session can be disturbed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Ready for anything.
@@ -27,13 +27,13 @@ pub enum Status {
 
 /// What a session says of itself in `hello`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
     /// The display name.
     pub name: String,
     /// Whether it can be disturbed.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub status: Status,
     /// What it is doing, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,13 +51,13 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_input_seconds: Option<U53>,
     /// Free labels.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "crate::null::or_default", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
 /// Any part of a profile, for `profile.set`: absent fields stay as they are, and so does `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProfilePatch {
     /// See [`Profile::name`].
@@ -151,7 +151,7 @@ impl Profile {
 
 /// The state of a session's socket; shown only with `debug`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// A socket carries it.
@@ -162,7 +162,7 @@ pub enum Transport {
 
 /// A session as its peers see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
     /// Its key.
@@ -295,7 +295,7 @@ impl<'de> Deserialize<'de> for SharedPeer {
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(any(test, feature = "schema"))]
 impl schemars::JsonSchema for SharedPeer {
     fn inline_schema() -> bool {
         true

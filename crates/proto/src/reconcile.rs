@@ -11,7 +11,7 @@ use crate::subscribe::{AckMode, DEFAULT_PREFETCH};
 
 /// What to do about subscriptions that only the client knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReconcilePolicy {
     /// Close what the server has forgotten.
@@ -27,7 +27,7 @@ fn default_prefetch() -> u32 {
 
 /// A subscription as the client believes it to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientSubscription {
     /// The client's name for it.
@@ -41,19 +41,19 @@ pub struct ClientSubscription {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
     /// When a delivery counts as settled.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub ack_mode: AckMode,
     /// Deliveries that may be unsettled at once.
-    #[serde(default = "default_prefetch")]
+    #[serde(default = "default_prefetch", deserialize_with = "crate::null::or_prefetch")]
     pub prefetch: u32,
     /// The last seq it has of each partition.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub positions: BTreeMap<String, U53>,
 }
 
 /// A delivery that the client has in hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ClientInflight {
     /// The delivery.
     pub tag: Tag,
@@ -66,7 +66,7 @@ pub struct ClientInflight {
 
 /// What a client is doing with a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum InflightState {
     /// Working on it.
@@ -77,7 +77,7 @@ pub enum InflightState {
 
 /// How a delivery was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Settle {
     /// Done.
@@ -88,22 +88,22 @@ pub enum Settle {
 
 /// The params of `reconcile`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReconcileParams {
     /// What to do about subscriptions that only the client knows.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub policy: ReconcilePolicy,
     /// All that the client believes to have.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub subscriptions: Vec<ClientSubscription>,
     /// All that it has in hand.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub inflight: Vec<ClientInflight>,
 }
 
 /// The result of `reconcile`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReconcileResult {
     /// One per subscription that either side knows.
     pub results: Vec<SubscriptionVerdict>,
@@ -113,7 +113,7 @@ pub struct ReconcileResult {
 
 /// What becomes of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubscriptionVerdict {
     /// What becomes of it.
@@ -132,7 +132,7 @@ pub struct SubscriptionVerdict {
 
 /// What becomes of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReconcileAction {
     /// It goes on.
@@ -147,7 +147,7 @@ pub enum ReconcileAction {
 
 /// What becomes of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct InflightVerdict {
     /// The delivery.
     pub tag: Tag,
@@ -157,7 +157,7 @@ pub struct InflightVerdict {
 
 /// What becomes of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum InflightResult {
     /// It counts as settled.

@@ -10,12 +10,13 @@ use crate::number::U53;
 
 /// The params of `run.start`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunStartParams {
     /// The session or member that is called.
     pub to: Address,
     /// What it gets.
+    #[serde(deserialize_with = "crate::value::bounded")]
     pub input: Value,
     /// The caller's key: the same key is the same run.
     pub idempotency_key: String,
@@ -29,7 +30,7 @@ pub struct RunStartParams {
 
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
     /// Nobody has taken it yet.
@@ -46,7 +47,7 @@ pub enum RunState {
 
 /// The result of `run.start`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunStartResult {
     /// The run.
@@ -57,7 +58,7 @@ pub struct RunStartResult {
 
 /// The params of `run.chunk`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunChunkParams {
     /// The run.
@@ -65,12 +66,13 @@ pub struct RunChunkParams {
     /// 1, 2, 3, …
     pub seq: U53,
     /// A piece of the answer.
+    #[serde(deserialize_with = "crate::value::bounded")]
     pub data: Value,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RunEndStatus {
     /// Well.
@@ -83,7 +85,7 @@ pub enum RunEndStatus {
 
 /// The params of `run.end`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunEndParams {
     /// The run.
@@ -93,7 +95,7 @@ pub struct RunEndParams {
     /// How it ended.
     pub status: RunEndStatus,
     /// The answer, when it went well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// What went wrong, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +104,7 @@ pub struct RunEndParams {
 
 /// The params of `run.cancel` and `run.get`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunIdParams {
     /// The run.
@@ -111,7 +113,7 @@ pub struct RunIdParams {
 
 /// The result of `run.get`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunGetResult {
     /// The run.
@@ -121,7 +123,7 @@ pub struct RunGetResult {
     /// The last chunk's number.
     pub last_seq: U53,
     /// The answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +132,7 @@ pub struct RunGetResult {
 
 /// `event run`, to the caller (`seq` with `data` or `end`) or to the callee (`cancel`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunEvent {
     /// The run.
@@ -139,7 +141,7 @@ pub struct RunEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<U53>,
     /// A piece of the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// The end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,12 +160,12 @@ fn is_false(value: &bool) -> bool {
 
 /// How a run ended, as its caller gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RunEnd {
     /// How.
     pub status: RunEndStatus,
     /// The answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]

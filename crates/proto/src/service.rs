@@ -9,7 +9,7 @@ use crate::number::U53;
 
 /// How a service is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceKind {
     /// A byte stream.
@@ -22,7 +22,7 @@ pub enum ServiceKind {
 
 /// Whether a service can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
     /// It can.
@@ -33,25 +33,25 @@ pub enum ServiceState {
 
 /// What a publisher says of its service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceMetadata {
     /// A sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Free labels.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "crate::null::or_default", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Whom to ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Whether it is left out of lists.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub hide: bool,
 }
 
 /// A service as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Service {
     /// Its name.
     pub name: ServiceName,
@@ -72,7 +72,7 @@ pub struct Service {
 
 /// What became of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceEventKind {
     /// It can be reached.
@@ -87,7 +87,7 @@ pub enum ServiceEventKind {
 
 /// `event service`: one step of the service map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceEvent {
     /// What became of it.
     pub kind: ServiceEventKind,
@@ -101,16 +101,16 @@ pub struct ServiceEvent {
 
 /// The params of `services.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServicesListParams {
     /// Whether hidden ones are wanted too.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub all: bool,
 }
 
 /// One service to take or renew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceOffer {
     /// Its name; checked by rule, so that each gets its own verdict.
@@ -121,16 +121,16 @@ pub struct ServiceOffer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<U53>,
     /// What the publisher says of it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub metadata: ServiceMetadata,
     /// Whether the local target fails the probe.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub degraded: bool,
 }
 
 /// The params of `service.renew`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceRenewParams {
     /// All of a session's services.
     pub services: Vec<ServiceOffer>,
@@ -138,7 +138,7 @@ pub struct ServiceRenewParams {
 
 /// A verdict on one renewal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceVerdict {
     /// The service.
     pub name: String,
@@ -151,7 +151,7 @@ pub struct ServiceVerdict {
 
 /// The result of `service.renew`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceRenewResult {
     /// One for each service, in order.
     pub results: Vec<ServiceVerdict>,
@@ -159,7 +159,7 @@ pub struct ServiceRenewResult {
 
 /// The params of `service.withdraw`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ServiceWithdrawParams {
     /// The names to give up.
     pub names: Vec<String>,
@@ -167,7 +167,7 @@ pub struct ServiceWithdrawParams {
 
 /// Which end of a relayed stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RelayRole {
     /// The end that answers.
@@ -178,7 +178,7 @@ pub enum RelayRole {
 
 /// The params of `relay.open`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RelayOpenParams {
     /// Which end.
     pub role: RelayRole,
@@ -189,7 +189,7 @@ pub struct RelayOpenParams {
 
 /// The result of `relay.open`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RelayOpenResult {
     /// Good once, for 30 s, in `Authorization`.

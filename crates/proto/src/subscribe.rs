@@ -11,7 +11,7 @@ use crate::number::U53;
 
 /// When a delivery counts as settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AckMode {
     /// When the reader says so.
@@ -60,13 +60,19 @@ impl<'de> Deserialize<'de> for From {
     }
 }
 
-#[cfg(feature = "schema")]
+#[cfg(any(test, feature = "schema"))]
 impl schemars::JsonSchema for From {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "From".into()
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"anyOf": [{"enum": ["new", "earliest"]}, {"type": "integer", "minimum": 0}]})
+        schemars::json_schema!({
+            "description": "Where a new group begins: at the log's end, at the oldest entry there is, or at a seq.",
+            "anyOf": [
+                {"type": "string", "enum": ["new", "earliest"]},
+                {"type": "integer", "minimum": 0, "maximum": U53::MAX.get()},
+            ],
+        })
     }
 }
 
@@ -79,7 +85,7 @@ fn default_prefetch() -> u32 {
 
 /// The params of `subscribe`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubscribeParams {
     /// The topic.
@@ -91,19 +97,19 @@ pub struct SubscribeParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
     /// Deliveries that may be unsettled at once.
-    #[serde(default = "default_prefetch")]
+    #[serde(default = "default_prefetch", deserialize_with = "crate::null::or_prefetch")]
     pub prefetch: u32,
     /// When a delivery counts as settled.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub ack_mode: AckMode,
     /// Where a new group begins.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::null::or_default")]
     pub from: From,
 }
 
 /// The result of `subscribe`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubscribeResult {
     /// The subscription.
@@ -114,7 +120,7 @@ pub struct SubscribeResult {
 
 /// A subscription as its session sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Subscription {
     /// Its name on the session.
@@ -136,7 +142,7 @@ pub struct Subscription {
 
 /// The params of `unsubscribe`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct UnsubscribeParams {
     /// The subscription.
@@ -145,7 +151,7 @@ pub struct UnsubscribeParams {
 
 /// The params of `fetch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FetchParams {
     /// The subscription.
@@ -156,7 +162,7 @@ pub struct FetchParams {
 
 /// The result of `fetch`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FetchResult {
     /// The deliveries.
     pub messages: Vec<Delivery>,
@@ -164,7 +170,7 @@ pub struct FetchResult {
 
 /// The params of `topics.create`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TopicCreateParams {
     /// The topic.
@@ -178,7 +184,7 @@ pub struct TopicCreateParams {
 
 /// `event subscription`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SubscriptionEvent {
     /// The subscription.
@@ -201,7 +207,7 @@ pub struct SubscriptionEvent {
 
 /// What became of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SubscriptionEventKind {
     /// Entries were pruned before it read them.

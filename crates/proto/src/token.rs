@@ -17,7 +17,7 @@ const PREFIX: &str = "tenure-resume.v1.";
 
 /// What a resume token says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ResumeToken {
     /// The session it belongs to.
     pub sub: SessionKey,

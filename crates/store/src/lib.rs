@@ -1,1 +1,123 @@
-//! Durable state of a broker: the Store trait, its memory model and the SQLite engine
+//! Durable state of a broker: what must still be true after the process is killed.
+//!
+//! What this crate is for: the [`Store`] trait, and its engines: [`Memory`], the model, and [`Sqlite`], the
+//! default. It keeps the broker's identity, its starts and how long each ran, the leases of every mesh, and the
+//! live settings.
+//!
+//! What it promises: one method is one transaction, all of it or nothing; what a method says is durable has
+//! been synced to the disk when it returns. Every engine passes one conformance suite and agrees with the model
+//! under random operations and restarts. After a failed sync nothing is written again until the process
+//! restarts ([`StoreError::Poisoned`]).
+//!
+//! What it never does: decide. Whether a lease may begin or must end is `tenure-core`'s business. It reads no
+//! clock, makes no randomness, spawns no thread and retries nothing: times and entropy are arguments, and
+//! waiting is the caller's.
+//!
+//! How it is used: all methods block, so a broker gives its store to one thread, which drains what is waiting
+//! into one [`Store::apply`] and answers everybody when that returns: one sync for the whole batch.
+//!
+//! ```
+//! use tenure_store::{Identity, Memory, Store, Write};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut store: Box<dyn Store> = Box::new(Memory::new());
+//! let fresh = Identity { cluster_id: "c-1".parse()?, broker_key: [7; 32] };
+//! assert_eq!(store.identity(&fresh)?, fresh, "nothing was stored yet");
+//!
+//! let run = store.begin_run(1_700_000_000_000)?;
+//! assert_eq!(run.number, 1);
+//! store.apply(&[Write::Heartbeat { run: run.number, uptime_ms: 5_000 }])?;
+//! assert!(store.leases()?.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where to read next: [`Store`], then [`Write`] for what commits together, [`memory`] for the rules in their
+//! shortest form, and `sqlite::schema` for the tables.
+
+#[cfg(test)]
+mod conformance;
+mod error;
+mod identity;
+mod lease;
+pub mod memory;
+mod row;
+pub mod sqlite;
+mod uptime;
+mod write;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use error::{Result, StoreError};
+pub use identity::Identity;
+pub use lease::{LeaseRow, StoredLease};
+pub use memory::Memory;
+pub use sqlite::Sqlite;
+pub use write::Write;
+
+/// One start of the broker on this store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its number: 1 for the first start, one more for each that follows.
+    pub number: u64,
+    /// When it began, Unix milliseconds, as the caller said.
+    pub started_at: u64,
+}
+
+/// The live settings, as one versioned map.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// How often they were changed: 0 when never.
+    pub version: u64,
+    /// The values that differ from the defaults, by key.
+    pub values: BTreeMap<String, Value>,
+}
+
+/// What a broker keeps. Blocking; owned by one thread; one method is one transaction.
+///
+/// Numbers are milliseconds, counts and versions; engines keep them exactly below 2^63.
+///
+/// An error means that nothing was done, with one exception: after [`StoreError::Poisoned`] the outcome of the
+/// write that met it is unknown, and the next start may find it done. Both answers are safe for a caller that
+/// has told nobody.
+pub trait Store: Send {
+    /// Which engine this is: `memory` or `sqlite`.
+    fn kind(&self) -> &'static str;
+
+    /// The identity of this store. On first use `fresh` becomes it: both of its values are stored together, and
+    /// durable on return. Later calls only read, so they work on a full disk.
+    fn identity(&mut self, fresh: &Identity) -> Result<Identity>;
+
+    /// Begins the next run, with no uptime yet. Its number is durable on return: no two starts share one, and
+    /// it becomes the current run that [`Store::leases`] counts up to.
+    fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run>;
+
+    /// Records that `run` has lasted `uptime_ms`; durable on return. The record never goes down. What passes
+    /// after the last heartbeat before a crash is not counted, which errs towards a longer lease.
+    fn heartbeat(&mut self, run: u64, uptime_ms: u64) -> Result<()> {
+        self.apply(&[Write::Heartbeat { run, uptime_ms }])
+    }
+
+    /// Carries out every write of `batch`, in order, in one transaction: all of them or, on an error, none.
+    /// Durable on return, with one sync however long the batch is. An empty batch does nothing.
+    fn apply(&mut self, batch: &[Write]) -> Result<()>;
+
+    /// Every lease with the uptime it has spent unattended, ordered by mesh and session, as of one moment.
+    /// Changes nothing.
+    fn leases(&mut self) -> Result<Vec<StoredLease>>;
+
+    /// The settings and their version, as of one moment. Changes nothing.
+    fn settings(&mut self) -> Result<Settings>;
+
+    /// Sets `key` to `value`, or removes it for `None`, if the settings are still at `expected_version`; the
+    /// comparison, the value and the new version are one transaction, durable on return. Gives the new version,
+    /// one more than before even when the value is the same. Otherwise [`StoreError::Conflict`] tells the
+    /// version found.
+    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64>;
+
+    /// What is wrong with the data, one finding in words each; empty when it is sound. Reads everything, so it
+    /// takes as long as the store is large. Changes nothing.
+    fn check(&mut self) -> Result<Vec<String>>;
+}

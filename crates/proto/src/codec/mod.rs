@@ -3,6 +3,7 @@
 mod json;
 mod msgpack;
 mod presence;
+mod strict;
 
 pub use presence::presence_frame;
 

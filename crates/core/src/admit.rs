@@ -1,0 +1,238 @@
+//! Admission: is this hello by whom it says, to us, now? Pure and stateless, so that connection tasks can spend
+//! the signature checks in parallel before the mesh decides what the hello means.
+
+use tenure_proto::canonical::{Attested, Proof};
+use tenure_proto::close::{Closing, Reason};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::hello::{Attestation, HelloParams, InboxChoice};
+use tenure_proto::ids::{ClusterId, Epoch, InstanceId, LeaseId, MemberKey, SessionKey};
+use tenure_proto::limits::{ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, PROTOCOL};
+use tenure_proto::name::{Cap, MeshName};
+use tenure_proto::peer::Profile;
+use tenure_proto::token::ResumeToken;
+
+use crate::host::Doors;
+
+/// Features that this broker has; a hello that requires another is refused.
+pub const FEATURES: &[&str] = &["resume", "replay", "maxPayload"];
+
+/// What the hello is checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate<'a> {
+    /// The nonce of this socket's challenge.
+    pub nonce: &'a str,
+    /// Our broker id, as in the challenge.
+    pub broker_id: &'a str,
+    /// The Host header that was received.
+    pub host: &'a str,
+    /// What hosts are ours.
+    pub doors: &'a Doors,
+    /// The public half of the key that signs resume tokens.
+    pub token_key: &'a [u8; 32],
+    /// Our store's cluster id.
+    pub cluster: &'a ClusterId,
+    /// The wall clock.
+    pub wall: u64,
+}
+
+/// A hello that is by whom it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The mesh to join.
+    pub mesh: MeshName,
+    /// Who vouches.
+    pub member: MemberKey,
+    /// Who joins.
+    pub session: SessionKey,
+    /// The process.
+    pub instance: InstanceId,
+    /// What peers see.
+    pub profile: Profile,
+    /// Which inboxes it reads.
+    pub inbox: InboxChoice,
+    /// Whether and how the member vouches.
+    pub voucher: Voucher,
+    /// What became of the resume token, as far as its bytes tell.
+    pub token: TokenVerdict,
+    /// Where its event stream was, if it presented a token.
+    pub position: Option<(Epoch, u64)>,
+    /// Who is calling, for the log.
+    pub client: String,
+}
+
+/// Whether and how the member vouches for the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Voucher {
+    /// The session is the member, or an attestation holds; with the caps it grants.
+    Attested(Option<Vec<Cap>>),
+    /// No attestation: only good beside a token that selects a living lease.
+    TokenOnly,
+}
+
+/// What a resume token is worth before the lease table is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenVerdict {
+    /// None was presented.
+    Absent,
+    /// Not ours, or not this session's; and why.
+    Rejected(&'static str),
+    /// Ours: it selects this lease, if that lives.
+    Selects(LeaseId),
+}
+
+/// A hello that is turned away: what it is answered, and how the socket closes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// The answer.
+    pub error: WireError,
+    /// The close that follows.
+    pub closing: Closing,
+}
+
+impl Refusal {
+    /// A refusal for `reason`.
+    pub fn new(error: WireError, reason: Reason) -> Refusal {
+        let mut closing = Closing::new(reason);
+        closing.retry_after_ms = error.retry_after_ms;
+        Refusal { error, closing }
+    }
+
+    fn unauthorized(message: &str) -> Refusal {
+        Refusal::new(WireError::new(ErrorCode::Unauthorized, message), Reason::Unauthorized)
+    }
+
+    /// A hello that is well addressed but malformed.
+    pub fn malformed(error: WireError) -> Refusal {
+        Refusal::new(error, Reason::BadFirstFrame)
+    }
+}
+
+/// Checks a hello. The order is: can we talk, is it well formed, do you hold the key, does somebody vouch.
+pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refusal>> {
+    check_protocol(&hello)?;
+    check_features(&hello)?;
+    hello.profile.check().map_err(Refusal::malformed)?;
+    check_proof(&hello, gate)?;
+    let token = token_verdict(&hello, gate);
+    let voucher = voucher(&hello, gate, &token)?;
+    let position = hello.resume.map(|r| (r.epoch, r.last_seq.get()));
+    Ok(Admission {
+        mesh: hello.mesh,
+        member: hello.member,
+        session: hello.session,
+        instance: hello.client.instance_id,
+        profile: hello.profile,
+        inbox: hello.inbox,
+        voucher,
+        token,
+        position,
+        client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
+    })
+}
+
+fn clip(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+fn check_protocol(hello: &HelloParams) -> Result<(), Refusal> {
+    if (hello.protocol.min..=hello.protocol.max).contains(&PROTOCOL) {
+        return Ok(());
+    }
+    let error = WireError::new(
+        ErrorCode::ProtocolMismatch,
+        format!("this broker speaks protocol {PROTOCOL} only; use a client that does"),
+    )
+    .with_details(serde_json::json!({"min": PROTOCOL, "max": PROTOCOL}));
+    Err(Refusal::new(error, Reason::ProtocolMismatch))
+}
+
+fn check_features(hello: &HelloParams) -> Result<(), Refusal> {
+    let Some(missing) = hello.features.require.iter().find(|bit| !FEATURES.contains(&bit.as_str())) else {
+        return Ok(());
+    };
+    let error = WireError::new(
+        ErrorCode::FeatureUnavailable,
+        format!("this broker does not have the required feature {:?}", clip(missing)),
+    );
+    Err(Refusal::new(error, Reason::FeatureUnavailable))
+}
+
+fn check_proof(hello: &HelloParams, gate: &Gate<'_>) -> Result<(), Refusal> {
+    let proves = |host: &str| {
+        let Gate { nonce, broker_id: broker, .. } = *gate;
+        let HelloParams { mesh, member, session, .. } = hello;
+        Proof { mesh, member, session, nonce, broker, host }.verify(&hello.proof)
+    };
+    if gate.doors.signed_hosts(gate.host).any(proves) {
+        return Ok(());
+    }
+    Err(Refusal::unauthorized(
+        "the proof does not hold: sign mesh, member, session, this socket's nonce, the broker id and the Host you sent",
+    ))
+}
+
+fn token_verdict(hello: &HelloParams, gate: &Gate<'_>) -> TokenVerdict {
+    let Some(resume) = &hello.resume else { return TokenVerdict::Absent };
+    let token = match ResumeToken::verify(&resume.token, gate.token_key) {
+        Ok(token) => token,
+        Err(tenure_proto::token::TokenError::Malformed) => return TokenVerdict::Rejected("malformed"),
+        Err(tenure_proto::token::TokenError::BadSignature) => return TokenVerdict::Rejected("bad_signature"),
+    };
+    if token.bid != *gate.cluster {
+        TokenVerdict::Rejected("other_cluster")
+    } else if token.mid != hello.mesh {
+        TokenVerdict::Rejected("other_mesh")
+    } else if token.sub != hello.session {
+        TokenVerdict::Rejected("other_session")
+    } else {
+        TokenVerdict::Selects(token.lid)
+    }
+}
+
+fn voucher(hello: &HelloParams, gate: &Gate<'_>, token: &TokenVerdict) -> Result<Voucher, Refusal> {
+    if hello.session.is_member(&hello.member) {
+        return Ok(Voucher::Attested(None));
+    }
+    let selects = matches!(token, TokenVerdict::Selects(_));
+    let Some(attestation) = &hello.attestation else {
+        return if selects {
+            Ok(Voucher::TokenOnly)
+        } else {
+            Err(Refusal::unauthorized(
+                "a session other than the member's own needs an attestation by the member's key",
+            ))
+        };
+    };
+    check_attestation(hello, attestation)?;
+    let expires_at = attestation.expires_at.get();
+    if expires_at <= gate.wall {
+        // A lease outlives the attestation that began it; beside a token an expired one is as good as none.
+        return if selects {
+            Ok(Voucher::TokenOnly)
+        } else {
+            Err(Refusal::unauthorized("the attestation has expired; mint one per connect"))
+        };
+    }
+    if expires_at > gate.wall.saturating_add(ATTESTATION_AHEAD_MS) {
+        return Err(Refusal::unauthorized("an attestation may expire at most 24 hours ahead"));
+    }
+    Ok(Voucher::Attested(attestation.caps.clone()))
+}
+
+fn check_attestation(hello: &HelloParams, attestation: &Attestation) -> Result<(), Refusal> {
+    if attestation.caps.as_ref().is_some_and(|caps| caps.len() > ATTESTATION_CAPS) {
+        let error =
+            WireError::bad_request(format!("an attestation may name at most {ATTESTATION_CAPS} caps"));
+        return Err(Refusal::malformed(error));
+    }
+    let HelloParams { mesh, member, session, .. } = hello;
+    let (expires_at, caps) = (attestation.expires_at.get(), attestation.caps.as_deref());
+    if (Attested { mesh, member, session, expires_at, caps }).verify(&attestation.signature) {
+        return Ok(());
+    }
+    Err(Refusal::unauthorized("the attestation is not by this member for this session in this mesh"))
+}
+
+#[cfg(test)]
+#[path = "admit_tests.rs"]
+mod tests;

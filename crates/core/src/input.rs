@@ -1,0 +1,120 @@
+//! What a shell may tell a mesh.
+
+use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
+use tenure_proto::method::{PresenceListParams, StoreHealth};
+use tenure_proto::name::Cap;
+use tenure_proto::peer::{Profile, ProfilePatch};
+
+use crate::admit::Admission;
+use crate::effect::WriteId;
+use crate::time::Millis;
+
+/// What a shell may tell a mesh. `at` is when it happened on the shell's clock, which may be a little before
+/// the mesh gets to hear of it.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A hello was admitted.
+    Hello {
+        /// Its socket.
+        conn: ConnId,
+        /// Its request.
+        request: RequestId,
+        /// What it said.
+        admission: Box<Admission>,
+    },
+    /// Any frame, ping or pong came from a socket that has said hello.
+    Alive {
+        /// The socket.
+        conn: ConnId,
+        /// When.
+        at: Millis,
+    },
+    /// A request came.
+    Request {
+        /// The socket.
+        conn: ConnId,
+        /// When.
+        at: Millis,
+        /// Its id.
+        request: RequestId,
+        /// What it asks.
+        call: Call,
+    },
+    /// All that was handed to a socket has left.
+    Flushed {
+        /// The socket.
+        conn: ConnId,
+    },
+    /// A socket ended.
+    Closed {
+        /// The socket.
+        conn: ConnId,
+        /// When.
+        at: Millis,
+        /// Whether the client closed it, which proves that it lived.
+        by_client: bool,
+    },
+    /// The store has committed every write up to this one.
+    Committed {
+        /// The last of them.
+        through: WriteId,
+    },
+    /// The store could not commit the writes up to this one; nothing of them took effect.
+    Failed {
+        /// The last of them.
+        through: WriteId,
+    },
+    /// Somebody wants this broker to stop.
+    Drain {
+        /// Why, for `shutdown`.
+        reason: String,
+        /// When it will be back, if it will.
+        restart_in_ms: Option<u64>,
+        /// How long sockets may take to be flushed.
+        deadline_ms: u64,
+    },
+}
+
+/// A request that the mesh answers.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// `bye`.
+    Bye,
+    /// `ping`.
+    Ping,
+    /// `presence.list`.
+    PresenceList(PresenceListParams),
+    /// `profile.set`.
+    ProfileSet(Box<ProfilePatch>),
+    /// `health`, with what the shell knows of the store.
+    Health(StoreHealth),
+}
+
+/// A lease as the store remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// The session.
+    pub session: SessionKey,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Who vouches.
+    pub member: MemberKey,
+    /// The process that carried it.
+    pub instance: InstanceId,
+    /// What peers saw.
+    pub profile: Profile,
+    /// What it may do.
+    pub caps: Option<Vec<Cap>>,
+    /// When it began, wall clock.
+    pub joined_at: u64,
+}
+
+/// A lease found in the store at a start, with how much of its time earlier starts have used up since it was
+/// last attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The lease.
+    pub record: LeaseRecord,
+    /// Uptime since it was last attached.
+    pub spent_ms: u64,
+}

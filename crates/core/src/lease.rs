@@ -1,0 +1,179 @@
+//! The life of a lease: the table of states, written once.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | – | hello admitted | beginning, then online when the store has it |
+//! | online | socket ends, or is stale | grace |
+//! | grace | hello admitted | online |
+//! | online | another hello admitted | online; the old socket is replaced |
+//! | grace | `lease_until` passes | ending, then gone when the store has it |
+//! | online | `bye` | ending, then gone |
+//!
+//! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
+
+use std::collections::VecDeque;
+
+use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId};
+use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
+use tenure_proto::name::Cap;
+
+use crate::admit::Admission;
+use crate::config::MeshConfig;
+use crate::stream::Stream;
+use crate::time::Millis;
+
+/// A hello that waits for the store.
+#[derive(Clone, Debug)]
+pub struct Knock {
+    /// Its socket.
+    pub conn: ConnId,
+    /// Its request.
+    pub request: RequestId,
+    /// What it said.
+    pub admission: Box<Admission>,
+}
+
+/// Why a lease is ending.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Nobody came back in time.
+    Expired,
+    /// The client said goodbye on this socket, with this request.
+    Bye(ConnId, RequestId),
+}
+
+/// Where a lease stands. Bounded: at most one hello waits; a newer one takes its place.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// The store is being told of it; peers are not yet. The hello is gone if its socket broke meanwhile.
+    Beginning(Option<Knock>),
+    /// A socket carries it.
+    Online(Carrier),
+    /// No socket now; it lives until the end of its time.
+    Grace,
+    /// The store is being told of its end. A hello that comes now waits for that.
+    Ending(Ending, Option<Knock>),
+}
+
+/// The socket that carries a lease, and what the watchdogs know of it.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    /// The socket.
+    pub conn: ConnId,
+    /// When it was last pinged.
+    pub pinged: Millis,
+    /// When an event last left for it.
+    pub sent: Millis,
+    /// Since when a batch is on its way; `None` when the socket can take another.
+    pub unflushed: Option<Millis>,
+}
+
+/// A lease and everything that hangs off it.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// Its name.
+    pub id: LeaseId,
+    /// Who vouches.
+    pub member: MemberKey,
+    /// What it may do; `None` is everything its member may.
+    pub caps: Option<Vec<Cap>>,
+    /// The process that carries it.
+    pub instance: InstanceId,
+    /// Where it stands.
+    pub state: State,
+    /// The last proof of life, in thawed time.
+    pub proof: Millis,
+    /// After a broker start: until when it lives although nothing has been heard of it yet.
+    pub restored_until: Option<Millis>,
+    /// Its event stream.
+    pub stream: Stream,
+    /// When the store was last told of its particulars.
+    pub stored: Millis,
+    /// Whether they have changed since.
+    pub dirty: bool,
+    /// Whether the store knows that it was attached in this run.
+    pub touched: bool,
+    /// When other processes took it over, newest last; at most [`CONTEST_REPLACEMENTS`].
+    pub takeovers: VecDeque<Millis>,
+}
+
+/// What a watchdog found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing was heard for too long.
+    Stale,
+    /// The socket has not taken what it was given for too long.
+    Slow,
+    /// All is well; these are due.
+    Fine {
+        /// A ping.
+        ping: bool,
+        /// A tick.
+        tick: bool,
+    },
+}
+
+impl Lease {
+    /// The moment its time is over, if nothing more is heard.
+    pub fn until(&self, config: &MeshConfig) -> Millis {
+        self.proof.plus(config.lease_ttl_ms).max(self.restored_until.unwrap_or_default())
+    }
+
+    /// The socket that carries it now.
+    pub fn conn(&self) -> Option<ConnId> {
+        match &self.state {
+            State::Online(carrier) => Some(carrier.conn),
+            _ => None,
+        }
+    }
+
+    /// Something was heard from the client at `at`.
+    pub fn heard(&mut self, at: Millis) {
+        self.proof = self.proof.max(at);
+    }
+
+    /// Whether a takeover by another process at `now` is one too many; if not, it is counted.
+    pub fn contested(&mut self, now: Millis) -> bool {
+        while self.takeovers.front().is_some_and(|t| now.since(*t) >= CONTEST_WINDOW_MS) {
+            self.takeovers.pop_front();
+        }
+        if self.takeovers.len() >= CONTEST_REPLACEMENTS {
+            return true;
+        }
+        self.takeovers.push_back(now);
+        false
+    }
+
+    /// What the watchdogs say of an online lease.
+    pub fn watch(&self, carrier: &Carrier, config: &MeshConfig, now: Millis) -> Verdict {
+        if now.since(self.proof) >= config.stale_after_ms {
+            return Verdict::Stale;
+        }
+        if carrier.unflushed.is_some_and(|since| now.since(since) >= tenure_proto::limits::SLOW_CONSUMER_MS) {
+            return Verdict::Slow;
+        }
+        Verdict::Fine {
+            ping: now.since(carrier.pinged) >= config.ping_interval_ms,
+            tick: carrier.unflushed.is_none() && now.since(carrier.sent) >= config.tick_interval_ms,
+        }
+    }
+
+    /// When a watchdog or the end of its time must look at it next; `None` while the store decides.
+    pub fn due(&self, config: &MeshConfig) -> Option<Millis> {
+        let due = match &self.state {
+            State::Online(carrier) => {
+                let stale = self.proof.plus(config.stale_after_ms);
+                let ping = carrier.pinged.plus(config.ping_interval_ms);
+                let next = match carrier.unflushed {
+                    Some(since) => since.plus(tenure_proto::limits::SLOW_CONSUMER_MS),
+                    None => carrier.sent.plus(config.tick_interval_ms),
+                };
+                stale.min(ping).min(next)
+            }
+            State::Grace => self.until(config),
+            State::Beginning(_) | State::Ending(..) => return None,
+        };
+        let store = self.stored.plus(config.lease_ttl_ms / 3);
+        Some(if self.dirty { due.min(store) } else { due })
+    }
+}

@@ -1,0 +1,104 @@
+//! Handing out events: who gets what, in which order, and never more than a socket can take.
+//!
+//! A socket holds at most one batch that has not left yet. While it does, whatever happens moves no memory:
+//! presence waits as a cursor, direct events in the bounded stream. So a slow reader costs only itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tenure_proto::close::Reason;
+use tenure_proto::event::{EventBody, Resync, ResyncWhat};
+use tenure_proto::ids::{ConnId, SessionKey};
+
+use crate::effect::{Batch, Effect};
+use crate::lease::State;
+use crate::presence::Catchup;
+use crate::time::Millis;
+
+use super::Mesh;
+
+/// Direct events in one batch.
+const BATCH_EVENTS: usize = 128;
+
+impl Mesh {
+    /// Hands out what the inputs since the last flush have caused.
+    pub fn flush(&mut self, effects: &mut Vec<Effect>) {
+        if self.presence.version() != self.flushed_version {
+            self.flushed_version = self.presence.version();
+            let everybody = std::mem::take(&mut self.caught_up);
+            self.ready.extend(everybody);
+        }
+        // Watchers at the same cursor share one delta, so a change is worked out once for all of them.
+        let mut deltas = BTreeMap::new();
+        for session in std::mem::take(&mut self.ready) {
+            self.hand_out(session, &mut deltas, effects);
+        }
+    }
+
+    fn hand_out(
+        &mut self,
+        session: SessionKey,
+        deltas: &mut BTreeMap<u64, Catchup>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let at = self.now;
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let State::Online(carrier) = &mut lease.state else { return };
+        if carrier.unflushed.is_some() {
+            // A tick has left meanwhile; its turn comes when that is flushed.
+            return;
+        }
+        if lease.stream.is_broken() {
+            let conn = carrier.conn;
+            return self.hang_up_for(conn, Reason::SlowConsumer, effects);
+        }
+        let stream = &mut lease.stream;
+        let mut batch = Batch { direct: Vec::new(), presence: None };
+        if stream.presence() != self.presence.version() {
+            let cursor = stream.presence();
+            match deltas.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)) {
+                Catchup::Delta(delta) => {
+                    let first = stream.advance_presence(delta);
+                    if !delta.steps.is_empty() {
+                        batch.presence = Some((first, delta.clone()));
+                    }
+                }
+                Catchup::Resync(version) => {
+                    stream.skip_presence(*version);
+                    let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Presence] });
+                    stream.push(Arc::new(event), 64);
+                }
+            }
+        }
+        while batch.direct.len() < BATCH_EVENTS
+            && let Some(numbered) = stream.pop()
+        {
+            batch.direct.push(numbered);
+        }
+        let nothing = batch.direct.is_empty() && batch.presence.is_none();
+        if nothing {
+            let behind = stream.has_pending() || stream.presence() != self.presence.version();
+            let set = if behind { &mut self.ready } else { &mut self.caught_up };
+            set.insert(session);
+            return;
+        }
+        carrier.unflushed = Some(at);
+        carrier.sent = at;
+        effects.push(Effect::Events { conn: carrier.conn, batch });
+        self.reschedule(session);
+    }
+
+    /// A socket has taken its batch and may have the next.
+    pub(super) fn flushed(&mut self, now: Millis, conn: ConnId, effects: &mut Vec<Effect>) {
+        let Some(session) = self.conns.get(&conn).copied() else { return };
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let State::Online(carrier) = &mut lease.state else { return };
+        carrier.unflushed = None;
+        carrier.sent = carrier.sent.max(now);
+        let behind = lease.stream.has_pending() || lease.stream.presence() != self.presence.version();
+        let set = if behind { &mut self.ready } else { &mut self.caught_up };
+        set.insert(session);
+        self.reschedule(session);
+        self.close_if_drained(session, effects);
+    }
+}

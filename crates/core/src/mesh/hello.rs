@@ -1,0 +1,373 @@
+//! What an admitted hello means: a new lease, a kept one, a takeover, or a no.
+
+use tenure_proto::close::{Closing, Reason};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::hello::{HealthStatus, LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::{CONTEST_RETRY_MS, PRESENCE_PAGE};
+use tenure_proto::number::U53;
+use tenure_proto::peer::Peer;
+
+use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
+use crate::effect::{Answer, Effect, HelloAnswer, LeaseWrite, Note};
+use crate::input::LeaseRecord;
+use crate::lease::{Carrier, Ending, Knock, Lease, State};
+use crate::stream::Stream;
+use crate::time::Millis;
+
+use super::Mesh;
+
+/// What a client whose hello must wait for the store is told to wait when the store cannot write.
+const STORE_RETRY_MS: u64 = 1_000;
+
+impl Mesh {
+    pub(super) fn hello(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        admission: Box<Admission>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let knock = Knock { conn, request, admission };
+        if let Err(refusal) = self.may_enter(&knock.admission) {
+            return refuse(knock, refusal, effects);
+        }
+        match self.leases.get_mut(&knock.admission.session).map(|lease| &mut lease.state) {
+            None => self.begin(now, knock, effects),
+            Some(State::Beginning(waiting) | State::Ending(_, waiting)) => {
+                self.knocking.insert(conn, knock.admission.session);
+                let instance_id = Some(knock.admission.instance.clone());
+                if let Some(older) = waiting.replace(knock) {
+                    self.knocking.remove(&older.conn);
+                    let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
+                    effects.push(Effect::Close { conn: older.conn, closing });
+                }
+            }
+            Some(State::Online(_)) => self.take_over(now, knock, effects),
+            Some(State::Grace) => self.attach(now, knock, LeaseFate::Kept, effects),
+        }
+    }
+
+    /// What can be refused without looking at the state of the lease.
+    fn may_enter(&self, hello: &Admission) -> Result<(), Refusal> {
+        let lease = self.leases.get(&hello.session);
+        let selected = selected(hello, lease);
+        if self.drain.is_some() && !selected {
+            let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
+            return Err(Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Draining));
+        }
+        let unauthorized = |text: &str| {
+            Err(Refusal::new(WireError::new(ErrorCode::Unauthorized, text), Reason::Unauthorized))
+        };
+        if hello.voucher == Voucher::TokenOnly && !selected {
+            return unauthorized("the token's lease has ended; say hello with an attestation");
+        }
+        match lease {
+            Some(lease) if lease.member != hello.member => {
+                return unauthorized("another member vouches for the living lease of this session");
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let own = hello.session.is_member(&hello.member);
+        if !own && self.members.contains_key(&tenure_proto::MemberKey(hello.session.0)) {
+            return unauthorized("this session key is another member's key; mint one per session");
+        }
+        if self.leases.len() >= self.config.max_sessions {
+            let error = WireError::new(
+                ErrorCode::Busy,
+                "this mesh holds as many sessions as it may; try again later",
+            );
+            return Err(Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy));
+        }
+        Ok(())
+    }
+
+    /// A lease begins: the store is told first, peers when it has answered.
+    fn begin(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
+        let Some(id) = self.new_lease_id() else { return };
+        let Admission { session, member, ref instance, ref profile, ref voucher, .. } = *knock.admission;
+        let caps = match voucher {
+            Voucher::Attested(caps) => caps.clone(),
+            Voucher::TokenOnly => Some(Vec::new()),
+        };
+        let record = LeaseRecord {
+            session,
+            lease: id.clone(),
+            member,
+            instance: instance.clone(),
+            profile: profile.clone(),
+            caps: caps.clone(),
+            joined_at: self.wall,
+        };
+        let peer = Peer::new(session, member, instance.clone(), self.wall, profile);
+        self.knocking.insert(knock.conn, session);
+        let lease = Lease {
+            id,
+            member,
+            caps,
+            instance: instance.clone(),
+            state: State::Beginning(Some(knock)),
+            proof: now,
+            restored_until: None,
+            stream: Stream::new(0, 0),
+            stored: now,
+            dirty: false,
+            touched: true,
+            takeovers: Default::default(),
+        };
+        self.leases.insert(session, lease);
+        *self.members.entry(member).or_default() += 1;
+        self.joining.insert(session, peer);
+        self.write_and_await(session, LeaseWrite::Put(record), effects);
+    }
+
+    /// The store has the new lease: now it exists for everybody.
+    pub(super) fn begun(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.joining.remove(&session) else { return };
+        self.presence.join(peer);
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        match std::mem::replace(&mut lease.state, State::Grace) {
+            State::Beginning(Some(knock)) => self.attach(now, knock, LeaseFate::New, effects),
+            _ => self.reschedule(session),
+        }
+    }
+
+    /// The store could not take the new lease: it never was.
+    pub(super) fn not_begun(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        self.joining.remove(&session);
+        let Some(lease) = self.forget(&session) else { return };
+        if let State::Beginning(Some(knock)) = lease.state {
+            self.knocking.remove(&knock.conn);
+            refuse(knock, store_refusal(), effects);
+        }
+    }
+
+    /// Another socket for a session that has one.
+    fn take_over(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
+        let session = knock.admission.session;
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let other_process = lease.instance != knock.admission.instance;
+        if other_process && lease.contested(now) {
+            let error = WireError::new(
+                ErrorCode::SessionContested,
+                "several processes use this session key in turn; give each its own",
+            );
+            return refuse(
+                knock,
+                Refusal::new(error.retry_after(CONTEST_RETRY_MS), Reason::SessionContested),
+                effects,
+            );
+        }
+        if let Some(conn) = lease.conn() {
+            let instance_id = Some(knock.admission.instance.clone());
+            let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
+            self.conns.remove(&conn);
+            effects.push(Effect::Close { conn, closing });
+            effects.push(Effect::Note(Note::SessionReplaced { session, conn, other_process }));
+        }
+        self.attach(now, knock, LeaseFate::Kept, effects);
+    }
+
+    /// A socket carries the lease from here on; the hello is answered.
+    pub(super) fn attach(&mut self, now: Millis, knock: Knock, fate: LeaseFate, effects: &mut Vec<Effect>) {
+        let Knock { conn, request, admission } = knock;
+        self.knocking.remove(&conn);
+        let session = admission.session;
+        let epoch = self.next_number();
+        let version = self.presence.version();
+        let (run, cursor_epoch) = (self.run, admission.position.as_ref());
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let (outcome, reason) = outcome(&admission, lease);
+        let known =
+            cursor_epoch.filter(|(name, _)| name.as_str() == format!("e{run}-{}", lease.stream.epoch()));
+        let complete = outcome == ResumeOutcome::Resumed
+            && lease.stream.epoch() != 0
+            && known.is_some_and(|(_, last_seq)| lease.stream.rewind(*last_seq));
+        if !complete {
+            lease.stream = Stream::new(epoch, version);
+        }
+        lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None });
+        lease.proof = lease.proof.max(now);
+        lease.restored_until = None;
+        if let Voucher::Attested(caps) = &admission.voucher {
+            lease.caps.clone_from(caps);
+        }
+        let lease_id = lease.id.clone();
+        self.conns.insert(conn, session);
+        self.caught_up.remove(&session);
+        self.ready.insert(session);
+        self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
+        self.refresh_peer(&admission);
+        self.touch(session, effects);
+        self.settle_startup(&session, true, effects);
+        let answer = self.hello_answer(session, fate, outcome, reason, complete, lease_id);
+        if let Some(answer) = answer {
+            effects.push(super::respond(conn, request, Answer::Hello(Box::new(answer))));
+        }
+        self.reschedule(session);
+        self.greet_late(session);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn note_attach(
+        &self,
+        admission: &Admission,
+        conn: ConnId,
+        fate: LeaseFate,
+        outcome: ResumeOutcome,
+        reason: Option<&'static str>,
+        complete: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let session = admission.session;
+        if fate == LeaseFate::New {
+            effects.push(Effect::Note(Note::IdentityIssued {
+                session,
+                conn,
+                client: admission.client.clone(),
+            }));
+        }
+        match (outcome, reason) {
+            (ResumeOutcome::Resumed, _) => {
+                effects.push(Effect::Note(Note::ResumeAccepted { session, conn, complete }));
+            }
+            (_, Some(reason)) => effects.push(Effect::Note(Note::ResumeRejected { session, conn, reason })),
+            _ => {}
+        }
+    }
+
+    /// The hello says what the session looks like now. Peers hear of it only if they would see a difference.
+    fn refresh_peer(&mut self, admission: &Admission) {
+        let session = admission.session;
+        let Some(old) = self.presence.get(&session) else { return };
+        let old = old.get();
+        let fresh = Peer {
+            services: old.services.clone(),
+            ..Peer::new(
+                session,
+                old.member,
+                admission.instance.clone(),
+                old.joined_at.get(),
+                &admission.profile,
+            )
+        };
+        if *old == fresh {
+            return;
+        }
+        if old.profile().differs_visibly(&admission.profile) {
+            self.presence.update(fresh);
+        } else {
+            self.presence.update_quietly(fresh);
+        }
+        if let Some(lease) = self.leases.get_mut(&session) {
+            lease.instance = admission.instance.clone();
+            lease.dirty = true;
+        }
+    }
+
+    fn hello_answer(
+        &self,
+        session: SessionKey,
+        lease: LeaseFate,
+        outcome: ResumeOutcome,
+        reason: Option<&'static str>,
+        complete: bool,
+        lease_id: tenure_proto::LeaseId,
+    ) -> Option<HelloAnswer> {
+        let stream = &self.leases.get(&session)?.stream;
+        Some(HelloAnswer {
+            session,
+            lease_id,
+            lease,
+            outcome,
+            reason,
+            epoch: self.epoch_name(stream.epoch())?,
+            next_seq: stream.next_seq(),
+            replay: if complete { Replay::Complete } else { Replay::Resync },
+            snapshot: (!complete).then(|| Box::new(self.snapshot())),
+            state_version: self.state_version(),
+        })
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
+        Snapshot {
+            presence,
+            more,
+            services: Vec::new(),
+            subscriptions: Vec::new(),
+            health: self.health_status(),
+            uptime_ms: U53::saturating(self.uptime_ms()),
+        }
+    }
+
+    pub(super) fn state_version(&self) -> StateVersion {
+        StateVersion {
+            presence: U53::saturating(self.presence.version()),
+            services: U53::default(),
+            health: U53::saturating(self.health_version),
+        }
+    }
+
+    pub(super) fn health_status(&self) -> HealthStatus {
+        if self.drain.is_some() { HealthStatus::Draining } else { HealthStatus::Ok }
+    }
+
+    /// A socket that waited for the store is gone before the store answered.
+    pub(super) fn closed_while_waiting(&mut self, conn: ConnId) {
+        let Some(session) = self.knocking.remove(&conn) else { return };
+        if let Some(State::Beginning(waiting) | State::Ending(_, waiting)) =
+            self.leases.get_mut(&session).map(|lease| &mut lease.state)
+        {
+            *waiting = None;
+        }
+    }
+
+    /// A lease whose end the store could not take lives on, with whoever came back for it meanwhile.
+    pub(super) fn not_ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let State::Ending(ending, waiting) = std::mem::replace(&mut lease.state, State::Grace) else {
+            return;
+        };
+        // Its time is over; it gets a little more, and then the store is asked again.
+        lease.restored_until = Some(now.plus(STORE_RETRY_MS));
+        if let Ending::Bye(conn, request) = ending {
+            let outcome = Err(store_refusal().error);
+            effects.push(Effect::Respond { conn, request, outcome });
+            effects.push(Effect::Close { conn, closing: store_refusal().closing });
+        }
+        match waiting {
+            Some(knock) => self.attach(now, knock, LeaseFate::Kept, effects),
+            None => self.reschedule(session),
+        }
+    }
+}
+
+/// Whether the hello's token selects this living lease.
+fn selected(hello: &Admission, lease: Option<&Lease>) -> bool {
+    matches!((&hello.token, lease), (TokenVerdict::Selects(id), Some(lease)) if lease.id == *id)
+}
+
+fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static str>) {
+    match &hello.token {
+        TokenVerdict::Absent => (ResumeOutcome::New, None),
+        TokenVerdict::Rejected(reason) => (ResumeOutcome::ResumeRejected, Some(reason)),
+        TokenVerdict::Selects(id) if *id == lease.id => (ResumeOutcome::Resumed, None),
+        TokenVerdict::Selects(_) => (ResumeOutcome::ResumeNotFound, Some("lease_ended")),
+    }
+}
+
+fn store_refusal() -> Refusal {
+    let error = WireError::new(ErrorCode::Unavailable, "the store cannot write now; try again in a moment");
+    Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy)
+}
+
+pub(super) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {
+    let Knock { conn, request, admission } = knock;
+    let code = refusal.error.code.as_str();
+    effects.push(Effect::Note(Note::HelloRefused { session: admission.session, conn, code }));
+    effects.push(Effect::Respond { conn, request, outcome: Err(refusal.error) });
+    effects.push(Effect::Close { conn, closing: refusal.closing });
+}

@@ -1,0 +1,313 @@
+//! One mesh: every lease, the presence built from them, and the event streams that hang off them.
+//!
+//! How to drive it. Inputs: [`Mesh::handle`] with what happened, [`Mesh::tick`] when a deadline has come.
+//! Outputs: effects, in order, in the vector that both take; and [`Mesh::flush`], once after a batch of inputs,
+//! which hands out the events that the batch caused. Getters: everything that takes `&self`. The shell calls
+//! `tick` no later than [`Mesh::next_deadline`].
+//!
+//! What it never does: keep anything by socket. A socket is a number in a lease's state.
+
+mod calls;
+mod drain;
+mod fanout;
+mod hello;
+mod teardown;
+mod watch;
+mod writes;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_proto::close::{Closing, Reason};
+use tenure_proto::ids::{ConnId, Epoch, LeaseId, MemberKey, RequestId, SessionKey};
+use tenure_proto::peer::Peer;
+
+use crate::config::MeshConfig;
+use crate::deadline::Deadlines;
+use crate::effect::{Answer, Effect, Note, WriteId};
+use crate::input::{Input, LeaseRecord, Restored};
+use crate::lease::{Lease, State};
+use crate::presence::Presence;
+use crate::stream::Stream;
+use crate::thaw::Thaw;
+use crate::time::{Millis, Now};
+
+use drain::Drain;
+
+/// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
+/// comes back does not stall the broker.
+const LEASES_PER_TICK: usize = 1_024;
+
+/// All of one mesh.
+#[derive(Debug)]
+pub struct Mesh {
+    config: MeshConfig,
+    /// Which start of the broker this is: makes lease ids and epochs unique across restarts.
+    run: u64,
+    broker_id: String,
+    started: Millis,
+    thaw: Thaw,
+    /// The clocks at the last input: thawed time, and the wall.
+    now: Millis,
+    wall: u64,
+    /// Bounded by `config.max_sessions`.
+    leases: BTreeMap<SessionKey, Lease>,
+    /// Who vouches for how many leases.
+    members: BTreeMap<MemberKey, usize>,
+    /// Which session each socket carries: one per online lease.
+    conns: BTreeMap<ConnId, SessionKey>,
+    /// Sockets whose hello waits for the store: at most one per lease.
+    knocking: BTreeMap<ConnId, SessionKey>,
+    deadlines: Deadlines<SessionKey>,
+    presence: Presence,
+    /// What leases that begin will look like once the store has them.
+    joining: BTreeMap<SessionKey, Peer>,
+    /// Sessions that are online, able to take events, and have them all.
+    caught_up: BTreeSet<SessionKey>,
+    /// Sessions that are online, able to take events, and have some coming.
+    ready: BTreeSet<SessionKey>,
+    /// The presence version at the last flush.
+    flushed_version: u64,
+    /// Leases that wait for the store, in the order of their writes.
+    awaiting: VecDeque<(WriteId, SessionKey)>,
+    last_write: WriteId,
+    counter: u64,
+    /// Restored leases that nobody has come back for yet, and how the others fared.
+    startup: Startup,
+    drain: Option<Drain>,
+    health_version: u64,
+}
+
+#[derive(Debug, Default)]
+struct Startup {
+    waiting: BTreeSet<SessionKey>,
+    resumed: usize,
+    expired: usize,
+}
+
+impl Mesh {
+    /// A mesh on a broker that starts now, with the leases that its store remembers.
+    pub fn new(config: MeshConfig, run: u64, broker_id: String, now: Now, restored: Vec<Restored>) -> Mesh {
+        let mut mesh = Mesh {
+            thaw: Thaw::new(config.lease_ttl_ms, now.at),
+            config,
+            run,
+            broker_id,
+            started: now.at,
+            now: now.at,
+            wall: now.wall,
+            leases: BTreeMap::new(),
+            members: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            knocking: BTreeMap::new(),
+            deadlines: Deadlines::default(),
+            presence: Presence::default(),
+            joining: BTreeMap::new(),
+            caught_up: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            flushed_version: 0,
+            awaiting: VecDeque::new(),
+            last_write: WriteId(0),
+            counter: 0,
+            startup: Startup::default(),
+            drain: None,
+            health_version: 1,
+        };
+        mesh.restore(now.at, restored);
+        mesh
+    }
+
+    /// Tells the mesh what happened.
+    pub fn handle(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        let at = self.look(now, effects);
+        match input {
+            Input::Hello { conn, request, admission } => self.hello(at, conn, request, admission, effects),
+            Input::Alive { conn, at } => self.alive(conn, at),
+            Input::Request { conn, at: heard, request, call } => {
+                self.alive(conn, heard);
+                self.call(at, conn, request, call, effects);
+            }
+            Input::Flushed { conn } => self.flushed(at, conn, effects),
+            Input::Closed { conn, at: heard, by_client } => {
+                if by_client {
+                    self.alive(conn, heard);
+                }
+                self.closed(conn, "closed", effects);
+            }
+            Input::Committed { through } => self.committed(at, through, effects),
+            Input::Failed { through } => self.failed(at, through, effects),
+            Input::Drain { reason, restart_in_ms, deadline_ms } => {
+                self.begin_drain(at, reason, restart_in_ms, deadline_ms);
+            }
+        }
+        self.check_drain(at, effects);
+    }
+
+    /// Does what has come due.
+    pub fn tick(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let at = self.look(now, effects);
+        for _ in 0..LEASES_PER_TICK {
+            let Some(session) = self.deadlines.pop_due(at) else { break };
+            self.watch(at, session, effects);
+        }
+        self.check_drain(at, effects);
+    }
+
+    /// When [`Mesh::tick`] must be called at the latest, on the shell's clock.
+    pub fn next_deadline(&self) -> Millis {
+        let due = self.deadlines.next().into_iter().chain(self.drain.as_ref().and_then(Drain::due)).min();
+        due.map_or(self.thaw.next_look(), |due| self.thaw.shell(due).min(self.thaw.next_look()))
+    }
+
+    /// Living leases.
+    pub fn sessions(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Sockets that carry one.
+    pub fn online(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Whether new sessions are turned away.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some()
+    }
+
+    /// The version of presence, for those who test that nothing happened.
+    pub fn presence_version(&self) -> u64 {
+        self.presence.version()
+    }
+
+    fn look(&mut self, now: Now, effects: &mut Vec<Effect>) -> Millis {
+        self.wall = now.wall;
+        if let Some(ms) = self.thaw.look(now.at) {
+            effects.push(Effect::Note(Note::Frozen { ms }));
+        }
+        self.now = self.thaw.thawed(now.at);
+        self.now
+    }
+
+    fn uptime_ms(&self) -> u64 {
+        self.thaw.shell(self.now).since(self.started)
+    }
+
+    fn alive(&mut self, conn: ConnId, heard: Millis) {
+        let heard = self.thaw.thawed(heard);
+        if let Some(lease) = self.conns.get(&conn).and_then(|session| self.leases.get_mut(session)) {
+            lease.heard(heard);
+        }
+    }
+
+    /// Loads what the store remembers: every lease in grace, with its full time or what is left of it. The ends
+    /// of those that nobody comes back for are spread by a millisecond each, up to a third of a lease.
+    fn restore(&mut self, now: Millis, restored: Vec<Restored>) {
+        let ttl = self.config.lease_ttl_ms;
+        let count = restored.len() as u64;
+        let spread = count.min(ttl / 3);
+        for (index, Restored { record, spent_ms }) in restored.into_iter().enumerate() {
+            let later = (index as u64 * spread).checked_div(count).unwrap_or(0);
+            let until = now.plus(ttl.saturating_sub(spent_ms) + later);
+            let LeaseRecord { session, member, ref instance, joined_at, ref profile, .. } = record;
+            self.presence.join(Peer::new(session, member, instance.clone(), joined_at, profile));
+            *self.members.entry(record.member).or_default() += 1;
+            self.startup.waiting.insert(record.session);
+            self.deadlines.set(record.session, until);
+            let lease = Lease {
+                id: record.lease,
+                member: record.member,
+                caps: record.caps,
+                instance: record.instance,
+                state: State::Grace,
+                proof: Millis(0),
+                restored_until: Some(until),
+                stream: Stream::new(0, 0),
+                stored: now,
+                dirty: false,
+                touched: false,
+                takeovers: VecDeque::new(),
+            };
+            self.leases.insert(record.session, lease);
+        }
+        self.flushed_version = self.presence.version();
+    }
+
+    /// What a start has to say once there is somebody to hear it.
+    pub fn startup_notes(&self) -> Vec<Note> {
+        match self.startup.waiting.len() {
+            0 => Vec::new(),
+            leases => vec![Note::StartupGraceStarted { leases }],
+        }
+    }
+
+    /// A restored lease is back, or gone.
+    fn settle_startup(&mut self, session: &SessionKey, back: bool, effects: &mut Vec<Effect>) {
+        if !self.startup.waiting.remove(session) {
+            return;
+        }
+        if back {
+            self.startup.resumed += 1;
+        } else {
+            self.startup.expired += 1;
+        }
+        if self.startup.waiting.is_empty() {
+            let Startup { resumed, expired, .. } = self.startup;
+            effects.push(Effect::Note(Note::StartupGraceEnded { resumed, expired }));
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn new_lease_id(&mut self) -> Option<LeaseId> {
+        let number = self.next_number();
+        format!("l{}-{number}", self.run).parse().ok()
+    }
+
+    /// The epoch as the client sees it: unique across restarts.
+    fn epoch_name(&self, epoch: u64) -> Option<Epoch> {
+        format!("e{}-{epoch}", self.run).parse().ok()
+    }
+
+    fn reschedule(&mut self, session: SessionKey) {
+        match self.leases.get(&session).and_then(|lease| lease.due(&self.config)) {
+            Some(due) => self.deadlines.set(session, due),
+            None => self.deadlines.clear(&session),
+        }
+    }
+
+    /// A socket is gone: the lease goes into grace. Nothing that a peer can see happens here.
+    fn closed(&mut self, conn: ConnId, reason: &'static str, effects: &mut Vec<Effect>) {
+        let Some(session) = self.conns.remove(&conn) else {
+            return self.closed_while_waiting(conn);
+        };
+        self.caught_up.remove(&session);
+        self.ready.remove(&session);
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        if matches!(lease.state, State::Online(_)) {
+            lease.state = State::Grace;
+            effects.push(Effect::Note(Note::GraceEntered { session, conn, reason }));
+        }
+        self.reschedule(session);
+    }
+
+    /// Drops a socket by our own decision.
+    fn hang_up(&mut self, conn: ConnId, closing: Closing, note: &'static str, effects: &mut Vec<Effect>) {
+        self.closed(conn, note, effects);
+        effects.push(Effect::Close { conn, closing });
+    }
+
+    fn hang_up_for(&mut self, conn: ConnId, reason: Reason, effects: &mut Vec<Effect>) {
+        self.hang_up(conn, Closing::new(reason), reason.as_str(), effects);
+    }
+}
+
+fn respond(conn: ConnId, request: RequestId, answer: Answer) -> Effect {
+    Effect::Respond { conn, request, outcome: Ok(answer) }
+}
+
+#[cfg(test)]
+mod props;
+#[cfg(test)]
+mod tests;

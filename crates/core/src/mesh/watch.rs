@@ -1,0 +1,66 @@
+//! Watchdogs: what happens when a lease's deadline comes.
+
+use std::sync::Arc;
+
+use tenure_proto::close::Reason;
+use tenure_proto::event::{EventBody, Tick};
+use tenure_proto::ids::SessionKey;
+use tenure_proto::number::U53;
+
+use crate::effect::{Batch, Effect};
+use crate::lease::{State, Verdict};
+use crate::time::Millis;
+
+use super::Mesh;
+
+impl Mesh {
+    /// Looks at a lease whose deadline has come. Deadlines are set early rather than moved with every frame, so
+    /// often there is nothing to do but to set the next one.
+    pub(super) fn watch(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(lease) = self.leases.get(&session) else { return };
+        if lease.dirty && now.since(lease.stored) >= self.config.lease_ttl_ms / 3 {
+            self.store_particulars(now, session, effects);
+        }
+        let Some(lease) = self.leases.get(&session) else { return };
+        match &lease.state {
+            State::Grace if now >= lease.until(&self.config) => return self.expire(session, effects),
+            State::Online(carrier) => {
+                let conn = carrier.conn;
+                match lease.watch(carrier, &self.config, now) {
+                    Verdict::Stale => return self.hang_up_for(conn, Reason::Stale, effects),
+                    Verdict::Slow => return self.hang_up_for(conn, Reason::SlowConsumer, effects),
+                    Verdict::Fine { ping, tick } => {
+                        if ping {
+                            self.ping(now, session, effects);
+                        }
+                        if tick {
+                            self.send_tick(now, session, effects);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.reschedule(session);
+    }
+
+    fn ping(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) else {
+            return;
+        };
+        carrier.pinged = now;
+        effects.push(Effect::Ping { conn: carrier.conn });
+    }
+
+    fn send_tick(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let wall = self.wall;
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let State::Online(carrier) = &mut lease.state else { return };
+        carrier.sent = now;
+        carrier.unflushed = Some(now);
+        let event = Arc::new(EventBody::Tick(Tick { ts: U53::saturating(wall) }));
+        let batch = Batch { direct: vec![(lease.stream.number(), event)], presence: None };
+        effects.push(Effect::Events { conn: carrier.conn, batch });
+        self.caught_up.remove(&session);
+    }
+}

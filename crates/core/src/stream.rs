@@ -1,0 +1,219 @@
+//! A session's event stream: numbering, what may be replayed, where each feed's cursor stands.
+//!
+//! A position is (epoch, seq). A number is given when an event leaves for the socket, so what a client sees on
+//! one socket has no gaps. What left but may not have arrived is remembered — the ring — and on resume the
+//! stream is wound back to what the client has: presence by moving its cursor, everything else by putting the
+//! events back in front of those that wait.
+//!
+//! The ring never stores presence: a presence event is a (seq, version) pair, and consecutive pairs are one run.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tenure_proto::event::EventBody;
+use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
+
+use crate::presence::Delta;
+
+/// Direct events that may wait for a session; one more breaks the stream (a resync, never silence).
+pub const PENDING_EVENTS: usize = RING_EVENTS;
+
+/// An event with the room it takes in the ring.
+#[derive(Clone, Debug)]
+struct Direct {
+    event: Arc<EventBody>,
+    bytes: usize,
+}
+
+/// What left for the socket.
+#[derive(Clone, Debug)]
+enum Sent {
+    /// `len` presence events: numbers `seq..`, versions `version..`, both by ones.
+    Presence { seq: u64, version: u64, len: u64 },
+    /// Any other event worth replaying.
+    Direct { seq: u64, direct: Direct },
+}
+
+/// The event stream of one lease.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Which numbering this is; a new one after every break in continuity.
+    epoch: u64,
+    /// The last number given.
+    last_seq: u64,
+    /// The presence version last sent.
+    presence: u64,
+    /// Events that wait to leave.
+    pending: VecDeque<Direct>,
+    pending_bytes: usize,
+    /// What left since the client's last known seq.
+    ring: VecDeque<Sent>,
+    ring_events: u64,
+    ring_bytes: usize,
+    /// The newest number that cannot be replayed any more.
+    floor_seq: u64,
+    /// The presence version as of `floor_seq`.
+    floor_presence: u64,
+    /// Set when an event had to be dropped: the next attach must resync.
+    broken: bool,
+}
+
+impl Stream {
+    /// A new numbering for a client that has presence at `version`.
+    pub fn new(epoch: u64, version: u64) -> Stream {
+        Stream {
+            epoch,
+            last_seq: 0,
+            presence: version,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            ring: VecDeque::new(),
+            ring_events: 0,
+            ring_bytes: 0,
+            floor_seq: 0,
+            floor_presence: version,
+            broken: false,
+        }
+    }
+
+    /// Which numbering this is.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The number the next event will get.
+    pub fn next_seq(&self) -> u64 {
+        self.last_seq + 1
+    }
+
+    /// The presence version last sent.
+    pub fn presence(&self) -> u64 {
+        self.presence
+    }
+
+    /// Whether an event had to be dropped.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether a direct event waits.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Lets an event wait its turn. Past the bound the stream is broken instead: its owner resyncs it.
+    pub fn push(&mut self, event: Arc<EventBody>, bytes: usize) {
+        if self.pending.len() >= PENDING_EVENTS || self.pending_bytes + bytes > RING_BYTES {
+            self.broken = true;
+            return;
+        }
+        self.pending_bytes += bytes;
+        self.pending.push_back(Direct { event, bytes });
+    }
+
+    /// Takes the next waiting event out, numbered and remembered.
+    pub fn pop(&mut self) -> Option<(u64, Arc<EventBody>)> {
+        let direct = self.pending.pop_front()?;
+        self.pending_bytes -= direct.bytes;
+        self.last_seq += 1;
+        let event = direct.event.clone();
+        self.ring_events += 1;
+        self.ring_bytes += direct.bytes;
+        self.ring.push_back(Sent::Direct { seq: self.last_seq, direct });
+        self.trim();
+        Some((self.last_seq, event))
+    }
+
+    /// Numbers an event that is not worth replaying (a tick).
+    pub fn number(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// Numbers the steps of a presence delta; returns the first number. The delta must start at our cursor.
+    pub fn advance_presence(&mut self, delta: &Delta) -> u64 {
+        let first = self.last_seq + 1;
+        for step in &delta.steps {
+            self.last_seq += 1;
+            self.remember_presence(self.last_seq, step.version);
+        }
+        self.presence = delta.version;
+        self.trim();
+        first
+    }
+
+    /// The client will read presence again; its cursor jumps to `version`.
+    pub fn skip_presence(&mut self, version: u64) {
+        self.presence = version;
+        // What was sent before the jump cannot be wound back to: the steps in between are gone.
+        self.ring.clear();
+        (self.ring_events, self.ring_bytes) = (0, 0);
+        (self.floor_seq, self.floor_presence) = (self.last_seq, version);
+    }
+
+    fn remember_presence(&mut self, seq: u64, version: u64) {
+        self.ring_events += 1;
+        if let Some(Sent::Presence { seq: s, version: v, len }) = self.ring.back_mut()
+            && *s + *len == seq
+            && *v + *len == version
+        {
+            *len += 1;
+            return;
+        }
+        self.ring.push_back(Sent::Presence { seq, version, len: 1 });
+    }
+
+    /// Forgets the oldest until the ring is within its bounds.
+    fn trim(&mut self) {
+        while self.ring_events > RING_EVENTS as u64 || self.ring_bytes > RING_BYTES {
+            let Some(oldest) = self.ring.front_mut() else { return };
+            self.ring_events -= 1;
+            match oldest {
+                Sent::Presence { seq, version, len } => {
+                    (self.floor_seq, self.floor_presence) = (*seq, *version);
+                    (*seq, *version, *len) = (*seq + 1, *version + 1, *len - 1);
+                    if *len == 0 {
+                        self.ring.pop_front();
+                    }
+                }
+                Sent::Direct { seq, direct } => {
+                    self.floor_seq = *seq;
+                    self.ring_bytes -= direct.bytes;
+                    self.ring.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Winds back to what the client has, so that everything after `last_seq` leaves again, renumbered.
+    /// `false` when it cannot: something after it was forgotten, or it claims more than was sent.
+    pub fn rewind(&mut self, last_seq: u64) -> bool {
+        if self.broken || last_seq < self.floor_seq || last_seq > self.last_seq {
+            return false;
+        }
+        let mut again = VecDeque::new();
+        let mut presence = self.floor_presence;
+        for sent in std::mem::take(&mut self.ring) {
+            match sent {
+                Sent::Presence { seq, version, len } if seq <= last_seq => {
+                    presence = version + len.min(last_seq - seq + 1) - 1;
+                }
+                Sent::Direct { seq, direct } if seq > last_seq => again.push_back(direct),
+                _ => {}
+            }
+        }
+        // Nothing was skipped silently: a cursor beyond its last told step means steps that cancelled out,
+        // and those cancel out again.
+        self.presence = presence;
+        self.pending_bytes += again.iter().map(|d| d.bytes).sum::<usize>();
+        again.append(&mut self.pending);
+        self.pending = again;
+        (self.ring_events, self.ring_bytes) = (0, 0);
+        (self.last_seq, self.floor_seq, self.floor_presence) = (last_seq, last_seq, presence);
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+//! The frozen-broker rule: a broker that was stopped (SIGSTOP, a paused machine, a starved scheduler) must not
+//! blame its clients for the time it did not listen.
+//!
+//! Instead of moving every deadline, the clock itself stands still: all of core runs on *thawed* time, which is
+//! the shell's clock minus what was lost in freezes. One subtraction shifts a million deadlines.
+
+use tenure_proto::limits::FROZEN_AFTER_MS;
+
+use crate::time::Millis;
+
+/// Turns the shell's clock into thawed time.
+#[derive(Clone, Debug)]
+pub struct Thaw {
+    /// Lateness that still counts as awake.
+    tolerance_ms: u64,
+    /// How often the shell is asked to look, so that lateness tells how long the freeze was.
+    beat_ms: u64,
+    /// Total time lost.
+    lost_ms: u64,
+    /// When the next look is due, on the shell's clock.
+    expected: Millis,
+}
+
+impl Thaw {
+    /// For leases of `lease_ttl_ms`, starting at `now` on the shell's clock.
+    pub fn new(lease_ttl_ms: u64, now: Millis) -> Thaw {
+        let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(1);
+        let beat_ms = (tolerance_ms / 2).clamp(1, 1_000);
+        Thaw { tolerance_ms, beat_ms, lost_ms: 0, expected: now.plus(beat_ms) }
+    }
+
+    /// Looks at the shell's clock; returns how long the broker was frozen, when it was.
+    pub fn look(&mut self, now: Millis) -> Option<u64> {
+        let late = now.since(self.expected);
+        self.expected = now.plus(self.beat_ms);
+        if late > self.tolerance_ms {
+            self.lost_ms += late;
+            return Some(late);
+        }
+        None
+    }
+
+    /// Thawed time for a moment of the shell's clock.
+    pub fn thawed(&self, at: Millis) -> Millis {
+        Millis(at.0.saturating_sub(self.lost_ms))
+    }
+
+    /// The moment of the shell's clock for thawed time.
+    pub fn shell(&self, thawed: Millis) -> Millis {
+        thawed.plus(self.lost_ms)
+    }
+
+    /// When the shell must look again, on its own clock.
+    pub fn next_look(&self) -> Millis {
+        self.expected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_over_a_tenth_of_the_lease_is_a_freeze_and_stands_still() {
+        let mut thaw = Thaw::new(1_000, Millis(0));
+        assert_eq!(thaw.look(Millis(50)), None);
+        assert_eq!(thaw.look(Millis(200)), None, "100 ms late is still awake");
+        assert_eq!(thaw.look(Millis(1_250)), Some(1_000));
+        assert_eq!(thaw.thawed(Millis(1_250)), Millis(250));
+        assert_eq!(thaw.shell(Millis(250)), Millis(1_250));
+    }
+
+    #[test]
+    fn the_tolerance_is_capped_at_five_seconds() {
+        let mut thaw = Thaw::new(90_000, Millis(0));
+        assert_eq!(thaw.look(Millis(6_000)), None);
+        assert_eq!(thaw.look(Millis(12_001)), Some(5_001));
+    }
+}

@@ -1,0 +1,39 @@
+//! Why a store refused, and what to do about it.
+
+/// What every method of a store gives.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Why a store refused. Each text says what a person should do; [`StoreError::Unavailable`] is the only one
+/// that can pass by itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be used now but may be later: the disk is full, or its file is held or out of reach.
+    /// Nothing was done.
+    #[error("the store cannot be used now; free disk space or restore access to its files, then try again: {0}")]
+    Unavailable(String),
+    /// A write met an I/O error, so what the disk holds of it is unknown. Every later write answers this until
+    /// the process restarts and reads what is really there; reads go on. Retrying a failed sync could report as
+    /// durable what the system has already thrown away.
+    #[error("the store stopped writing after an I/O error; check the disk, then restart the broker: {0}")]
+    Poisoned(String),
+    /// The data is not what was written, or cannot be understood.
+    #[error("the store is damaged; stop the broker, copy its data directory and run `tenure check`: {0}")]
+    Corrupt(String),
+    /// The settings are not at the version that the caller read.
+    #[error("the settings have changed and are at version {version}; read them again, then repeat the change")]
+    Conflict {
+        /// The version they are at.
+        version: u64,
+    },
+    /// The data was written by a program that knows more than this one.
+    #[error("the store was written by a newer tenure (schema {found}, this one knows {supported}); start that one")]
+    Newer {
+        /// The schema version found.
+        found: u32,
+        /// The newest schema version this program can read.
+        supported: u32,
+    },
+    /// Another process uses the data directory.
+    #[error("another process uses this data directory; stop it, or choose another directory")]
+    Locked,
+}

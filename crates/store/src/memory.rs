@@ -1,0 +1,210 @@
+//! The model: every rule of the store in its shortest form, kept in memory.
+//!
+//! What it is for: to say what the other engines must do, and to stand in for them where a test or a simulation
+//! needs no disk.
+//!
+//! What it promises: the same answers as every other engine. It can also be told to fail, as a disk does.
+//!
+//! What it never does: outlive its process, forget runs, or keep a second user out; handles share one state, so
+//! a test restarts a broker by giving it another handle.
+//!
+//! Where to read next: [`Store`] for what each method promises.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tenure_proto::{MeshName, SessionKey};
+
+use crate::{Identity, LeaseRow, Result, Run, Settings, Store, StoreError, StoredLease, Write};
+
+/// A store in memory. A clone is another handle on the same state.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    identity: Option<Identity>,
+    /// Uptime by run.
+    runs: BTreeMap<u64, u64>,
+    leases: BTreeMap<(MeshName, SessionKey), LeaseRow>,
+    settings: Settings,
+    /// Writes answer [`StoreError::Unavailable`].
+    failing: bool,
+    /// Writes answer [`StoreError::Poisoned`].
+    poisoned: bool,
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    /// Makes every write answer [`StoreError::Unavailable`] and do nothing, like a full disk, or ends that.
+    /// Reads go on.
+    pub fn fail_writes(&self, failing: bool) {
+        self.lock().failing = failing;
+    }
+
+    /// Makes every write answer [`StoreError::Poisoned`] and do nothing, for good, like a failed sync. Reads go
+    /// on.
+    pub fn poison(&self) {
+        self.lock().poisoned = true;
+    }
+
+    /// No method leaves the state half changed, so what a panicking test left behind is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        state.writable()?;
+        Ok(state)
+    }
+}
+
+impl State {
+    fn writable(&self) -> Result<()> {
+        if self.poisoned {
+            Err(StoreError::Poisoned("it was told to".to_owned()))
+        } else if self.failing {
+            Err(StoreError::Unavailable("it was told to fail".to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn last_run(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(run, _)| *run)
+    }
+
+    fn spent_ms(&self, touched_run: u64) -> u64 {
+        let between = self.runs.range(..self.last_run()).filter(|(run, _)| **run > touched_run);
+        between.fold(0, |sum: u64, (_, uptime_ms)| sum.saturating_add(*uptime_ms))
+    }
+
+    fn apply(&mut self, write: &Write) {
+        match write {
+            Write::PutLease(row) => {
+                self.leases.insert((row.mesh.clone(), row.session), LeaseRow::clone(row));
+            }
+            Write::EndLease { mesh, session, lease } => {
+                let key = (mesh.clone(), *session);
+                if self.leases.get(&key).is_some_and(|row| row.lease == *lease) {
+                    self.leases.remove(&key);
+                }
+            }
+            Write::TouchLease { mesh, session, lease, run } => {
+                let found = self.leases.get_mut(&(mesh.clone(), *session));
+                if let Some(row) = found.filter(|row| row.lease == *lease) {
+                    row.touched_run = row.touched_run.max(*run);
+                }
+            }
+            Write::Heartbeat { run, uptime_ms } => {
+                if let Some(uptime) = self.runs.get_mut(run) {
+                    *uptime = (*uptime).max(*uptime_ms);
+                }
+            }
+        }
+    }
+}
+
+impl Store for Memory {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn identity(&mut self, fresh: &Identity) -> Result<Identity> {
+        let mut state = self.lock();
+        if let Some(identity) = &state.identity {
+            return Ok(identity.clone());
+        }
+        state.writable()?;
+        Ok(state.identity.insert(fresh.clone()).clone())
+    }
+
+    fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
+        let mut state = self.write()?;
+        let number = state.last_run() + 1;
+        state.runs.insert(number, 0);
+        Ok(Run { number, started_at: now_wall_ms })
+    }
+
+    fn apply(&mut self, batch: &[Write]) -> Result<()> {
+        let mut state = self.write()?;
+        batch.iter().for_each(|write| state.apply(write));
+        Ok(())
+    }
+
+    fn leases(&mut self) -> Result<Vec<StoredLease>> {
+        let state = self.lock();
+        let stored =
+            |row: &LeaseRow| StoredLease { row: row.clone(), spent_ms: state.spent_ms(row.touched_run) };
+        Ok(state.leases.values().map(stored).collect())
+    }
+
+    fn settings(&mut self) -> Result<Settings> {
+        Ok(self.lock().settings.clone())
+    }
+
+    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64> {
+        let mut state = self.write()?;
+        let settings = &mut state.settings;
+        if settings.version != expected_version {
+            return Err(StoreError::Conflict { version: settings.version });
+        }
+        match value {
+            Some(value) => settings.values.insert(key.to_owned(), value),
+            None => settings.values.remove(key),
+        };
+        settings.version += 1;
+        Ok(settings.version)
+    }
+
+    fn check(&mut self) -> Result<Vec<String>> {
+        let state = self.lock();
+        Ok(state.leases.values().filter_map(|row| row.impossible_run(state.last_run())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{Engine, identity, lease, suite};
+
+    impl Engine for Memory {
+        type Store = Memory;
+
+        fn new() -> Memory {
+            Memory::new()
+        }
+
+        fn open(&self) -> Memory {
+            self.clone()
+        }
+
+        fn starve(store: &mut Memory, starving: bool) {
+            store.fail_writes(starving);
+        }
+    }
+
+    suite!(Memory);
+
+    #[test]
+    fn poisoned_stops_writes_for_good_and_reads_go_on() {
+        let mut store = Memory::new();
+        store.identity(&identity(1)).unwrap();
+        store.apply(&[Write::PutLease(Box::new(lease("m", 1)))]).unwrap();
+        store.poison();
+        store.fail_writes(false);
+        assert!(matches!(store.begin_run(0), Err(StoreError::Poisoned(_))));
+        assert!(matches!(store.apply(&[]), Err(StoreError::Poisoned(_))));
+        assert!(matches!(store.put_setting(0, "a", None), Err(StoreError::Poisoned(_))));
+        assert_eq!(store.identity(&identity(2)), Ok(identity(1)));
+        assert_eq!(store.leases().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,81 @@
+//! The data directory: made for its owner alone, held by one process at a time.
+//!
+//! `tenure.lock` carries the operating system's file lock and is otherwise empty; it goes with the process,
+//! however that ends, so it is never stale. The lock is taken before `tenure.db` is touched: on Unix a second
+//! handle on a database file, when closed, would drop the locks that SQLite holds in the same process.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{Result, StoreError};
+
+/// A data directory that this value holds until it is dropped.
+#[derive(Debug)]
+pub(super) struct DataDir {
+    path: PathBuf,
+    /// Holds the lock by being open.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory and an empty database file if they are missing, and takes the lock.
+    pub(super) fn hold(path: &Path) -> Result<DataDir> {
+        let cannot = |what: &'static str| {
+            move |error: io::Error| StoreError::Unavailable(format!("{what} {}: {error}", path.display()))
+        };
+        // The process may change its working directory later; and nothing absolute looks like a URI.
+        let absolute = std::path::absolute(path).map_err(cannot("resolve"))?;
+        make_dir(&absolute).map_err(cannot("make directory"))?;
+        let lock = open_private(&absolute.join("tenure.lock")).map_err(cannot("open the lock file in"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked),
+            Err(TryLockError::Error(error)) => return Err(cannot("lock")(error)),
+        }
+        let dir = DataDir { path: absolute, _lock: lock };
+        // SQLite would make it readable for everybody, and gives its other files the mode of this one.
+        open_private(&dir.database()).map_err(cannot("make the database file in"))?;
+        Ok(dir)
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The database file in it.
+    pub(super) fn database(&self) -> PathBuf {
+        self.path.join("tenure.db")
+    }
+}
+
+/// Makes `path` and what is missing above it. A directory that exists keeps the mode its owner gave it.
+fn make_dir(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)?;
+    missing.iter().filter_map(|made| made.parent()).for_each(sync_dir);
+    Ok(())
+}
+
+/// Makes a new directory's name durable, where the system can; SQLite does the same for the files it makes.
+fn sync_dir(path: &Path) {
+    if cfg!(unix)
+        && let Ok(dir) = File::open(path)
+    {
+        let _ = dir.sync_all();
+    }
+}
+
+/// Opens a file for reading and writing; a new one is its owner's alone.
+fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}

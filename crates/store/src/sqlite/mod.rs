@@ -1,0 +1,196 @@
+//! The default engine: one SQLite file that anyone can inspect.
+//!
+//! What it is for: everything a broker on one machine keeps, in `tenure.db` of its data directory.
+//!
+//! What it promises: a method that returned is on the disk (WAL with `synchronous=FULL`: one sync for each
+//! transaction). A full disk refuses writes until there is room and loses nothing. An I/O error in a write
+//! poisons the store: it never writes again in this process, and goes on reading. A damaged file is an error,
+//! never a panic. A second process is told [`StoreError::Locked`].
+//!
+//! What it never does: retry a sync, repair a file, or open one that a newer program wrote.
+//!
+//! The write-ahead log goes back into the main file each time it passes [`WAL_CHECKPOINT_PAGES`], on the thread
+//! and in the commit that passed it. SQLite keeps an error of that copy to itself, which is safe: the log keeps
+//! its content, and the next attempt copies every page again before it syncs.
+//!
+//! Where to read next: `schema` for the tables, `fault` for which error means what, `dir` for the files.
+
+mod check;
+mod dir;
+mod fault;
+mod identity;
+mod lease;
+mod run;
+mod schema;
+mod setting;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use serde_json::Value;
+
+use crate::{Identity, Result, Run, Settings, Store, StoreError, StoredLease, Write};
+use dir::DataDir;
+use fault::Fault;
+
+/// Pages of 4 KiB that the write-ahead log may hold before a commit copies them into the main file: 16 MB.
+pub const WAL_CHECKPOINT_PAGES: u32 = 4_000;
+/// Bytes that the file of the write-ahead log is cut back to once it is copied, should it have grown past them.
+pub const WAL_FILE_BYTES: u32 = 64 * 1024 * 1024;
+/// How long a write waits for somebody's database shell to let go of the file before it is `Unavailable`.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Statements that stay prepared; more than this crate has.
+const PREPARED_STATEMENTS: usize = 64;
+
+/// A store in a directory.
+pub struct Sqlite {
+    /// Declared before the directory: the file is closed before its lock is let go.
+    connection: Connection,
+    /// Why this store stopped writing, once it has.
+    poisoned: Option<String>,
+    dir: DataDir,
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite")
+            .field("dir", &self.dir.path())
+            .field("poisoned", &self.poisoned)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sqlite {
+    /// Opens the store in `dir`, or makes both (the directory for its owner alone), and brings an older schema
+    /// up to date. Holds the directory until dropped.
+    ///
+    /// Fails with [`StoreError::Locked`] if another process, or another store of this one, holds it; with
+    /// [`StoreError::Newer`] or [`StoreError::Corrupt`] if it cannot be understood, and then leaves it as it is;
+    /// with [`StoreError::Unavailable`] for anything else.
+    pub fn open(dir: &Path) -> Result<Sqlite> {
+        let dir = DataDir::hold(dir)?;
+        let connection = connect(&dir).map_err(Fault::reading)?;
+        Ok(Sqlite { connection, poisoned: None, dir })
+    }
+
+    /// Runs `work` as one transaction that may write; commits and syncs if it succeeds, else undoes it all.
+    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>) -> Result<T> {
+        if let Some(cause) = &self.poisoned {
+            return Err(StoreError::Poisoned(cause.clone()));
+        }
+        let outcome = transact(&mut self.connection, TransactionBehavior::Immediate, work);
+        let outcome = outcome.map_err(|fault| {
+            // A transaction that cannot even be undone must not swallow the next one.
+            let stuck = !self.connection.is_autocommit();
+            if stuck { StoreError::Poisoned("a transaction could not be undone".to_owned()) } else { fault.writing() }
+        });
+        if let Err(StoreError::Poisoned(cause)) = &outcome {
+            self.poisoned = Some(cause.clone());
+        }
+        outcome
+    }
+
+    /// Runs `work` on one consistent view of the data.
+    fn read<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>) -> Result<T> {
+        transact(&mut self.connection, TransactionBehavior::Deferred, work).map_err(Fault::reading)
+    }
+}
+
+/// A transaction around `work`. Dropping it uncommitted undoes it, unless SQLite already has.
+fn transact<T>(
+    connection: &mut Connection,
+    behavior: TransactionBehavior,
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let transaction = connection.transaction_with_behavior(behavior)?;
+    let value = work(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
+}
+
+fn connect(dir: &DataDir) -> Result<Connection, Fault> {
+    // No URI flag: a path is a path, whatever it looks like.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(dir.database(), flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    // Before anything changes the file: what a newer program wrote stays untouched.
+    schema::refuse_unknown(&connection)?;
+
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let why = format!("its file system has no write-ahead log (journal mode {mode})");
+        return Err(StoreError::Unavailable(why).into());
+    }
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // Where a plain sync stops at the drive's cache, ask for the real one; elsewhere these do nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", WAL_CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES)?;
+    connection.pragma_update(None, "foreign_keys", false)?;
+    // Damage is found when a page is read, not when it is walked into; a damaged schema runs nothing.
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+
+    schema::migrate(&mut connection)?;
+    Ok(connection)
+}
+
+impl Store for Sqlite {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn identity(&mut self, fresh: &Identity) -> Result<Identity> {
+        match self.read(|transaction| identity::get(transaction))? {
+            Some(identity) => Ok(identity),
+            None => {
+                self.write(|transaction| identity::insert(transaction, fresh))?;
+                Ok(fresh.clone())
+            }
+        }
+    }
+
+    fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
+        self.write(|transaction| run::begin(transaction, now_wall_ms))
+    }
+
+    fn apply(&mut self, batch: &[Write]) -> Result<()> {
+        self.write(|transaction| batch.iter().try_for_each(|write| apply(transaction, write)))
+    }
+
+    fn leases(&mut self) -> Result<Vec<StoredLease>> {
+        self.read(|transaction| lease::all(transaction))
+    }
+
+    fn settings(&mut self) -> Result<Settings> {
+        self.read(|transaction| setting::all(transaction))
+    }
+
+    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64> {
+        self.write(|transaction| setting::put(transaction, expected_version, key, value.as_ref()))
+    }
+
+    fn check(&mut self) -> Result<Vec<String>> {
+        self.read(|transaction| check::findings(transaction))
+    }
+}
+
+fn apply(transaction: &Transaction<'_>, write: &Write) -> Result<(), Fault> {
+    match write {
+        Write::PutLease(row) => lease::put(transaction, row),
+        Write::EndLease { mesh, session, lease } => lease::end(transaction, mesh, session, lease),
+        Write::TouchLease { mesh, session, lease, run } => lease::touch(transaction, mesh, session, lease, *run),
+        Write::Heartbeat { run, uptime_ms } => run::heartbeat(transaction, *run, *uptime_ms),
+    }
+}
+
+/// A number as SQLite holds it: 63 bits. Larger ones do not occur; they would be kept as the largest.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

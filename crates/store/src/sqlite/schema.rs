@@ -1,0 +1,95 @@
+//! The tables, and how an older file gets them.
+//!
+//! Anyone may look: `sqlite3 tenure.db .schema` prints what stands here, comments included. Migrations only go
+//! forward: `PRAGMA user_version` counts the steps a file has taken, and each step is one transaction with its
+//! count, so a start that is killed half-way goes on where it was. A step is never edited once it was released;
+//! a change is a new step.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::fault::Fault;
+use super::transact;
+use crate::{Result, StoreError};
+
+/// What `PRAGMA application_id` holds in our files: `TNUR`.
+const APPLICATION_ID: i32 = 0x544e_5552;
+
+/// The steps, in order. Step N takes a file from version N to N + 1.
+const STEPS: &[&str] = &["
+-- Who this store is: one row, made on the first start.
+CREATE TABLE identity (
+    one        INTEGER PRIMARY KEY CHECK (one = 1),
+    cluster_id TEXT NOT NULL,                       -- scope of resume tokens
+    broker_key BLOB NOT NULL                        -- SECRET: Ed25519 seed that signs resume tokens
+               CHECK (length(broker_key) = 32)
+) STRICT;
+
+-- Starts of the broker. Those that no lease can need any more are deleted at the next start.
+CREATE TABLE runs (
+    run        INTEGER PRIMARY KEY,                 -- 1, 2, 3, ...; the largest is the current one
+    started_at INTEGER NOT NULL,                    -- Unix ms
+    uptime_ms  INTEGER NOT NULL                     -- as of the last heartbeat; never goes down
+) STRICT;
+
+-- Sessions that exist, attached or not. A row is deleted when its lease ends.
+CREATE TABLE leases (
+    mesh        TEXT NOT NULL,
+    session     BLOB NOT NULL CHECK (length(session) = 32), -- public key
+    lease       TEXT NOT NULL,                      -- id of this lease; another after it ended
+    member      BLOB NOT NULL CHECK (length(member) = 32),  -- public key
+    instance    TEXT NOT NULL,                      -- process that carried it last
+    profile     TEXT NOT NULL,                      -- JSON {\"v\": 1, name, status, ...}
+    caps        TEXT,                               -- JSON [\"send\", ...]; NULL allows everything
+    joined_at   INTEGER NOT NULL,                   -- Unix ms
+    touched_run INTEGER NOT NULL,                   -- last run it was attached in
+    PRIMARY KEY (mesh, session)
+) STRICT, WITHOUT ROWID;
+
+-- Live settings that differ from the defaults.
+CREATE TABLE settings (
+    key   TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL                             -- JSON
+) STRICT, WITHOUT ROWID;
+
+-- How often the settings were changed: one row.
+CREATE TABLE settings_version (
+    one     INTEGER PRIMARY KEY CHECK (one = 1),
+    version INTEGER NOT NULL
+) STRICT;
+INSERT INTO settings_version (one, version) VALUES (1, 0);
+"];
+
+/// The schema version of this program.
+pub(super) const SUPPORTED: u32 = STEPS.len() as u32;
+
+/// Refuses a file that a newer program wrote, or one that is not ours. Changes nothing.
+pub(super) fn refuse_unknown(connection: &Connection) -> Result<(), Fault> {
+    let found = version(connection)?;
+    if found > SUPPORTED {
+        return Err(StoreError::Newer { found, supported: SUPPORTED }.into());
+    }
+    let application_id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found > 0 && application_id != APPLICATION_ID {
+        return Err(Fault::corrupt("tenure.db belongs to another program"));
+    }
+    Ok(())
+}
+
+/// Takes the steps that the file has not taken yet.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+    let found = version(connection)?;
+    for (next, step) in (1u32..).zip(STEPS).skip(found as usize) {
+        transact(connection, TransactionBehavior::Immediate, |transaction| {
+            transaction.execute_batch(step)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", next)?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn version(connection: &Connection) -> Result<u32, Fault> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    u32::try_from(version).map_err(|_| Fault::corrupt(format!("its schema version is {version}")))
+}
