@@ -117,7 +117,8 @@ mod tests {
     fn caps_are_sorted_absent_is_a_star_and_none_is_empty() {
         let (mesh, member, session) = ("m".parse().unwrap(), MemberKey([1; 32]), SessionKey([2; 32]));
         let caps: Vec<Cap> = ["send", "read"].iter().map(|c| c.parse().unwrap()).collect();
-        let line = |caps| Attested { mesh: &mesh, member: &member, session: &session, expires_at: 9, caps }.line();
+        let line =
+            |caps| Attested { mesh: &mesh, member: &member, session: &session, expires_at: 9, caps }.line();
         assert!(line(None).ends_with("|9|*"));
         assert!(line(Some(&[])).ends_with("|9|"));
         assert!(line(Some(&caps)).ends_with("|9|read,send"));
@@ -127,7 +128,14 @@ mod tests {
     fn a_proof_holds_for_one_nonce_broker_and_host() {
         let key = key(3);
         let (mesh, member, session) = ("m".parse().unwrap(), member_key(&key), session_key(&key));
-        let proof = |nonce, broker, host| Proof { mesh: &mesh, member: &member, session: &session, nonce, broker, host };
+        let proof = |nonce, broker, host| Proof {
+            mesh: &mesh,
+            member: &member,
+            session: &session,
+            nonce,
+            broker,
+            host,
+        };
         let signature = proof("n", "b", "h").sign(&key);
         assert!(proof("n", "b", "h").verify(&signature));
         assert!(!proof("n2", "b", "h").verify(&signature));

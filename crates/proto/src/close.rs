@@ -148,7 +148,11 @@ mod tests {
     #[test]
     fn stopping_reasons_are_not_retryable() {
         for reason in Reason::ALL {
-            assert_eq!(reason.action() == Action::Stop, !reason.retryable() && reason.code() != 1000, "{reason:?}");
+            assert_eq!(
+                reason.action() == Action::Stop,
+                !reason.retryable() && reason.code() != 1000,
+                "{reason:?}"
+            );
         }
     }
 }

@@ -83,6 +83,7 @@ impl fmt::Display for ErrorCode {
 pub struct WireError {
     /// What happened. A code that only a newer broker knows reads as `internal`; `retryable` still tells.
     #[serde(deserialize_with = "known_or_internal")]
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "String"))]
     pub code: ErrorCode,
     /// One sentence that says what to do.
     pub message: String,
@@ -92,7 +93,11 @@ pub struct WireError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<U53>,
     /// Facts that belong to the code, such as `{min, max}` of a `protocol_mismatch`.
-    #[serde(default, deserialize_with = "crate::value::bounded_box", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::value::bounded_box",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub details: Option<Box<serde_json::Value>>,
 }
 
@@ -105,7 +110,13 @@ fn known_or_internal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Error
 impl WireError {
     /// An error of `code` with one sentence of help.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> WireError {
-        WireError { code, message: message.into(), retryable: code.retryable(), retry_after_ms: None, details: None }
+        WireError {
+            code,
+            message: message.into(),
+            retryable: code.retryable(),
+            retry_after_ms: None,
+            details: None,
+        }
     }
 
     /// Shorthand for the commonest code.

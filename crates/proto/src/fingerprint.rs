@@ -58,7 +58,8 @@ fn canonical_meta(meta: Option<&Map<String, Value>>) -> Result<String, WireError
     if !meta.values().all(safe_numbers) {
         return Err(WireError::bad_request("integers in meta must be below 2^53 in magnitude"));
     }
-    serde_json_canonicalizer::to_string(meta).map_err(|_| WireError::bad_request("meta has no canonical JSON form"))
+    serde_json_canonicalizer::to_string(meta)
+        .map_err(|_| WireError::bad_request("meta has no canonical JSON form"))
 }
 
 /// Whether every integer in `value` survives a double: RFC 8785 knows no others.

@@ -1,8 +1,11 @@
 //! The handshake: `challenge`, `hello` and its result.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, IntoDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, SessionKey};
@@ -62,7 +65,7 @@ pub struct Attestation {
     /// What the session may do; absent is everything the member may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Vec<Cap>>,
-    /// By the member key over the line of [`crate::canonical::Attested`].
+    /// By the member key over `tenure-attest.v1|mesh|member|session|expiresAt|caps`, see [`crate::canonical::Attested`].
     pub signature: String,
 }
 
@@ -95,20 +98,57 @@ pub enum InboxChoice {
     None,
 }
 
-/// Feature bits that a client needs or would like, each with parameters if it has any.
+/// Feature bits that a client needs or would like.
+///
+/// An entry is the bit's name. An object `{bit, …}` is read as its `bit`; what else it says is ignored like every
+/// unknown field, because the parameters in force stand in the result, where the client compares them with its
+/// own floors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FeatureWishes {
     /// Without these the hello is refused.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bits")]
     pub require: Vec<String>,
     /// These are answered when they are here.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bits")]
     pub optional: Vec<String>,
 }
 
+fn bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct Bit(String);
+
+    #[derive(Deserialize)]
+    struct Named {
+        bit: String,
+    }
+
+    struct Visit;
+
+    impl<'de> de::Visitor<'de> for Visit {
+        type Value = Bit;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the name of a feature bit")
+        }
+        fn visit_str<E: de::Error>(self, name: &str) -> Result<Bit, E> {
+            Ok(Bit(name.to_owned()))
+        }
+        fn visit_map<A: de::MapAccess<'de>>(self, access: A) -> Result<Bit, A::Error> {
+            Named::deserialize(MapAccessDeserializer::new(access)).map(|named| Bit(named.bit))
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Bit {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bit, D::Error> {
+            deserializer.deserialize_any(Visit)
+        }
+    }
+
+    let bits: Vec<Bit> = crate::null::or_default(deserializer)?;
+    Ok(bits.into_iter().map(|bit| bit.0).collect())
+}
+
 /// A credential, where the mesh asks for one.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Credential {
@@ -118,8 +158,24 @@ pub enum Credential {
     Invite(String),
 }
 
-impl std::fmt::Debug for Credential {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+// By hand, because an enum would not ignore unknown fields beside the one that it knows.
+impl<'de> Deserialize<'de> for Credential {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Either {
+            token: Option<String>,
+            invite: Option<String>,
+        }
+        match Either::deserialize(deserializer)? {
+            Either { token: Some(token), invite: None } => Ok(Credential::Token(token)),
+            Either { token: None, invite: Some(invite) } => Ok(Credential::Invite(invite)),
+            _ => Err(de::Error::custom("auth has either token or invite")),
+        }
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Secrets never reach a log.
         f.write_str(match self {
             Credential::Token(_) => "Token(…)",
@@ -129,7 +185,7 @@ impl std::fmt::Debug for Credential {
 }
 
 /// Reconciliation in the hello itself, or announced for the next frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum HelloReconcile {
@@ -137,6 +193,27 @@ pub enum HelloReconcile {
     Later(Later),
     /// All of it, now.
     Now(Box<ReconcileParams>),
+}
+
+// By hand, so that an error says which field was wrong and not that nothing matched.
+impl<'de> Deserialize<'de> for HelloReconcile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visit;
+        impl<'de> de::Visitor<'de> for Visit {
+            type Value = HelloReconcile;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"later\" or an object")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<HelloReconcile, E> {
+                Later::deserialize(text.into_deserializer()).map(HelloReconcile::Later)
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, access: A) -> Result<HelloReconcile, A::Error> {
+                let params = ReconcileParams::deserialize(MapAccessDeserializer::new(access))?;
+                Ok(HelloReconcile::Now(Box::new(params)))
+            }
+        }
+        deserializer.deserialize_any(Visit)
+    }
 }
 
 /// The literal `"later"`.
@@ -166,7 +243,7 @@ pub struct HelloParams {
     /// The member's word; needed unless `session` is the member or a good resume token is beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attestation: Option<Attestation>,
-    /// By the session key over the line of [`crate::canonical::Proof`].
+    /// By the session key over `tenure-hello.v1|mesh|member|session|nonce|broker|host`, see [`crate::canonical::Proof`].
     pub proof: String,
     /// Where the last socket broke.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -225,7 +225,7 @@ impl FromStr for ClientMessageId {
     }
 }
 
-textual!(ClientMessageId, "1 to 128 printable ASCII characters, not starting with 'run:'", {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^(?!run:)[ -~]+$"});
+textual!(ClientMessageId, "1 to 128 printable ASCII characters, not starting with 'run:'", {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]+$", "not": {"pattern": "^run:"}});
 
 #[cfg(test)]
 mod tests {

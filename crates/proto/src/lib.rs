@@ -12,6 +12,7 @@
 //! Where to read next: [`frame`] for the envelope, [`hello`] for the handshake, [`error`] and [`close`] for the
 //! two tables of codes, [`canonical`] for what is signed, [`fingerprint`] for what is hashed.
 
+mod body;
 pub mod canonical;
 pub mod close;
 pub mod codec;

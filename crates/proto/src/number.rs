@@ -54,7 +54,8 @@ impl de::Visitor<'_> for Visit {
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<U53, E> {
-        let value = u64::try_from(value).map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))?;
+        let value =
+            u64::try_from(value).map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))?;
         self.visit_u64(value)
     }
 
@@ -83,7 +84,9 @@ mod tests {
         for text in ["-1", "9007199254740992", "9007199254740992.0", "1e300", "0.5", "\"7\"", "null"] {
             assert!(Codec::Json.decode::<U53>(text.as_bytes()).is_err(), "{text}");
         }
-        for (value, good) in [(1.7e12, true), (0.5, false), (-1.0, false), (f64::NAN, false), (f64::INFINITY, false)] {
+        for (value, good) in
+            [(1.7e12, true), (0.5, false), (-1.0, false), (f64::NAN, false), (f64::INFINITY, false)]
+        {
             let bytes = Codec::MsgPack.encode(&value);
             assert_eq!(Codec::MsgPack.decode::<U53>(&bytes).is_ok(), good, "{value}");
         }

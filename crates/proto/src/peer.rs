@@ -103,7 +103,8 @@ impl Profile {
         if self.name.len() > PROFILE_NAME_BYTES {
             return over("name", PROFILE_NAME_BYTES);
         }
-        let texts = [("summary", &self.summary), ("host", &self.host), ("cwd", &self.cwd), ("role", &self.role)];
+        let texts =
+            [("summary", &self.summary), ("host", &self.host), ("cwd", &self.cwd), ("role", &self.role)];
         for (field, text) in texts {
             if text.as_ref().is_some_and(|t| t.len() > PROFILE_TEXT_BYTES) {
                 return over(field, PROFILE_TEXT_BYTES);
@@ -208,7 +209,13 @@ pub struct Peer {
 
 impl Peer {
     /// The peer that `profile` describes.
-    pub fn new(session: SessionKey, member: MemberKey, instance: InstanceId, joined_at: u64, profile: &Profile) -> Peer {
+    pub fn new(
+        session: SessionKey,
+        member: MemberKey,
+        instance: InstanceId,
+        joined_at: u64,
+        profile: &Profile,
+    ) -> Peer {
         Peer {
             session,
             member,

@@ -95,7 +95,11 @@ pub struct RunEndParams {
     /// How it ended.
     pub status: RunEndStatus,
     /// The answer, when it went well.
-    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::value::bounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub result: Option<Value>,
     /// What went wrong, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +127,11 @@ pub struct RunGetResult {
     /// The last chunk's number.
     pub last_seq: U53,
     /// The answer.
-    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::value::bounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub result: Option<Value>,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,7 +149,11 @@ pub struct RunEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<U53>,
     /// A piece of the answer.
-    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::value::bounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub data: Option<Value>,
     /// The end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +177,11 @@ pub struct RunEnd {
     /// How.
     pub status: RunEndStatus,
     /// The answer.
-    #[serde(default, deserialize_with = "crate::value::bounded_option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::value::bounded_option",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub result: Option<Value>,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]

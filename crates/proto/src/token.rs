@@ -59,7 +59,11 @@ impl ResumeToken {
         let payload = signed.strip_prefix(PREFIX).ok_or(TokenError::Malformed)?;
         let payload = text::unb64url(payload).ok_or(TokenError::Malformed)?;
         let parsed: ResumeToken = serde_json::from_slice(&payload).map_err(|_| TokenError::Malformed)?;
-        if canonical::verify(broker_key, signed, signature) { Ok(parsed) } else { Err(TokenError::BadSignature) }
+        if canonical::verify(broker_key, signed, signature) {
+            Ok(parsed)
+        } else {
+            Err(TokenError::BadSignature)
+        }
     }
 }
 
@@ -81,7 +85,10 @@ mod tests {
         let text = token.issue(&key);
         let public = key.verifying_key().to_bytes();
         assert_eq!(ResumeToken::verify(&text, &public), Ok(token));
-        assert_eq!(ResumeToken::verify(&text, &other.verifying_key().to_bytes()), Err(TokenError::BadSignature));
+        assert_eq!(
+            ResumeToken::verify(&text, &other.verifying_key().to_bytes()),
+            Err(TokenError::BadSignature)
+        );
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };

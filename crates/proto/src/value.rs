@@ -24,7 +24,9 @@ pub(crate) fn bounded_option<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
 }
 
 /// The same on the heap.
-pub(crate) fn bounded_box<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Value>>, D::Error> {
+pub(crate) fn bounded_box<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Box<Value>>, D::Error> {
     bounded_option(deserializer).map(|value| value.map(Box::new))
 }
 

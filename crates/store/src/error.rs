@@ -9,7 +9,9 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub enum StoreError {
     /// The store cannot be used now but may be later: the disk is full, or its file is held or out of reach.
     /// Nothing was done.
-    #[error("the store cannot be used now; free disk space or restore access to its files, then try again: {0}")]
+    #[error(
+        "the store cannot be used now; free disk space or restore access to its files, then try again: {0}"
+    )]
     Unavailable(String),
     /// A write met an I/O error, so what the disk holds of it is unknown. Every later write answers this until
     /// the process restarts and reads what is really there; reads go on. Retrying a failed sync could report as
@@ -20,13 +22,17 @@ pub enum StoreError {
     #[error("the store is damaged; stop the broker, copy its data directory and run `tenure check`: {0}")]
     Corrupt(String),
     /// The settings are not at the version that the caller read.
-    #[error("the settings have changed and are at version {version}; read them again, then repeat the change")]
+    #[error(
+        "the settings have changed and are at version {version}; read them again, then repeat the change"
+    )]
     Conflict {
         /// The version they are at.
         version: u64,
     },
     /// The data was written by a program that knows more than this one.
-    #[error("the store was written by a newer tenure (schema {found}, this one knows {supported}); start that one")]
+    #[error(
+        "the store was written by a newer tenure (schema {found}, this one knows {supported}); start that one"
+    )]
     Newer {
         /// The schema version found.
         found: u32,

@@ -44,7 +44,9 @@ impl LeaseRow {
         let possible = (1..=last_run).contains(&self.touched_run);
         (!possible).then(|| {
             let LeaseRow { mesh, session, touched_run, .. } = self;
-            format!("lease of {session} in {mesh}: touched in run {touched_run}, but the last run is {last_run}")
+            format!(
+                "lease of {session} in {mesh}: touched in run {touched_run}, but the last run is {last_run}"
+            )
         })
     }
 }

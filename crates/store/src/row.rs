@@ -55,7 +55,8 @@ impl LeaseColumns {
             lease: lease.as_str().to_owned(),
             member: member.0,
             instance: instance.as_str().to_owned(),
-            profile: serde_json::to_string(&StoredProfile::from(profile)).map_err(BadColumn::of("profile"))?,
+            profile: serde_json::to_string(&StoredProfile::from(profile))
+                .map_err(BadColumn::of("profile"))?,
             caps,
             joined_at: *joined_at,
             touched_run: *touched_run,

@@ -63,7 +63,8 @@ mod tests {
     #[test]
     fn the_hand_made_frame_is_the_typed_one() {
         let profile = Profile { summary: Some("ä \"quoted\"".into()), ..Profile::named("n") };
-        let peer = Peer::new(SessionKey([1; 32]), MemberKey([2; 32]), "i".parse().unwrap(), 1 << 40, &profile);
+        let peer =
+            Peer::new(SessionKey([1; 32]), MemberKey([2; 32]), "i".parse().unwrap(), 1 << 40, &profile);
         for codec in [Codec::Json, Codec::MsgPack] {
             for seq in [1u64, 127, 128, 70_000, 1 << 40] {
                 let shared = SharedPeer::new(peer.clone());

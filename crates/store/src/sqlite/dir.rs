@@ -35,8 +35,20 @@ impl DataDir {
         }
         let dir = DataDir { path: absolute, _lock: lock };
         // SQLite would make it readable for everybody, and gives its other files the mode of this one.
-        open_private(&dir.database()).map_err(cannot("make the database file in"))?;
+        let database = open_private(&dir.database()).map_err(cannot("make the database file in"))?;
+        let empty = database.metadata().map_err(cannot("look at the database file in"))?.len() <= 1;
+        if empty && dir.has_log() {
+            return Err(StoreError::Corrupt(
+                "tenure.db is empty but its log tenure.db-wal is not".to_owned(),
+            ));
+        }
         Ok(dir)
+    }
+
+    /// Whether there is a write-ahead log. SQLite takes a database of 0 bytes, or 1, for a new one, and would
+    /// delete the log beside it.
+    fn has_log(&self) -> bool {
+        fs::metadata(self.path.join("tenure.db-wal")).is_ok_and(|log| log.len() > 0)
     }
 
     /// The directory.

@@ -21,7 +21,7 @@ impl Fault {
     pub(super) fn reading(self) -> StoreError {
         match self {
             Fault::Store(error) => error,
-            Fault::Engine(error) if is_damage(&error) => StoreError::Corrupt(error.to_string()),
+            Fault::Engine(error) if is_damage(&error) => StoreError::Corrupt(describe(&error)),
             Fault::Engine(error) => StoreError::Unavailable(describe(&error)),
         }
     }
@@ -36,7 +36,18 @@ impl Fault {
         }
     }
 
-    /// A lease, a setting or the identity that does not read.
+    /// The same fault; if it is damage, it says what is damaged.
+    pub(super) fn about(self, what: impl FnOnce() -> String) -> Fault {
+        match self {
+            Fault::Store(StoreError::Corrupt(why)) => Fault::corrupt(format!("{}: {why}", what())),
+            Fault::Engine(error) if is_damage(&error) => {
+                Fault::corrupt(format!("{}: {}", what(), describe(&error)))
+            }
+            other => other,
+        }
+    }
+
+    /// Something that does not read.
     pub(super) fn corrupt(what: impl Into<String>) -> Fault {
         Fault::Store(StoreError::Corrupt(what.into()))
     }
@@ -106,7 +117,9 @@ mod tests {
 
     #[test]
     fn an_io_error_poisons_a_write_and_not_a_read() {
-        for code in [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_DIR_FSYNC] {
+        for code in
+            [ffi::SQLITE_IOERR, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_DIR_FSYNC]
+        {
             let text = format!("(SQLite error {code})");
             assert!(matches!(fault(code).writing(), StoreError::Poisoned(why) if why.ends_with(&text)));
             assert!(matches!(fault(code).reading(), StoreError::Unavailable(_)));
@@ -115,7 +128,13 @@ mod tests {
 
     #[test]
     fn what_can_pass_is_unavailable() {
-        for code in [ffi::SQLITE_FULL, ffi::SQLITE_BUSY, ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY, ffi::SQLITE_NOMEM] {
+        for code in [
+            ffi::SQLITE_FULL,
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_READONLY,
+            ffi::SQLITE_NOMEM,
+        ] {
             assert!(matches!(fault(code).writing(), StoreError::Unavailable(_)), "{code}");
             assert!(matches!(fault(code).reading(), StoreError::Unavailable(_)), "{code}");
         }

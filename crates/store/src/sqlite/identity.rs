@@ -7,12 +7,16 @@ use crate::{Identity, Result};
 
 /// The identity, if one was stored.
 pub(super) fn get(connection: &Connection) -> Result<Option<Identity>, Fault> {
+    read(connection).map_err(|fault| fault.about(|| "identity".to_owned()))
+}
+
+fn read(connection: &Connection) -> Result<Option<Identity>, Fault> {
     let found: Option<(String, [u8; 32])> = connection
         .prepare_cached("SELECT cluster_id, broker_key FROM identity WHERE one = 1")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((cluster_id, broker_key)) = found else { return Ok(None) };
-    let cluster_id = cluster_id.parse().map_err(|_| Fault::corrupt("the stored cluster id does not read"))?;
+    let cluster_id = cluster_id.parse().map_err(|_| Fault::corrupt("its cluster id does not read"))?;
     Ok(Some(Identity { cluster_id, broker_key }))
 }
 

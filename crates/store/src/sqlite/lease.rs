@@ -92,7 +92,12 @@ pub(super) fn each(
 }
 
 fn read(row: &Row<'_>) -> Result<LeaseRow, Fault> {
-    let columns = LeaseColumns {
+    let decoded = columns(row).and_then(|columns| Ok(columns.decode()?));
+    decoded.map_err(|fault| fault.about(|| name(row)))
+}
+
+fn columns(row: &Row<'_>) -> Result<LeaseColumns, Fault> {
+    Ok(LeaseColumns {
         mesh: row.get(0)?,
         session: row.get(1)?,
         lease: row.get(2)?,
@@ -102,7 +107,12 @@ fn read(row: &Row<'_>) -> Result<LeaseRow, Fault> {
         caps: row.get(6)?,
         joined_at: natural(row.get(7)?, "joined_at")?,
         touched_run: natural(row.get(8)?, "touched_run")?,
-    };
-    let named = |error| Fault::corrupt(format!("lease of {} in {}: {error}", hex(&columns.session), columns.mesh));
-    columns.decode().map_err(named)
+    })
+}
+
+/// What a person can find the row by, as far as it reads.
+fn name(row: &Row<'_>) -> String {
+    let mesh: String = row.get(0).unwrap_or_default();
+    let session: Vec<u8> = row.get(1).unwrap_or_default();
+    format!("lease of {} in {mesh}", hex(&session))
 }

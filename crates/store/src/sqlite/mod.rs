@@ -82,11 +82,15 @@ impl Sqlite {
         if let Some(cause) = &self.poisoned {
             return Err(StoreError::Poisoned(cause.clone()));
         }
-        let outcome = transact(&mut self.connection, TransactionBehavior::Immediate, work);
+        let outcome = transact(&mut self.connection, work);
         let outcome = outcome.map_err(|fault| {
             // A transaction that cannot even be undone must not swallow the next one.
             let stuck = !self.connection.is_autocommit();
-            if stuck { StoreError::Poisoned("a transaction could not be undone".to_owned()) } else { fault.writing() }
+            if stuck {
+                StoreError::Poisoned("a transaction could not be undone".to_owned())
+            } else {
+                fault.writing()
+            }
         });
         if let Err(StoreError::Poisoned(cause)) = &outcome {
             self.poisoned = Some(cause.clone());
@@ -96,17 +100,17 @@ impl Sqlite {
 
     /// Runs `work` on one consistent view of the data.
     fn read<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>) -> Result<T> {
-        transact(&mut self.connection, TransactionBehavior::Deferred, work).map_err(Fault::reading)
+        let view = self.connection.transaction().map_err(Fault::from);
+        view.and_then(|transaction| work(&transaction)).map_err(Fault::reading)
     }
 }
 
-/// A transaction around `work`. Dropping it uncommitted undoes it, unless SQLite already has.
+/// A transaction that may write, around `work`. Dropping it uncommitted undoes it, unless SQLite already has.
 fn transact<T>(
     connection: &mut Connection,
-    behavior: TransactionBehavior,
     work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let transaction = connection.transaction_with_behavior(behavior)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let value = work(&transaction)?;
     transaction.commit()?;
     Ok(value)
@@ -114,7 +118,8 @@ fn transact<T>(
 
 fn connect(dir: &DataDir) -> Result<Connection, Fault> {
     // No URI flag: a path is a path, whatever it looks like.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(dir.database(), flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
@@ -185,7 +190,9 @@ fn apply(transaction: &Transaction<'_>, write: &Write) -> Result<(), Fault> {
     match write {
         Write::PutLease(row) => lease::put(transaction, row),
         Write::EndLease { mesh, session, lease } => lease::end(transaction, mesh, session, lease),
-        Write::TouchLease { mesh, session, lease, run } => lease::touch(transaction, mesh, session, lease, *run),
+        Write::TouchLease { mesh, session, lease, run } => {
+            lease::touch(transaction, mesh, session, lease, *run)
+        }
         Write::Heartbeat { run, uptime_ms } => run::heartbeat(transaction, *run, *uptime_ms),
     }
 }

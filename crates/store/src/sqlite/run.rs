@@ -10,8 +10,9 @@ use crate::{Result, Run};
 /// Begins the next run, and forgets those that no lease can count any more: at or before every lease's
 /// `touched_run`, which only grows.
 pub(super) fn begin(connection: &Connection, now_wall_ms: u64) -> Result<Run, Fault> {
-    let last: i64 =
-        connection.prepare_cached("SELECT coalesce(max(run), 0) FROM runs")?.query_row([], |row| row.get(0))?;
+    let last: i64 = connection
+        .prepare_cached("SELECT coalesce(max(run), 0) FROM runs")?
+        .query_row([], |row| row.get(0))?;
     let number = natural(last, "the last run")? + 1;
     connection
         .prepare_cached("INSERT INTO runs (run, started_at, uptime_ms) VALUES (?1, ?2, 0)")?

@@ -5,7 +5,7 @@
 //! count, so a start that is killed half-way goes on where it was. A step is never edited once it was released;
 //! a change is a new step.
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
 use super::fault::Fault;
 use super::transact;
@@ -79,7 +79,7 @@ pub(super) fn refuse_unknown(connection: &Connection) -> Result<(), Fault> {
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     let found = version(connection)?;
     for (next, step) in (1u32..).zip(STEPS).skip(found as usize) {
-        transact(connection, TransactionBehavior::Immediate, |transaction| {
+        transact(connection, |transaction| {
             transaction.execute_batch(step)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", next)?;

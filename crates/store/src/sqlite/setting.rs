@@ -14,8 +14,8 @@ pub(super) fn all(connection: &Connection) -> Result<Settings, Fault> {
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (key, text): (String, String) = (row.get(0)?, row.get(1)?);
-        let value = serde_json::from_str(&text)
-            .map_err(|error| Fault::corrupt(format!("setting {key} does not read: {error}")))?;
+        let value =
+            serde_json::from_str(&text).map_err(|error| Fault::corrupt(format!("setting {key}: {error}")))?;
         settings.values.insert(key, value);
     }
     Ok(settings)

@@ -1,0 +1,133 @@
+//! The handshake from the client's side: answer the challenge, take up the session.
+
+use tenure_proto::canonical::{Attested, Proof};
+use tenure_proto::error::WireError;
+use tenure_proto::frame::Response;
+use tenure_proto::hello::{Attestation, Challenge, HelloParams, HelloResult, ProtocolRange, ResumeParams};
+use tenure_proto::limits::PROTOCOL;
+use tenure_proto::method::Method;
+use tenure_proto::number::U53;
+
+use super::requests::frame;
+use super::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, SockId, Voucher};
+use crate::time::{Millis, Now};
+
+/// How long a minted attestation is good: long enough for any hello, short enough to be worth nothing later.
+const ATTESTED_MS: u64 = 10 * 60 * 1000;
+
+impl Link {
+    pub(super) fn challenged(&mut self, now: Now, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+        let Some(challenge) = super::challenge(self.config.codec, bytes) else {
+            return self.garbled(now.at, sock, effects);
+        };
+        let hello = self.hello(&challenge);
+        effects.push(LinkEffect::Send(sock, frame(self.config.codec, "hello", Method::Hello, &hello)));
+        if let Some(next) = &mut self.next {
+            next.phase = Phase::AwaitingHello;
+            next.until = now.at.plus(DIAL_MS);
+        }
+    }
+
+    fn hello(&self, challenge: &Challenge) -> HelloParams {
+        let config = &self.config;
+        let (mesh, member, session) = (config.mesh.clone(), config.member(), config.session());
+        let proof = Proof {
+            mesh: &mesh,
+            member: &member,
+            session: &session,
+            nonce: &challenge.nonce,
+            broker: &challenge.broker,
+            host: &config.host,
+        }
+        .sign(&config.session_key);
+        HelloParams {
+            protocol: ProtocolRange { min: PROTOCOL, max: PROTOCOL },
+            client: config.client.clone(),
+            attestation: self.attestation(challenge),
+            mesh,
+            member,
+            session,
+            proof,
+            resume: self.resume.as_ref().map(|position| ResumeParams {
+                token: position.token.clone(),
+                epoch: position.epoch.clone(),
+                last_seq: U53::saturating(position.last_seq),
+            }),
+            reconcile: None,
+            inbox: config.inbox,
+            profile: self.profile.clone(),
+            features: config.features.clone(),
+            auth: None,
+        }
+    }
+
+    /// The member's word, minted on the broker's own clock so that ours may be wrong.
+    fn attestation(&self, challenge: &Challenge) -> Option<Attestation> {
+        let (key, caps) = match &self.config.voucher {
+            Voucher::Own => return None,
+            Voucher::Attestation(_, attestation) => return Some(attestation.clone()),
+            Voucher::MemberKey(key, caps) => (key, caps),
+        };
+        let (member, session) = (self.config.member(), self.config.session());
+        if session.is_member(&member) {
+            return None;
+        }
+        let expires_at = challenge.ts.get() + ATTESTED_MS;
+        let attested = Attested {
+            mesh: &self.config.mesh,
+            member: &member,
+            session: &session,
+            expires_at,
+            caps: caps.as_deref(),
+        };
+        let signature = attested.sign(key);
+        Some(Attestation { expires_at: U53::saturating(expires_at), caps: caps.clone(), signature })
+    }
+
+    pub(super) fn hello_answered(
+        &mut self,
+        now: Millis,
+        sock: SockId,
+        bytes: &[u8],
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        let answer: Response<HelloResult> = match self.config.codec.decode(bytes) {
+            Ok(answer) => answer,
+            Err(_) => return self.garbled(now, sock, effects),
+        };
+        match (answer.result, answer.error) {
+            (Some(result), _) => self.attached(now, sock, result, effects),
+            (None, Some(error)) => self.refused(error),
+            (None, None) => self.garbled(now, sock, effects),
+        }
+    }
+
+    /// The broker said no; its `closing` follows and says what to do about it.
+    fn refused(&mut self, error: WireError) {
+        if let Some(next) = &mut self.next {
+            next.refused = Some(error);
+        }
+    }
+
+    fn attached(&mut self, now: Millis, sock: SockId, result: HelloResult, effects: &mut Vec<LinkEffect>) {
+        self.next = None;
+        self.redial_at = None;
+        if let Some(old) = self.current.take() {
+            effects.push(LinkEffect::Drop(old.sock));
+            self.requests.unsend();
+        }
+        self.heard = now;
+        self.policy.lease_ttl_ms = result.lease_ttl_ms.get();
+        self.policy.ping_interval_ms = result.policy.ping_interval_ms.get().max(1);
+        self.policy.tick_interval_ms = result.policy.tick_interval_ms.get().max(1);
+        let last_seq = result.events.next_seq.get().saturating_sub(1);
+        self.resume = Some(Position {
+            token: result.resume.token.clone(),
+            epoch: result.events.epoch.clone(),
+            last_seq,
+        });
+        self.current = Some(Current { sock, since: now, pinged: now, probe_until: None });
+        effects.push(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
+        self.requests.send_all(sock, effects);
+    }
+}

@@ -1,0 +1,64 @@
+//! When to dial again: full jitter, quick while the lease may still be saved, patient afterwards.
+
+/// The first and smallest ceiling.
+const FIRST_MS: u64 = 250;
+/// The ceiling while the lease may live.
+const LEASED_MS: u64 = 1_000;
+/// The ceiling once it cannot.
+const PATIENT_MS: u64 = 30_000;
+
+/// A back-off with dice of its own: the same seed rolls the same waits.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    attempt: u32,
+    dice: u64,
+}
+
+impl Backoff {
+    /// A back-off seeded with `seed`.
+    pub fn new(seed: u64) -> Backoff {
+        Backoff { attempt: 0, dice: seed }
+    }
+
+    /// Forgives all failures so far.
+    pub fn reset(&mut self) {
+        self.attempt = 0;
+    }
+
+    /// How long to wait before the next dial; `leased` while the lease may still live.
+    pub fn next_ms(&mut self, leased: bool) -> u64 {
+        let ceiling = FIRST_MS << self.attempt.min(16);
+        let ceiling = ceiling.min(if leased { LEASED_MS } else { PATIENT_MS });
+        self.attempt = self.attempt.saturating_add(1);
+        self.roll() % (ceiling + 1)
+    }
+
+    /// SplitMix64: small, and good enough to keep ten thousand clients from dialling in step.
+    fn roll(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_second_while_leased_and_to_thirty_afterwards() {
+        let mut longest = [0; 12];
+        for seed in 0..2_000 {
+            let mut backoff = Backoff::new(seed);
+            for (attempt, longest) in longest.iter_mut().enumerate() {
+                *longest = (*longest).max(backoff.next_ms(attempt < 6));
+            }
+        }
+        let ceilings = [250, 500, 1_000, 1_000, 1_000, 1_000, 16_000, 30_000, 30_000, 30_000, 30_000, 30_000];
+        for (seen, ceiling) in longest.iter().zip(ceilings) {
+            assert!(*seen <= ceiling && *seen > ceiling * 9 / 10, "{seen} of {ceiling}");
+        }
+    }
+}

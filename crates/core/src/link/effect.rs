@@ -1,0 +1,92 @@
+//! What goes into a link and what comes out of it.
+
+use tenure_proto::WireError;
+use tenure_proto::event::EventBody;
+use tenure_proto::hello::HelloResult;
+use tenure_proto::ids::InstanceId;
+
+/// One socket of a link; the shell gets the number with the dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SockId(pub u64);
+
+/// One request of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestNumber(pub u64);
+
+/// What a socket did.
+#[derive(Clone, Debug)]
+pub enum LinkInput {
+    /// A dial led to a WebSocket.
+    Opened(SockId),
+    /// A frame came.
+    Frame(SockId, Vec<u8>),
+    /// A ping or pong came.
+    Heard(SockId),
+    /// It ended, or the dial failed; with the close code, if there was one.
+    Gone(SockId, Option<u16>),
+}
+
+/// What a link asks of its shell.
+#[derive(Clone, Debug)]
+pub enum LinkEffect {
+    /// Dial, and call the socket this.
+    Dial(SockId),
+    /// Send a frame.
+    Send(SockId, Vec<u8>),
+    /// Send a WebSocket ping.
+    Ping(SockId),
+    /// Close it or stop dialling; whatever it still does is ignored.
+    Drop(SockId),
+    /// Tell the application.
+    Deliver(SessionEvent),
+    /// A request is answered: with its response frame, or with why there is none.
+    Answer(RequestNumber, Result<Vec<u8>, WireError>),
+    /// The session is over. Nothing follows.
+    Ended(End),
+}
+
+/// What an application hears of its session.
+#[derive(Clone, Debug)]
+pub enum SessionEvent {
+    /// A socket carries it; a snapshot, when there is one, replaces what was known.
+    Attached(Box<HelloResult>),
+    /// The socket is lost. Peers notice nothing unless it takes too long.
+    Detached {
+        /// Why.
+        reason: String,
+    },
+    /// The next dial comes in this many milliseconds.
+    Waiting {
+        /// Milliseconds.
+        ms: u64,
+    },
+    /// An event of the broker, in order.
+    Event {
+        /// Its number.
+        seq: u64,
+        /// The event.
+        body: Box<EventBody>,
+    },
+}
+
+/// Why a session is over.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum End {
+    /// This side said goodbye.
+    #[error("the session said goodbye")]
+    Bye,
+    /// Another process speaks with this session's key now.
+    #[error("another process took this session over")]
+    Replaced {
+        /// Which.
+        by: Option<InstanceId>,
+    },
+    /// The broker will not have it, and trying again cannot help.
+    #[error("the broker closed the session for good: {reason}{}", error.as_ref().map(|e| format!(" ({e})")).unwrap_or_default())]
+    Stopped {
+        /// The reason of the close.
+        reason: String,
+        /// What the hello was answered.
+        error: Option<WireError>,
+    },
+}

@@ -1,0 +1,107 @@
+//! One suite for every engine: what a store promises, as tests.
+//!
+//! `cases` holds one function for each promise; `model` runs random operations and restarts against an engine
+//! and the memory model side by side. An engine joins by implementing [`Engine`] and naming itself in `suite!`.
+
+pub(crate) mod cases;
+pub(crate) mod model;
+
+use tenure_proto::peer::Profile;
+use tenure_proto::{MemberKey, SessionKey};
+
+use crate::{Identity, LeaseRow, Store, Write};
+
+/// What the suite needs of an engine: somewhere to keep data, and a store on it that can be opened again.
+pub(crate) trait Engine {
+    /// The store under test.
+    type Store: Store + 'static;
+
+    /// A place without data.
+    fn new() -> Self;
+
+    /// Opens the store at this place; the one opened before must be dropped.
+    fn open(&self) -> Self::Store;
+
+    /// Takes the room for further data away, or gives it back. A batch of [`cases::BULK`] leases does not fit.
+    fn starve(store: &mut Self::Store, starving: bool);
+}
+
+/// Makes a test of each case, for one engine.
+macro_rules! suite {
+    ($engine:ty) => {
+        $crate::conformance::suite!($engine:
+            identity_is_made_once,
+            runs_are_numbered,
+            a_lease_reads_as_it_was_put,
+            a_put_replaces,
+            leases_come_in_order,
+            an_end_names_its_lease,
+            a_touch_names_its_lease,
+            uptime_is_spent_between_runs,
+            a_touch_restores_the_full_time,
+            heartbeats_never_go_down,
+            a_batch_is_all_or_nothing,
+            writes_of_a_batch_see_each_other,
+            settings_compare_and_set,
+            settings_keep_every_kind_of_value,
+            a_lease_of_an_impossible_run_is_a_finding,
+        );
+
+        #[test]
+        fn agrees_with_the_model() {
+            $crate::conformance::model::agree::<$engine>();
+        }
+    };
+    ($engine:ty: $($case:ident,)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::cases::$case::<$engine>();
+            }
+        )*
+    };
+}
+pub(crate) use suite;
+
+/// An identity told from others by `n`.
+pub(crate) fn identity(n: u8) -> Identity {
+    Identity { cluster_id: format!("cluster-{n}").parse().unwrap(), broker_key: [n; 32] }
+}
+
+/// A lease of session `n`, named `lease-n`, touched in run 1.
+pub(crate) fn lease(mesh: &str, n: u8) -> LeaseRow {
+    LeaseRow {
+        mesh: mesh.parse().unwrap(),
+        session: SessionKey([n; 32]),
+        lease: format!("lease-{n}").parse().unwrap(),
+        member: MemberKey([n.wrapping_add(100); 32]),
+        instance: format!("instance-{n}").parse().unwrap(),
+        profile: Profile::named(format!("name {n}")),
+        caps: None,
+        joined_at: 1_700_000_000_000 + u64::from(n),
+        touched_run: 1,
+    }
+}
+
+/// The write that stores `row`.
+pub(crate) fn put(row: &LeaseRow) -> Write {
+    Write::PutLease(Box::new(row.clone()))
+}
+
+/// The write that ends `row`'s lease.
+pub(crate) fn end(row: &LeaseRow) -> Write {
+    Write::EndLease { mesh: row.mesh.clone(), session: row.session, lease: row.lease.clone() }
+}
+
+/// The write that says `row`'s lease was attached in `run`.
+pub(crate) fn touch(row: &LeaseRow, run: u64) -> Write {
+    Write::TouchLease { mesh: row.mesh.clone(), session: row.session, lease: row.lease.clone(), run }
+}
+
+/// Every trait object of a store can be handed to the thread that will own it.
+#[test]
+fn a_store_is_an_object_that_can_be_sent() {
+    fn assert_send<T: Send + ?Sized>() {}
+    assert_send::<dyn Store>();
+    assert_send::<Box<dyn Store>>();
+}
