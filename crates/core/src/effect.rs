@@ -112,8 +112,8 @@ pub struct HelloAnswer {
 /// A write to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseWrite {
-    /// A lease began, or its particulars changed.
-    Put(LeaseRecord),
+    /// A lease began, or its particulars changed; it was attached in this run.
+    Put(Box<LeaseRecord>),
     /// A lease was attached for the first time in this run.
     Touch(SessionKey, LeaseId),
     /// A lease ended.

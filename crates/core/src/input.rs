@@ -40,6 +40,15 @@ pub enum Input {
         /// What it asks.
         call: Call,
     },
+    /// A frame came that cannot be answered because it does not say what it is.
+    Garbled {
+        /// The socket.
+        conn: ConnId,
+        /// When.
+        at: Millis,
+        /// What is wrong with it, in a sentence.
+        message: String,
+    },
     /// All that was handed to a socket has left.
     Flushed {
         /// The socket.

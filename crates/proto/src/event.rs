@@ -190,7 +190,7 @@ macro_rules! events {
 events! {
     Challenge(Challenge) "challenge" "The first frame on a socket.";
     Closing(Closing) "closing" "The last frame on a socket.";
-    Message(Delivery) "message" "A delivery.";
+    Message(Box<Delivery>) "message" "A delivery.";
     Receipt(Receipt) "receipt" "The fate of a sent message.";
     Presence(PresenceEvent) "presence" "One step of the presence map.";
     Service(ServiceEvent) "service" "One step of the service map.";

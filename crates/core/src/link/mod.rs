@@ -297,7 +297,7 @@ impl Link {
             (FrameType::Res, _) if is_next => self.hello_answered(now.at, sock, bytes, effects),
             (FrameType::Res, _) if is_current => {
                 if let Some(id) = head.id {
-                    self.answered(now.at, &id, bytes, effects);
+                    self.answered(&id, bytes, effects);
                 }
             }
             (FrameType::Event, Some(name)) if is_current => {

@@ -98,14 +98,7 @@ impl Link {
         Ok(RequestNumber(number))
     }
 
-    pub(super) fn answered(
-        &mut self,
-        now: Millis,
-        id: &RequestId,
-        bytes: &[u8],
-        effects: &mut Vec<LinkEffect>,
-    ) {
-        let _ = now;
+    pub(super) fn answered(&mut self, id: &RequestId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
         let Some(number) = id.as_str().parse().ok() else { return };
         if self.requests.open.remove(&number).is_some() {
             effects.push(LinkEffect::Answer(RequestNumber(number), Ok(bytes.to_vec())));

@@ -1,6 +1,7 @@
 //! Requests of a session that is here.
 
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::event::{EventBody, Notice};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::PRESENCE_PAGE;
 use tenure_proto::method::{
@@ -41,6 +42,14 @@ impl Mesh {
         };
         effects.push(Effect::Respond { conn, request, outcome });
         self.reschedule(session);
+    }
+
+    /// Says that a frame made no sense, in the only way there is when it had no id: as a notice.
+    pub(super) fn complain(&mut self, conn: ConnId, message: String) {
+        let Some(session) = self.conns.get(&conn).copied() else { return };
+        let bytes = message.len() + 64;
+        let notice = Notice { code: ErrorCode::BadRequest.as_str().to_owned(), message };
+        self.tell(session, EventBody::Notice(notice), bytes);
     }
 
     fn presence_list(&self, now: Millis, params: &PresenceListParams) -> Result<Answer, WireError> {

@@ -1,14 +1,11 @@
 //! Stopping without surprise: tell everybody the truth, let what is on its way arrive, close, say when done.
 
-use std::sync::Arc;
-
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::event::{EventBody, HealthEvent, Shutdown};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::number::U53;
 
 use crate::effect::Effect;
-use crate::lease::State;
 use crate::time::Millis;
 
 use super::Mesh;
@@ -78,14 +75,8 @@ impl Mesh {
         });
         let health =
             HealthEvent { status: self.health_status(), version: U53::saturating(self.health_version) };
-        let Some(lease) = self.leases.get_mut(&session) else { return };
-        lease.stream.push(Arc::new(EventBody::Health(health)), 64);
-        lease.stream.push(Arc::new(event), 128);
-        let State::Online(carrier) = &lease.state else { return };
-        if carrier.unflushed.is_none() {
-            self.caught_up.remove(&session);
-            self.ready.insert(session);
-        }
+        self.tell(session, EventBody::Health(health), 64);
+        self.tell(session, event, 128);
     }
 
     /// During a drain a socket that has everything is closed.

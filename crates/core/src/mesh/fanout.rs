@@ -35,6 +35,18 @@ impl Mesh {
         }
     }
 
+    /// Lets an event wait for one session, and the session's turn come.
+    pub(super) fn tell(&mut self, session: SessionKey, event: EventBody, bytes: usize) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        lease.stream.push(Arc::new(event), bytes);
+        if let State::Online(carrier) = &lease.state
+            && carrier.unflushed.is_none()
+        {
+            self.caught_up.remove(&session);
+            self.ready.insert(session);
+        }
+    }
+
     fn hand_out(
         &mut self,
         session: SessionKey,

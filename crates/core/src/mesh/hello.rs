@@ -120,7 +120,7 @@ impl Mesh {
         self.leases.insert(session, lease);
         *self.members.entry(member).or_default() += 1;
         self.joining.insert(session, peer);
-        self.write_and_await(session, LeaseWrite::Put(record), effects);
+        self.write_and_await(session, LeaseWrite::Put(Box::new(record)), effects);
     }
 
     /// The store has the new lease: now it exists for everybody.

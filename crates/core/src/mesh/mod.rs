@@ -126,6 +126,10 @@ impl Mesh {
                 self.alive(conn, heard);
                 self.call(at, conn, request, call, effects);
             }
+            Input::Garbled { conn, at: heard, message } => {
+                self.alive(conn, heard);
+                self.complain(conn, message);
+            }
             Input::Flushed { conn } => self.flushed(at, conn, effects),
             Input::Closed { conn, at: heard, by_client } => {
                 if by_client {

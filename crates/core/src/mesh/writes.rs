@@ -41,6 +41,10 @@ impl Mesh {
 
     /// Nothing up to `through` that was still open is on disk.
     pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+        // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
+        for lease in self.leases.values_mut().filter(|lease| lease.touched) {
+            (lease.dirty, lease.stored) = (true, now);
+        }
         while let Some(session) = self.next_awaiting(through) {
             match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.not_begun(session, effects),
@@ -86,6 +90,6 @@ impl Mesh {
             caps: lease.caps.clone(),
             joined_at: peer.joined_at.get(),
         };
-        self.write(LeaseWrite::Put(record), effects);
+        self.write(LeaseWrite::Put(Box::new(record)), effects);
     }
 }
