@@ -1,1 +1,147 @@
-//! The Tenure server: sockets, timers, the store's writer, health and metrics around core's rules
+//! The Tenure server: a shell around `tenure-core`'s rules.
+//!
+//! What this crate is for: sockets, timers, the store's writer thread, HTTP health and metrics. It parses bytes,
+//! calls the core, carries out effects. [`Broker::start`] is the way in.
+//!
+//! What it promises: no lock is held across an await; one task owns a mesh's state and never waits for a socket;
+//! every queue has a bound; several brokers run in one process without sharing anything.
+//!
+//! What it never does: decide. Whether a hello is admitted, a lease has ended or a socket is stale is asked of
+//! the core.
+//!
+//! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for the life
+//! of one connection, `writer` for the store.
+
+mod clock;
+pub mod config;
+mod frames;
+mod http;
+mod listen;
+mod log;
+mod mailbox;
+mod mesh_task;
+mod metrics;
+mod shared;
+mod socket;
+mod writer;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ed25519_dalek::SigningKey;
+use tenure_core::host::Doors;
+use tenure_proto::name::MeshName;
+use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
+use mesh_task::{MeshHandle, MeshMsg};
+use shared::Shared;
+
+/// The one mesh of a broker that runs open on loopback.
+const OPEN_MESH: &str = "default";
+/// How long sockets may take to be flushed when the broker stops.
+const DRAIN_MS: u64 = 3_000;
+
+/// Why a broker did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store would not open.
+    #[error("open the store: {0}")]
+    Store(#[from] StoreError),
+    /// The address cannot be listened on.
+    #[error("listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+    /// The system gave no randomness.
+    #[error("draw randomness: {0}")]
+    Entropy(getrandom::Error),
+    /// A thread would not start.
+    #[error("start the writer thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A running broker.
+#[derive(Debug)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    accepting: CancellationToken,
+    tasks: TaskTracker,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Opens the store, restores what it remembers, and listens. When this returns, the broker is ready.
+    pub async fn start(config: Config) -> Result<Broker, StartError> {
+        let mut store: Box<dyn Store> = match &config.store {
+            StoreChoice::Memory => Box::new(Memory::new()),
+            StoreChoice::Sqlite(dir) => Box::new(Sqlite::open(dir)?),
+        };
+        let clock = clock::Clock::start();
+        let identity = store.identity(&fresh_identity(config.resume_key)?)?;
+        let key = SigningKey::from_bytes(&config.resume_key.unwrap_or(identity.broker_key));
+        let run = store.begin_run(clock.now().wall)?;
+        let leases = store.leases()?;
+        let listener =
+            TcpListener::bind(config.listen).await.map_err(|e| StartError::Listen(config.listen, e))?;
+        let addr = listener.local_addr().map_err(|e| StartError::Listen(config.listen, e))?;
+        let doors = Doors::loopback(addr.port(), &config.public_hosts, &config.allowed_origins)
+            .also(&addr.to_string());
+        let mesh: MeshName =
+            OPEN_MESH.parse().map_err(|_| StartError::Store(StoreError::Corrupt("mesh".into())))?;
+        let kind = store.kind();
+        let tasks = TaskTracker::new();
+        let shared = Shared::new(config, clock, doors, key, identity.cluster_id, kind);
+        let (inputs, inbox) = mesh_task::channel();
+        let (writes, writer) = writer::start(store, mesh.clone(), run.number, shared.clone(), inputs.clone())
+            .map_err(StartError::Thread)?;
+        let handle = MeshHandle::new(mesh.clone(), inputs);
+        tasks.spawn(mesh_task::run(shared.clone(), mesh, run.number, leases, inbox, writes));
+        shared.set_mesh(handle);
+        let accepting = CancellationToken::new();
+        tasks.spawn(listen::run(listener, shared.clone(), accepting.clone(), tasks.clone()));
+        shared.ready.store(true, Ordering::Release);
+        Ok(Broker { shared, addr, accepting, tasks, writer: Some(writer) })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Stops in good order: new sessions are turned away, everybody is told, what is on its way arrives, leases
+    /// stay in the store for the next start.
+    pub async fn stop(mut self, reason: &str) {
+        self.shared.ready.store(false, Ordering::Release);
+        let drained = self.shared.drained.notified();
+        if let Some(mesh) = self.shared.mesh() {
+            let reason = reason.to_owned();
+            let drain = tenure_core::Input::Drain { reason, restart_in_ms: None, deadline_ms: DRAIN_MS };
+            if mesh.send(MeshMsg::Input(drain)).await {
+                drained.await;
+            }
+        }
+        self.accepting.cancel();
+        self.shared.stop_mesh();
+        self.tasks.close();
+        self.tasks.wait().await;
+        if let Some(writer) = self.writer.take() {
+            // The writer ends when the mesh task has dropped its queue; it has only to sync what is left.
+            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        }
+    }
+}
+
+fn fresh_identity(resume_key: Option<[u8; 32]>) -> Result<Identity, StartError> {
+    let mut cluster = [0u8; 16];
+    let mut broker_key = [0u8; 32];
+    getrandom::fill(&mut cluster).map_err(StartError::Entropy)?;
+    getrandom::fill(&mut broker_key).map_err(StartError::Entropy)?;
+    let cluster_id = tenure_proto::text::hex(&cluster);
+    let cluster_id =
+        cluster_id.parse().map_err(|_| StartError::Store(StoreError::Corrupt("cluster id".into())))?;
+    Ok(Identity { cluster_id, broker_key: resume_key.unwrap_or(broker_key) })
+}

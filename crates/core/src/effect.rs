@@ -8,6 +8,7 @@ use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, SessionKey};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
+use tenure_proto::name::MeshName;
 
 use crate::input::LeaseRecord;
 use crate::presence::Delta;
@@ -89,6 +90,8 @@ pub enum Answer {
 pub struct HelloAnswer {
     /// The session.
     pub session: SessionKey,
+    /// The mesh, for the token.
+    pub mesh: MeshName,
     /// The lease, for the token.
     pub lease_id: LeaseId,
     /// Whether it existed before.

@@ -32,7 +32,7 @@ use crate::run::{
 };
 use crate::service::{
     RelayOpenParams, RelayOpenResult, ServiceEvent, ServiceRenewParams, ServiceRenewResult,
-    ServiceWithdrawParams, ServicesListParams,
+    ServiceWithdrawParams, ServicesListParams, ServicesListResult,
 };
 use crate::subscribe::{
     FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, TopicCreateParams,
@@ -159,16 +159,17 @@ fn events() -> Value {
 fn methods() -> Value {
     let mut book = Book::new();
     for &method in Method::ALL.iter().filter(|method| **method != Method::Hello) {
-        let (params, result) = method_types(&mut book, method);
         let name = method.as_str();
+        let (params, result) = method_types(&mut book, method);
         let entry = json!({
-            "title": format!("{}Method", pascal(name)),
-            "description": format!("`{name}`"),
+            "description": format!("`{name}`: what it takes and what it answers."),
             "type": "object",
             "properties": {"params": params, "result": result},
             "required": ["params", "result"],
         });
-        book.add(name, entry);
+        let definition = format!("{}Method", pascal(name));
+        book.add(name, json!({"$ref": format!("#/$defs/{definition}")}));
+        book.sent_by_brokers.definitions_mut().insert(definition, entry);
     }
     book.finish("Methods", "The `params` and `result` of every method but `hello`, by the method's name.")
 }
@@ -207,7 +208,7 @@ fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
         Method::RunEnd => pair::<RunEndParams, Empty>(book),
         Method::RunCancel => pair::<RunIdParams, Empty>(book),
         Method::RunGet => pair::<RunIdParams, RunGetResult>(book),
-        Method::ServicesList => pair::<ServicesListParams, Open>(book),
+        Method::ServicesList => pair::<ServicesListParams, ServicesListResult>(book),
         Method::ServiceRenew => pair::<ServiceRenewParams, ServiceRenewResult>(book),
         Method::ServiceWithdraw => pair::<ServiceWithdrawParams, Empty>(book),
         Method::RelayOpen => pair::<RelayOpenParams, RelayOpenResult>(book),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::WireError;
+use crate::hello::StateVersion;
 use crate::ids::{MemberKey, SessionKey};
 use crate::name::ServiceName;
 use crate::number::U53;
@@ -106,6 +107,17 @@ pub struct ServicesListParams {
     /// Whether hidden ones are wanted too.
     #[serde(default, deserialize_with = "crate::null::or_default")]
     pub all: bool,
+}
+
+/// The result of `services.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ServicesListResult {
+    /// The services, ordered by name.
+    pub services: Vec<Service>,
+    /// The version of this answer.
+    pub state_version: StateVersion,
 }
 
 /// One service to take or renew.

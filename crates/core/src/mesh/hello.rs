@@ -202,7 +202,7 @@ impl Mesh {
         self.refresh_peer(&admission);
         self.touch(session, effects);
         self.settle_startup(&session, true, effects);
-        let answer = self.hello_answer(session, fate, outcome, reason, complete, lease_id);
+        let answer = self.hello_answer(&admission, fate, outcome, reason, complete, lease_id);
         if let Some(answer) = answer {
             effects.push(super::respond(conn, request, Answer::Hello(Box::new(answer))));
         }
@@ -269,16 +269,18 @@ impl Mesh {
 
     fn hello_answer(
         &self,
-        session: SessionKey,
+        admission: &Admission,
         lease: LeaseFate,
         outcome: ResumeOutcome,
         reason: Option<&'static str>,
         complete: bool,
         lease_id: tenure_proto::LeaseId,
     ) -> Option<HelloAnswer> {
+        let session = admission.session;
         let stream = &self.leases.get(&session)?.stream;
         Some(HelloAnswer {
             session,
+            mesh: admission.mesh.clone(),
             lease_id,
             lease,
             outcome,

@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
 };
@@ -179,7 +178,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Listener<V> {
     }
 }
 
-/// Reads an enum from a text, or from an object whose one field names the variant.
+/// Reads an enum from the text that names its variant. No type of ours has variants that carry more.
 struct Variant<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Variant<V> {
@@ -191,10 +190,6 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Variant<V> {
 
     fn visit_str<E: Error>(self, name: &str) -> Result<V::Value, E> {
         self.0.visit_enum(name.into_deserializer())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(MapAccessDeserializer::new(Fields { access, seen: None }))
     }
 }
 

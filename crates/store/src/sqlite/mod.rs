@@ -9,9 +9,10 @@
 //!
 //! What it never does: retry a sync, repair a file, or open one that a newer program wrote.
 //!
-//! The write-ahead log goes back into the main file each time it passes [`WAL_CHECKPOINT_PAGES`], on the thread
-//! and in the commit that passed it. SQLite keeps an error of that copy to itself, which is safe: the log keeps
-//! its content, and the next attempt copies every page again before it syncs.
+//! The write-ahead log goes back into the main file at every start, and each time it passes
+//! [`WAL_CHECKPOINT_PAGES`], on the thread and in the commit that passed it. SQLite keeps an error of that copy
+//! to itself, which is safe: the log keeps its content, and the next attempt copies every page again before it
+//! syncs.
 //!
 //! Where to read next: `schema` for the tables, `fault` for which error means what, `dir` for the files.
 
@@ -20,6 +21,9 @@ mod dir;
 mod fault;
 mod identity;
 mod lease;
+#[cfg(test)]
+#[cfg(unix)]
+mod poison_tests;
 mod run;
 mod schema;
 mod setting;
@@ -30,6 +34,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use serde_json::Value;
 
@@ -94,6 +99,8 @@ impl Sqlite {
         });
         if let Err(StoreError::Poisoned(cause)) = &outcome {
             self.poisoned = Some(cause.clone());
+            // Not even when it is closed. Nothing else can be done if this fails, and closing is still safe.
+            let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
         outcome
     }
@@ -142,8 +149,19 @@ fn connect(dir: &DataDir) -> Result<Connection, Fault> {
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
 
+    settle_log(&connection)?;
     schema::migrate(&mut connection)?;
     Ok(connection)
+}
+
+/// Copies what the last process left in the log into the main file, and syncs that.
+///
+/// If that process died of a failed sync, the log as it reads now may differ from the log on the disk: the
+/// system shows pages that it could not write, and no longer tries to. Syncing the log again would say nothing;
+/// writing its content anew does.
+fn settle_log(connection: &Connection) -> Result<(), Fault> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    Ok(())
 }
 
 impl Store for Sqlite {

@@ -145,6 +145,24 @@ fn a_start_that_was_killed_before_its_schema_goes_on() {
     start(dir.path()).unwrap();
 }
 
+/// A copy of the files between two writes is what a killed process leaves.
+#[test]
+fn what_a_killed_process_left_is_all_there_and_out_of_the_log() {
+    let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    store.apply(&(0..100).map(|n| put(&lease("m", n))).collect::<Vec<_>>()).unwrap();
+    for file in ["tenure.db", "tenure.db-wal"] {
+        fs::copy(dir.path().join(file), left.path().join(file)).unwrap();
+    }
+    let log = left.path().join("tenure.db-wal");
+    assert!(fs::metadata(&log).unwrap().len() > 0);
+    let mut found = left.open();
+    assert_eq!(fs::metadata(&log).unwrap().len(), 0);
+    assert_eq!(found.leases(), store.leases());
+    assert_eq!(found.begin_run(0).unwrap().number, 2);
+}
+
 #[test]
 fn a_log_without_its_database_is_corrupt_and_kept() {
     for content in [&b""[..], b"S"] {

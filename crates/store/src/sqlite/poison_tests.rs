@@ -4,14 +4,14 @@
 //! The error comes from a limit on the size of files, which SQLite sees as a failed write. Only a shell can set
 //! it without unsafe code, so the test starts itself again through one.
 
-#![cfg(unix)]
-
 use std::path::Path;
 use std::process::Command;
 
+use tenure_proto::SessionKey;
 use tenure_proto::peer::Profile;
-use tenure_proto::{MemberKey, SessionKey};
-use tenure_store::{LeaseRow, Sqlite, Store, StoreError, Write};
+
+use crate::conformance::{lease, put};
+use crate::{LeaseRow, Sqlite, Store, StoreError, Write};
 
 /// Names the data directory to the process whose files are limited.
 const DIR: &str = "TENURE_TEST_POISON_DIR";
@@ -25,8 +25,7 @@ fn an_io_error_poisons_the_store() {
     }
     let dir = tempfile::tempdir().unwrap();
     // Blocks of 512 or 1024 bytes, depending on the shell. The signal would kill; ignored, the write fails.
-    let script =
-        "trap '' XFSZ; ulimit -f 1000; exec \"$0\" --exact an_io_error_poisons_the_store --nocapture";
+    let script = "trap '' XFSZ; ulimit -f 1000; exec \"$0\" an_io_error_poisons_the_store --nocapture";
     let me = std::env::current_exe().unwrap();
     let output = Command::new("sh").args(["-c", script]).arg(me).env(DIR, dir.path()).output().unwrap();
     let talk = String::from_utf8_lossy(&output.stdout);
@@ -40,14 +39,14 @@ fn an_io_error_poisons_the_store() {
     let found = store.leases().unwrap().len();
     assert!(found == acknowledged || found == acknowledged + 1, "{acknowledged} acknowledged, {found} found");
     assert_eq!(store.check(), Ok(vec![]));
-    store.apply(&[put(LEASES_MAX)]).unwrap();
+    store.apply(&[large(LEASES_MAX)]).unwrap();
 }
 
 fn write_until_poisoned(dir: &Path) {
     let mut store = Sqlite::open(dir).unwrap();
     store.begin_run(0).unwrap();
     let (acknowledged, error) = (0..LEASES_MAX)
-        .find_map(|n| Some((n as usize, store.apply(&[put(n)]).err()?)))
+        .find_map(|n| Some((n as usize, store.apply(&[large(n)]).err()?)))
         .expect("the limit is reached");
     assert!(matches!(&error, StoreError::Poisoned(_)), "{error:?}");
     assert!(acknowledged > 10, "only {acknowledged} writes before the limit");
@@ -57,21 +56,15 @@ fn write_until_poisoned(dir: &Path) {
     assert_eq!(store.put_setting(0, "a", None).unwrap_err(), error);
     assert_eq!(store.leases().unwrap().len(), acknowledged, "reads go on, without the write that failed");
     assert_eq!(store.settings().unwrap().version, 0);
+    drop(store);
+    let log = std::fs::metadata(dir.join("tenure.db-wal")).unwrap();
+    assert!(log.len() > 0, "closing it writes nothing either");
     println!("\nacknowledged {acknowledged}");
 }
 
-fn put(n: u32) -> Write {
+fn large(n: u32) -> Write {
     let mut key = [0; 32];
     key[..4].copy_from_slice(&n.to_be_bytes());
-    Write::PutLease(Box::new(LeaseRow {
-        mesh: "m".parse().unwrap(),
-        session: SessionKey(key),
-        lease: "l".parse().unwrap(),
-        member: MemberKey(key),
-        instance: "i".parse().unwrap(),
-        profile: Profile { summary: Some("x".repeat(1000)), ..Profile::named("n") },
-        caps: None,
-        joined_at: 0,
-        touched_run: 1,
-    }))
+    let profile = Profile { summary: Some("x".repeat(1000)), ..Profile::named("n") };
+    put(&LeaseRow { session: SessionKey(key), profile, ..lease("m", 1) })
 }

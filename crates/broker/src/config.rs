@@ -1,0 +1,306 @@
+//! Configuration: raw options from flags, environment and file, merged, then checked into [`Config`]. Nothing
+//! past this module parses a string.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tenure_core::MeshConfig;
+
+/// Where a broker listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";
+
+/// What durable state goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// The embedded store in this directory.
+    Sqlite(PathBuf),
+    /// Nothing: state dies with the process. For tests.
+    Memory,
+}
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What durable state goes to.
+    pub store: StoreChoice,
+    /// The numbers of the mesh.
+    pub mesh: MeshConfig,
+    /// The seed of the key that signs resume tokens; absent is the store's own.
+    pub resume_key: Option<[u8; 32]>,
+    /// Hosts that clients may name besides the listener's own.
+    pub public_hosts: Vec<String>,
+    /// Origins that may connect besides our own.
+    pub allowed_origins: Vec<String>,
+    /// Whether `/test/echo` is served, for conformance suites.
+    pub test_echo: bool,
+}
+
+impl Config {
+    /// An open broker on a free loopback port with state in memory and leases of `lease_ttl_ms`: for tests and
+    /// demonstrations.
+    pub fn ephemeral(lease_ttl_ms: u64) -> Config {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            store: StoreChoice::Memory,
+            mesh: MeshConfig::with_lease(lease_ttl_ms),
+            resume_key: None,
+            public_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            test_echo: false,
+        }
+    }
+}
+
+/// Why a configuration was refused; the sentence says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigProblem(pub String);
+
+/// Options as somebody wrote them: all optional, all texts and numbers. The file's keys are the field names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawConfig {
+    /// `TENURE_LISTEN`: where to listen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// `TENURE_RELAY_LISTEN`: where the relay will listen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_listen: Option<String>,
+    /// `TENURE_DATA_DIR`: where the embedded store lives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<String>,
+    /// `TENURE_STORE`: `sqlite`, or `memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// `TENURE_LEASE_TTL_MS`: from the last proof of life to the end of a lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ttl_ms: Option<u64>,
+    /// `TENURE_PING_INTERVAL_MS`: between pings; absent is a third of the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ping_interval_ms: Option<u64>,
+    /// `TENURE_STALE_AFTER_MS`: silence after which a socket is dropped; absent is five sixths of the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale_after_ms: Option<u64>,
+    /// `TENURE_TICK_INTERVAL_MS`: how soon an idle socket gets a tick; absent is a third of the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tick_interval_ms: Option<u64>,
+    /// `TENURE_RECONNECT_GRACE_MS`: how long a shared group waits for a session in grace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconnect_grace_ms: Option<u64>,
+    /// `TENURE_DEDUPE_RETENTION_DAYS`: how long ids of sent messages are remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dedupe_retention_days: Option<u64>,
+    /// `TENURE_MAX_PAYLOAD`: bytes of a body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_payload: Option<u64>,
+    /// `TENURE_MAX_BUFFERED_BYTES`: bytes that may wait for one socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_buffered_bytes: Option<u64>,
+    /// `TENURE_MAX_SESSIONS`: living leases per mesh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sessions: Option<u64>,
+    /// `TENURE_ADMIN_TOKEN`: the operator's token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_token: Option<String>,
+    /// `TENURE_RESUME_KEY`: 64 hex digits, the seed of the key that signs resume tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_key: Option<String>,
+    /// `TENURE_PUBLIC_HOSTS`: Host headers besides the listener's own, `host`, `host:port` or `host:*`, by comma.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public_hosts: Option<String>,
+    /// `TENURE_ALLOWED_ORIGINS`: origins besides our own, by comma.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_origins: Option<String>,
+    /// `TENURE_LOG`: what is logged, as a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// `TENURE_LOG_FORMAT`: `json` or `pretty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<String>,
+}
+
+macro_rules! fields {
+    ($each:ident) => {
+        $each!(listen "TENURE_LISTEN" text);
+        $each!(relay_listen "TENURE_RELAY_LISTEN" text);
+        $each!(data_dir "TENURE_DATA_DIR" text);
+        $each!(store "TENURE_STORE" text);
+        $each!(lease_ttl_ms "TENURE_LEASE_TTL_MS" number);
+        $each!(ping_interval_ms "TENURE_PING_INTERVAL_MS" number);
+        $each!(stale_after_ms "TENURE_STALE_AFTER_MS" number);
+        $each!(tick_interval_ms "TENURE_TICK_INTERVAL_MS" number);
+        $each!(reconnect_grace_ms "TENURE_RECONNECT_GRACE_MS" number);
+        $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" number);
+        $each!(max_payload "TENURE_MAX_PAYLOAD" number);
+        $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
+        $each!(max_sessions "TENURE_MAX_SESSIONS" number);
+        $each!(admin_token "TENURE_ADMIN_TOKEN" text);
+        $each!(resume_key "TENURE_RESUME_KEY" text);
+        $each!(public_hosts "TENURE_PUBLIC_HOSTS" text);
+        $each!(allowed_origins "TENURE_ALLOWED_ORIGINS" text);
+        $each!(log "TENURE_LOG" text);
+        $each!(log_format "TENURE_LOG_FORMAT" text);
+    };
+}
+
+impl RawConfig {
+    /// What the environment says; `get` looks a variable up.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<RawConfig, ConfigProblem> {
+        let mut raw = RawConfig::default();
+        macro_rules! read {
+            ($field:ident $name:literal text) => {
+                raw.$field = get($name);
+            };
+            ($field:ident $name:literal number) => {
+                raw.$field = match get($name) {
+                    None => None,
+                    Some(text) => Some(text.trim().parse().map_err(|_| {
+                        ConfigProblem(format!("{} must be a whole number, not {text:?}", $name))
+                    })?),
+                };
+            };
+        }
+        fields!(read);
+        Ok(raw)
+    }
+
+    /// What a TOML file says; unknown keys are refused by name.
+    pub fn from_toml(text: &str) -> Result<RawConfig, ConfigProblem> {
+        toml::from_str(text).map_err(|error| ConfigProblem(error.to_string()))
+    }
+
+    /// These options, with `weaker` ones where these say nothing.
+    pub fn or(mut self, weaker: RawConfig) -> RawConfig {
+        macro_rules! merge {
+            ($field:ident $name:literal $kind:ident) => {
+                self.$field = self.$field.or(weaker.$field);
+            };
+        }
+        fields!(merge);
+        self
+    }
+
+    /// These options without their secrets, for showing.
+    pub fn without_secrets(mut self) -> RawConfig {
+        for secret in [&mut self.admin_token, &mut self.resume_key] {
+            if secret.is_some() {
+                *secret = Some("(hidden)".to_owned());
+            }
+        }
+        self
+    }
+
+    /// The checked configuration. `default_dir` is where the embedded store lives unless told otherwise.
+    pub fn check(&self, default_dir: PathBuf) -> Result<Config, ConfigProblem> {
+        let problem = |text: String| ConfigProblem(text);
+        let listen = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
+        let listen: SocketAddr = listen.replace("localhost", "127.0.0.1").parse().map_err(|_| {
+            problem(format!("listen must be ADDRESS:PORT, such as {DEFAULT_LISTEN}, not {listen:?}"))
+        })?;
+        if !listen.ip().is_loopback() {
+            return Err(problem(format!(
+                "{listen} is not loopback: an open broker must not be reachable from elsewhere; \
+                 listen on 127.0.0.1 (meshes with keys and TLS come with a later version)"
+            )));
+        }
+        let dir = self.data_dir.as_ref().map_or(default_dir, PathBuf::from);
+        let store = match self.store.as_deref() {
+            None | Some("sqlite") => StoreChoice::Sqlite(dir),
+            Some("memory") => StoreChoice::Memory,
+            Some(other) => {
+                let scheme = other.split("://").next().unwrap_or_default();
+                return Err(problem(format!(
+                    "store must be sqlite or memory in this version, not {scheme:?}"
+                )));
+            }
+        };
+        let mesh = self.mesh()?;
+        Ok(Config {
+            listen,
+            store,
+            mesh,
+            resume_key: self.resume_key()?,
+            public_hosts: list(self.public_hosts.as_deref()),
+            allowed_origins: list(self.allowed_origins.as_deref()),
+            test_echo: false,
+        })
+    }
+
+    fn resume_key(&self) -> Result<Option<[u8; 32]>, ConfigProblem> {
+        let Some(hex) = &self.resume_key else { return Ok(None) };
+        match tenure_proto::text::unhex_array(hex.trim()) {
+            Some(seed) => Ok(Some(seed)),
+            None => Err(ConfigProblem("TENURE_RESUME_KEY must be 64 lower-case hex digits".to_owned())),
+        }
+    }
+
+    fn mesh(&self) -> Result<MeshConfig, ConfigProblem> {
+        let mut mesh = match self.lease_ttl_ms {
+            Some(ttl) => MeshConfig::with_lease(ttl),
+            None => MeshConfig::default(),
+        };
+        mesh.ping_interval_ms = self.ping_interval_ms.unwrap_or(mesh.ping_interval_ms);
+        mesh.stale_after_ms = self.stale_after_ms.unwrap_or(mesh.stale_after_ms);
+        mesh.tick_interval_ms = self.tick_interval_ms.unwrap_or(mesh.tick_interval_ms);
+        let size = |name: &str, value: u64| {
+            usize::try_from(value).map_err(|_| ConfigProblem(format!("{name} is too large for this machine")))
+        };
+        if let Some(bytes) = self.max_payload {
+            mesh.max_payload = size("max_payload", bytes)?;
+            mesh.max_buffered_bytes = mesh.max_buffered_bytes.max(mesh.max_payload * 4);
+        }
+        if let Some(bytes) = self.max_buffered_bytes {
+            mesh.max_buffered_bytes = size("max_buffered_bytes", bytes)?;
+        }
+        if let Some(count) = self.max_sessions {
+            mesh.max_sessions = size("max_sessions", count)?;
+        }
+        mesh.check().map_err(|error| ConfigProblem(error.to_string()))?;
+        Ok(mesh)
+    }
+}
+
+fn list(text: Option<&str>) -> Vec<String> {
+    let parts = text.unwrap_or_default().split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(raw: &RawConfig) -> Result<Config, ConfigProblem> {
+        raw.check(PathBuf::from("data"))
+    }
+
+    #[test]
+    fn stronger_options_win_and_weaker_ones_fill_in() {
+        let env = |name: &str| (name == "TENURE_LEASE_TTL_MS").then(|| "3000".to_owned());
+        let flags = RawConfig { listen: Some("127.0.0.1:1".into()), ..RawConfig::default() };
+        let file = RawConfig::from_toml("listen = \"127.0.0.1:2\"\nmax_sessions = 7").unwrap();
+        let config = check(&flags.or(RawConfig::from_env(env).unwrap()).or(file)).unwrap();
+        assert_eq!(config.listen.port(), 1);
+        assert_eq!((config.mesh.lease_ttl_ms, config.mesh.max_sessions), (3_000, 7));
+        assert_eq!((config.mesh.ping_interval_ms, config.mesh.stale_after_ms), (1_000, 2_500));
+    }
+
+    #[test]
+    fn unknown_keys_and_bad_values_say_which() {
+        assert!(RawConfig::from_toml("lisen = \"x\"").unwrap_err().0.contains("lisen"));
+        let env = |name: &str| (name == "TENURE_MAX_PAYLOAD").then(|| "lots".to_owned());
+        assert!(RawConfig::from_env(env).unwrap_err().0.contains("TENURE_MAX_PAYLOAD"));
+        let open = RawConfig { listen: Some("0.0.0.0:7400".into()), ..RawConfig::default() };
+        assert!(check(&open).unwrap_err().0.contains("not loopback"));
+        let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
+        assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let raw = RawConfig { admin_token: Some("s3cret".into()), ..RawConfig::default() };
+        assert!(!format!("{:?}", raw.without_secrets()).contains("s3cret"));
+    }
+}

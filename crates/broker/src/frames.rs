@@ -1,0 +1,166 @@
+//! Frames in and out: bytes to calls, answers and events to WebSocket messages.
+
+use std::collections::VecDeque;
+
+use axum::extract::ws::{Message, Utf8Bytes};
+use tenure_core::admit::FEATURES;
+use tenure_core::effect::{Answer, Batch, HelloAnswer};
+use tenure_core::input::Call;
+use tenure_proto::codec::{Codec, presence_frame};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::event::EventBody;
+use tenure_proto::frame::{self, FrameType, Head, Response};
+use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
+use tenure_proto::ids::{ConnId, RequestId};
+use tenure_proto::limits::PROTOCOL;
+use tenure_proto::method::{Empty, Method};
+use tenure_proto::number::U53;
+use tenure_proto::token::ResumeToken;
+
+use crate::shared::Shared;
+
+/// What a frame of a session asks for.
+pub(crate) enum Incoming {
+    /// Something for the mesh.
+    Call(RequestId, Call),
+    /// Something that is answered with an error at once.
+    Refused(RequestId, WireError),
+    /// Something that cannot even be answered.
+    Garbled(String),
+}
+
+/// The bytes of a frame, if the message is of the codec's kind.
+pub(crate) fn bytes(codec: Codec, message: &Message) -> Result<&[u8], String> {
+    match (codec, message) {
+        (Codec::Json, Message::Text(text)) => Ok(text.as_bytes()),
+        (Codec::MsgPack, Message::Binary(bytes)) => Ok(bytes),
+        (Codec::Json, _) => Err("this socket speaks JSON: send text messages".to_owned()),
+        (Codec::MsgPack, _) => Err("this socket speaks MessagePack: send binary messages".to_owned()),
+    }
+}
+
+/// Reads a frame of a session that has said hello.
+pub(crate) fn read(codec: Codec, message: &Message, shared: &Shared) -> Incoming {
+    let bytes = match bytes(codec, message) {
+        Ok(bytes) => bytes,
+        Err(help) => return Incoming::Garbled(help),
+    };
+    let head = match Head::decode(codec, bytes) {
+        Ok(head) => head,
+        Err(error) => return Incoming::Garbled(format!("not a frame: {error}")),
+    };
+    let (FrameType::Req, Some(id)) = (head.kind, head.id) else {
+        return Incoming::Garbled("only requests with an id are answered".to_owned());
+    };
+    match call(codec, head.method.as_deref(), bytes, shared) {
+        Ok(call) => Incoming::Call(id, call),
+        Err(error) => Incoming::Refused(id, error),
+    }
+}
+
+fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Result<Call, WireError> {
+    let name = method.ok_or_else(|| WireError::bad_request("a request needs a method"))?;
+    match Method::from_wire(name) {
+        Some(Method::Hello) => Err(WireError::bad_request("this socket has said hello already")),
+        Some(Method::Bye) => Ok(Call::Bye),
+        Some(Method::Ping) => Ok(Call::Ping),
+        Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
+        Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
+        Some(Method::Health) => Ok(Call::Health(shared.store_health())),
+        _ => {
+            let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+            Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
+        }
+    }
+}
+
+/// Encoded bytes as a message of the codec's kind.
+pub(crate) fn message(codec: Codec, bytes: Vec<u8>) -> Message {
+    match codec {
+        Codec::MsgPack => Message::Binary(bytes.into()),
+        Codec::Json => Message::Text(Utf8Bytes::try_from(bytes).unwrap_or_default()),
+    }
+}
+
+/// The response to a request, as a message.
+pub(crate) fn response(
+    codec: Codec,
+    conn: ConnId,
+    request: RequestId,
+    outcome: Result<Answer, WireError>,
+    shared: &Shared,
+) -> Message {
+    let bytes = match outcome {
+        Err(error) => codec.encode(&Response::<Empty>::new(request, Err(error))),
+        Ok(Answer::Empty) => codec.encode(&Response::new(request, Ok(Empty {}))),
+        Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Hello(answer)) => codec.encode(&Response::new(request, Ok(hello(conn, *answer, shared)))),
+    };
+    message(codec, bytes)
+}
+
+/// Hello's result: what the mesh knows, what we know, and the token, which is signed here so that ten thousand
+/// returning sessions are not signed for one after the other.
+fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
+    let token = ResumeToken {
+        sub: answer.session,
+        mid: answer.mesh,
+        bid: shared.cluster.clone(),
+        lid: answer.lease_id,
+        iat: U53::saturating(shared.clock.now().wall),
+    };
+    let config = &shared.config.mesh;
+    let features = FEATURES.iter().map(|bit| {
+        let params = match *bit {
+            "maxPayload" => serde_json::json!({"version": 1, "bytes": config.max_payload}),
+            _ => serde_json::json!({"version": 1}),
+        };
+        ((*bit).to_owned(), params)
+    });
+    HelloResult {
+        protocol: PROTOCOL,
+        min_client: None,
+        broker: BrokerInfo { id: shared.broker_id.clone(), version: env!("CARGO_PKG_VERSION").to_owned() },
+        conn_id: conn,
+        session_id: answer.session,
+        lease: answer.lease,
+        resume: ResumeResult {
+            outcome: answer.outcome,
+            reason: answer.reason.map(str::to_owned),
+            token: token.issue(&shared.key),
+        },
+        lease_ttl_ms: U53::saturating(config.lease_ttl_ms),
+        policy: config.policy(),
+        features: features.collect(),
+        events: EventsResult {
+            epoch: answer.epoch,
+            next_seq: U53::saturating(answer.next_seq),
+            replay: answer.replay,
+        },
+        snapshot: answer.snapshot,
+        state_version: answer.state_version,
+        reconcile: None,
+    }
+}
+
+/// The events of a batch, in the order of their numbers.
+pub(crate) fn events(codec: Codec, batch: &Batch, queue: &mut VecDeque<Message>) {
+    if let Some((first, delta)) = &batch.presence {
+        let mut base = delta.base;
+        for (step, seq) in delta.steps.iter().zip(*first..) {
+            let frame = presence_frame(codec, seq, step.kind, &step.peer, base, step.version);
+            queue.push_back(message(codec, frame));
+            base = step.version;
+        }
+    }
+    for (seq, event) in &batch.direct {
+        queue.push_back(message(codec, event.encode(codec, Some(*seq))));
+    }
+}
+
+/// An event without a number: `challenge` and `closing`.
+pub(crate) fn unnumbered(codec: Codec, event: &EventBody) -> Message {
+    message(codec, event.encode(codec, None))
+}

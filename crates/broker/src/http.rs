@@ -1,0 +1,114 @@
+//! What the broker answers over HTTP: health, metrics, and the door to its sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::extract::State;
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tenure_proto::codec::Codec;
+use tenure_proto::limits;
+use tokio_util::task::TaskTracker;
+
+use crate::shared::Shared;
+use crate::socket;
+
+/// Bytes of a socket's read and write buffers: they are there for as long as the socket is, times ten thousand.
+const SOCKET_BUFFER: usize = 4 * 1024;
+
+#[derive(Clone)]
+struct App {
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+/// Every route of the broker.
+pub(crate) fn router(shared: Arc<Shared>, tasks: TaskTracker) -> Router {
+    let echo = shared.config.test_echo;
+    let router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/v1/ws", get(upgrade));
+    let router = if echo { router.route("/test/echo", get(echo_upgrade)) } else { router };
+    router.with_state(App { shared, tasks })
+}
+
+async fn readyz(State(app): State<App>) -> Response {
+    if app.shared.ready.load(Ordering::Acquire) {
+        "ready\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "starting or stopping\n").into_response()
+    }
+}
+
+async fn metrics(State(app): State<App>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match app.shared.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Turns a request into a session's socket, unless it comes through the wrong door.
+async fn upgrade(State(app): State<App>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("\u{fffd}"));
+    let (host, origin) = (text(header::HOST), text(header::ORIGIN));
+    if let Err(turned) = app.shared.doors.check(host, origin) {
+        app.shared.metrics.refusal("wrong_door");
+        return (StatusCode::FORBIDDEN, format!("{turned}\n")).into_response();
+    }
+    let Some(codec) = choose_codec(&upgrade) else {
+        let help = format!("offer {} or {}\n", limits::SUBPROTOCOL_JSON, limits::SUBPROTOCOL_MSGPACK);
+        return (StatusCode::BAD_REQUEST, help).into_response();
+    };
+    let Ok(permit) = app.shared.unauthenticated.clone().try_acquire_owned() else {
+        app.shared.metrics.refusal("busy");
+        let retry = [(header::RETRY_AFTER, "1")];
+        return (StatusCode::SERVICE_UNAVAILABLE, retry, "too many sockets wait for their hello\n")
+            .into_response();
+    };
+    let host = host.unwrap_or_default().to_ascii_lowercase();
+    let App { shared, tasks } = app;
+    let frame = limits::frame_bytes(shared.config.mesh.max_payload);
+    let max_write_buffer = shared.config.mesh.max_buffered_bytes + frame;
+    upgrade
+        .protocols([codec.subprotocol()])
+        .read_buffer_size(SOCKET_BUFFER)
+        .write_buffer_size(SOCKET_BUFFER)
+        .max_write_buffer_size(max_write_buffer)
+        .max_message_size(frame)
+        .max_frame_size(frame)
+        .on_upgrade(move |ws| tasks.track_future(socket::run(ws, shared, codec, host, permit)))
+}
+
+/// The codec that the client asked for: JSON when it asked for none, nothing when for none of ours.
+fn choose_codec(upgrade: &WebSocketUpgrade) -> Option<Codec> {
+    let mut offered = upgrade.requested_protocols().peekable();
+    if offered.peek().is_none() {
+        return Some(Codec::Json);
+    }
+    offered.find_map(|name| Codec::from_subprotocol(name.to_str().ok()?.trim()))
+}
+
+/// A plain echo for conformance suites; only with `--test-echo`.
+async fn echo_upgrade(upgrade: WebSocketUpgrade) -> Response {
+    upgrade
+        .read_buffer_size(SOCKET_BUFFER)
+        .write_buffer_size(SOCKET_BUFFER)
+        .max_message_size(16 << 20)
+        .max_frame_size(16 << 20)
+        .on_upgrade(|mut ws: WebSocket| async move {
+            use axum::extract::ws::Message;
+            while let Some(Ok(message)) = ws.recv().await {
+                let echo = matches!(message, Message::Text(_) | Message::Binary(_));
+                if echo && ws.send(message).await.is_err() {
+                    return;
+                }
+            }
+        })
+}

@@ -1,0 +1,169 @@
+//! The task that owns one mesh: takes inputs, calls the core, carries out effects. It never waits for a socket
+//! and never for the disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tenure_core::effect::{Effect, LeaseWrite, WriteId};
+use tenure_core::input::{LeaseRecord, Restored};
+use tenure_core::{Input, Mesh};
+use tenure_proto::ids::ConnId;
+use tenure_proto::name::MeshName;
+use tenure_store::StoredLease;
+use tokio::sync::mpsc;
+
+use crate::mailbox::{Mailbox, Out};
+use crate::shared::Shared;
+use crate::writer::Writes;
+
+/// Inputs that may wait for a mesh; past it the sockets that send them stop reading.
+const INPUTS: usize = 8_192;
+/// Inputs that are handled between two rounds of handing out events.
+const INPUTS_PER_ROUND: usize = 1_024;
+
+/// What a mesh's task is told.
+#[derive(Debug)]
+pub(crate) enum MeshMsg {
+    /// A socket has said hello and is to be answered here.
+    Hello(Input, ConnId, Mailbox),
+    /// Anything else.
+    Input(Input),
+}
+
+/// How to reach a mesh's task.
+#[derive(Clone, Debug)]
+pub(crate) struct MeshHandle {
+    pub(crate) name: MeshName,
+    inputs: mpsc::Sender<MeshMsg>,
+}
+
+impl MeshHandle {
+    pub(crate) fn new(name: MeshName, inputs: mpsc::Sender<MeshMsg>) -> MeshHandle {
+        MeshHandle { name, inputs }
+    }
+
+    /// Tells the mesh; waits while too much is waiting. `false` when the mesh is gone.
+    pub(crate) async fn send(&self, msg: MeshMsg) -> bool {
+        self.inputs.send(msg).await.is_ok()
+    }
+}
+
+pub(crate) fn channel() -> (mpsc::Sender<MeshMsg>, mpsc::Receiver<MeshMsg>) {
+    mpsc::channel(INPUTS)
+}
+
+/// Runs the mesh until nobody can reach it any more.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    name: MeshName,
+    run: u64,
+    leases: Vec<StoredLease>,
+    inbox: mpsc::Receiver<MeshMsg>,
+    writes: Writes,
+) {
+    let restored = leases.into_iter().filter(|lease| lease.row.mesh == name).map(restored).collect();
+    let config = shared.config.mesh.clone();
+    let mesh = Mesh::new(config, run, shared.broker_id.clone(), shared.clock.now(), restored);
+    for note in mesh.startup_notes() {
+        crate::log::note(&note, &shared.metrics);
+    }
+    MeshTask { shared, mesh, mailboxes: HashMap::new(), writes, effects: Vec::new() }.run(inbox).await;
+}
+
+struct MeshTask {
+    shared: Arc<Shared>,
+    mesh: Mesh,
+    /// One per socket that has said hello.
+    mailboxes: HashMap<ConnId, Mailbox>,
+    writes: Writes,
+    effects: Vec<Effect>,
+}
+
+impl MeshTask {
+    async fn run(mut self, mut inbox: mpsc::Receiver<MeshMsg>) {
+        let mut msgs = Vec::with_capacity(INPUTS_PER_ROUND);
+        let timer = tokio::time::sleep_until(self.shared.clock.instant(self.mesh.next_deadline()));
+        tokio::pin!(timer);
+        loop {
+            let deadline = self.shared.clock.instant(self.mesh.next_deadline());
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
+            }
+            // Both are cancel-safe: the one that loses has taken nothing.
+            tokio::select! {
+                received = inbox.recv_many(&mut msgs, INPUTS_PER_ROUND) => {
+                    if received == 0 {
+                        return;
+                    }
+                }
+                () = &mut timer => {}
+            }
+            let now = self.shared.clock.now();
+            for msg in msgs.drain(..) {
+                let input = match msg {
+                    MeshMsg::Input(input) => input,
+                    MeshMsg::Hello(input, conn, mailbox) => {
+                        self.mailboxes.insert(conn, mailbox);
+                        input
+                    }
+                };
+                if let Input::Closed { conn, .. } = &input {
+                    self.mailboxes.remove(conn);
+                }
+                self.mesh.handle(now, input, &mut self.effects);
+            }
+            if now.at >= self.mesh.next_deadline() {
+                self.mesh.tick(now, &mut self.effects);
+            }
+            self.mesh.flush(&mut self.effects);
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Respond { conn, request, outcome } => {
+                    self.put(conn, Out::Respond(request, Box::new(outcome)))
+                }
+                Effect::Events { conn, batch } => self.put(conn, Out::Events(Box::new(batch))),
+                Effect::Ping { conn } => self.put(conn, Out::Ping),
+                Effect::Close { conn, closing } => {
+                    self.put(conn, Out::Close(Box::new(closing)));
+                    self.mailboxes.remove(&conn);
+                }
+                Effect::Write { id, write } => self.write(id, write),
+                Effect::Note(note) => crate::log::note(&note, &self.shared.metrics),
+                Effect::Drained => self.shared.drained.notify_one(),
+            }
+        }
+        self.effects = effects;
+        self.shared.metrics.sessions.set(self.mesh.sessions() as i64);
+        self.shared.metrics.online.set(self.mesh.online() as i64);
+    }
+
+    fn put(&self, conn: ConnId, out: Out) {
+        if let Some(mailbox) = self.mailboxes.get(&conn) {
+            mailbox.put(out);
+        }
+    }
+
+    fn write(&mut self, id: WriteId, write: LeaseWrite) {
+        self.writes.push(id, write);
+    }
+}
+
+fn restored(stored: StoredLease) -> Restored {
+    let row = stored.row;
+    let record = LeaseRecord {
+        session: row.session,
+        lease: row.lease,
+        member: row.member,
+        instance: row.instance,
+        profile: row.profile,
+        caps: row.caps,
+        joined_at: row.joined_at,
+    };
+    Restored { record, spent_ms: stored.spent_ms }
+}

@@ -1,0 +1,104 @@
+//! What the tasks of one broker share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ed25519_dalek::SigningKey;
+use tenure_core::Millis;
+use tenure_core::host::Doors;
+use tenure_proto::ids::{ClusterId, ConnId};
+use tenure_proto::method::StoreHealth;
+use tenure_proto::name::MeshName;
+use tenure_proto::number::U53;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::mesh_task::MeshHandle;
+use crate::metrics::Metrics;
+
+/// Sockets that have not said hello yet; one more is turned away with 503.
+const UNAUTHENTICATED_SOCKETS: usize = 16_384;
+
+/// What the tasks of one broker share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) doors: Doors,
+    /// Signs resume tokens; its public half is also the broker's id.
+    pub(crate) key: SigningKey,
+    pub(crate) broker_id: String,
+    pub(crate) cluster: ClusterId,
+    pub(crate) metrics: Metrics,
+    pub(crate) unauthenticated: Arc<Semaphore>,
+    /// Whether `/readyz` says yes.
+    pub(crate) ready: AtomicBool,
+    /// Rung when a drain is complete.
+    pub(crate) drained: Notify,
+    store_kind: &'static str,
+    /// Since when the oldest unanswered write waits, in milliseconds of our clock plus one; 0 when none does.
+    pub(crate) oldest_write: AtomicU64,
+    last_conn: AtomicU64,
+    /// Set once at the start, taken at the stop.
+    mesh: Mutex<Option<MeshHandle>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        doors: Doors,
+        key: SigningKey,
+        cluster: ClusterId,
+        store_kind: &'static str,
+    ) -> Arc<Shared> {
+        let broker_id = tenure_proto::text::hex(&key.verifying_key().to_bytes()[..8]);
+        Arc::new(Shared {
+            config,
+            clock,
+            doors,
+            key,
+            broker_id,
+            cluster,
+            metrics: Metrics::default(),
+            unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_SOCKETS)),
+            ready: AtomicBool::new(false),
+            drained: Notify::new(),
+            store_kind,
+            oldest_write: AtomicU64::new(0),
+            last_conn: AtomicU64::new(0),
+            mesh: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn next_conn(&self) -> ConnId {
+        ConnId(self.last_conn.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub(crate) fn set_mesh(&self, handle: MeshHandle) {
+        *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+    }
+
+    pub(crate) fn stop_mesh(&self) {
+        self.mesh.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    pub(crate) fn mesh(&self) -> Option<MeshHandle> {
+        self.mesh.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The mesh called `name`.
+    pub(crate) fn mesh_named(&self, name: &MeshName) -> Option<MeshHandle> {
+        self.mesh().filter(|mesh| mesh.name == *name)
+    }
+
+    /// How the store is, as far as waiting writes tell.
+    pub(crate) fn store_health(&self) -> StoreHealth {
+        let lag_ms = match self.oldest_write.load(Ordering::Relaxed) {
+            0 => 0,
+            since => self.clock.at().since(Millis(since - 1)),
+        };
+        StoreHealth { kind: self.store_kind.to_owned(), lag_ms: U53::saturating(lag_ms) }
+    }
+}

@@ -1,0 +1,152 @@
+//! From the upgrade to an admitted hello.
+
+use std::time::Duration;
+
+use axum::extract::ws::Message;
+use tenure_core::Input;
+use tenure_core::admit::{Admission, Gate, Refusal, admit};
+use tenure_proto::close::Reason;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::event::EventBody;
+use tenure_proto::frame::{self, FrameType, Head};
+use tenure_proto::hello::{Challenge, HelloParams};
+use tenure_proto::ids::RequestId;
+use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, FROZEN_AFTER_MS, HELLO_TIMEOUT_MS, NONCE_BYTES};
+use tenure_proto::number::U53;
+use tokio::time::Instant;
+
+use super::{Io, Wire, is_too_large};
+use crate::frames;
+use crate::mailbox::Mailbox;
+use crate::mesh_task::{MeshHandle, MeshMsg};
+
+/// A first frame that is turned away: what it is answered, if it can be.
+struct Turned {
+    request: Option<RequestId>,
+    refusal: Box<Refusal>,
+}
+
+/// Challenges the client and hands its hello to the mesh. `None` when the socket is done.
+pub(super) async fn greet(wire: &mut Wire, host: String) -> Option<(MeshHandle, Mailbox)> {
+    let mut nonce = [0u8; NONCE_BYTES];
+    getrandom::fill(&mut nonce).ok()?;
+    let nonce = tenure_proto::text::b64url(&nonce);
+    let broker = wire.shared.broker_id.clone();
+    let ts = U53::saturating(wire.shared.clock.now().wall);
+    let challenge = EventBody::Challenge(Challenge { nonce: nonce.clone(), ts, broker });
+    let challenge = frames::unnumbered(wire.codec, &challenge);
+    wire.push(challenge);
+    let first = first_frame(wire).await?;
+    match read_hello(wire, &first, &nonce, &host) {
+        Ok((request, admission)) => enter(wire, request, admission).await,
+        Err(Turned { request, refusal }) => {
+            refuse(wire, request, *refusal).await;
+            None
+        }
+    }
+}
+
+/// The client's first frame, in time and of a bearable size.
+async fn first_frame(wire: &mut Wire) -> Option<Message> {
+    let mut deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
+    loop {
+        let io = tokio::select! {
+            io = wire.io() => io,
+            () = tokio::time::sleep_until(deadline) => {
+                // A timer that is this late was not the client's fault: the broker was frozen.
+                let late = Instant::now().duration_since(deadline);
+                if late > Duration::from_millis(FROZEN_AFTER_MS) {
+                    deadline += late;
+                    continue;
+                }
+                wire.close(&tenure_proto::Closing::new(Reason::HelloTimeout)).await;
+                return None;
+            }
+        };
+        match io {
+            Io::Flushed | Io::Received(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
+            Io::Received(Some(Ok(Message::Close(_)))) => {
+                wire.finish().await;
+                return None;
+            }
+            Io::Received(Some(Ok(message))) if super::size(&message) <= FRAME_BEFORE_HELLO_BYTES => {
+                wire.shared.metrics.frames_in.inc();
+                return Some(message);
+            }
+            Io::Received(Some(Ok(_))) => {
+                wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
+                return None;
+            }
+            Io::Received(Some(Err(error))) if is_too_large(&error) => {
+                wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
+                return None;
+            }
+            Io::Received(_) => return None,
+        }
+    }
+}
+
+/// Reads and checks a hello. The signatures are checked here, in the connection's own task.
+fn read_hello(
+    wire: &Wire,
+    first: &Message,
+    nonce: &str,
+    host: &str,
+) -> Result<(RequestId, Admission), Turned> {
+    let malformed = |request, text: String| Turned {
+        request,
+        refusal: Box::new(Refusal::malformed(WireError::bad_request(text))),
+    };
+    let bytes = frames::bytes(wire.codec, first).map_err(|help| malformed(None, help))?;
+    let head =
+        Head::decode(wire.codec, bytes).map_err(|error| malformed(None, format!("not a frame: {error}")))?;
+    let (FrameType::Req, Some(request)) = (head.kind, head.id) else {
+        return Err(malformed(None, "the first frame must be the request hello".to_owned()));
+    };
+    if head.method.as_deref() != Some("hello") {
+        return Err(malformed(Some(request), "the first request must be hello".to_owned()));
+    }
+    let params: HelloParams = match frame::params(wire.codec, bytes) {
+        Ok(params) => params,
+        Err(error) => return Err(malformed(Some(request), format!("hello: {error}"))),
+    };
+    let shared = &wire.shared;
+    let token_key = shared.key.verifying_key().to_bytes();
+    let gate = Gate {
+        nonce,
+        broker_id: &shared.broker_id,
+        host,
+        doors: &shared.doors,
+        token_key: &token_key,
+        cluster: &shared.cluster,
+        wall: shared.clock.now().wall,
+    };
+    match admit(params, &gate) {
+        Ok(admission) => Ok((request, admission)),
+        Err(refusal) => Err(Turned { request: Some(request), refusal }),
+    }
+}
+
+/// Hands an admitted hello to its mesh, which will answer through the mailbox.
+async fn enter(wire: &mut Wire, request: RequestId, admission: Admission) -> Option<(MeshHandle, Mailbox)> {
+    let Some(mesh) = wire.shared.mesh_named(&admission.mesh) else {
+        let text = format!("there is no mesh {} on this broker", admission.mesh);
+        let refusal = Refusal::new(WireError::new(ErrorCode::NotFound, text), Reason::Forbidden);
+        refuse(wire, Some(request), refusal).await;
+        return None;
+    };
+    let mailbox = Mailbox::default();
+    let input = Input::Hello { conn: wire.conn, request, admission: Box::new(admission) };
+    wire.unanswered += 1;
+    mesh.send(MeshMsg::Hello(input, wire.conn, mailbox.clone())).await.then_some((mesh, mailbox))
+}
+
+async fn refuse(wire: &mut Wire, request: Option<RequestId>, refusal: Refusal) {
+    wire.shared.metrics.refusal(refusal.error.code.as_str());
+    tracing::info!(event = "hello_refused", conn = %wire.conn, code = %refusal.error.code, reason = refusal.closing.reason);
+    if let Some(request) = request {
+        let answer = frames::response(wire.codec, wire.conn, request, Err(refusal.error), &wire.shared);
+        wire.push(answer);
+    }
+    wire.close(&refusal.closing).await;
+}

@@ -1,0 +1,124 @@
+//! The store's one writer: a thread that takes what is waiting, commits it as one transaction, and tells the
+//! mesh. A lone write commits at once; many share one sync.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tenure_core::Input;
+use tenure_core::effect::{LeaseWrite, WriteId};
+use tenure_proto::name::MeshName;
+use tenure_store::{LeaseRow, Store, StoreError, Write};
+use tokio::sync::mpsc;
+
+use crate::mesh_task::MeshMsg;
+use crate::shared::Shared;
+
+/// Writes in one transaction.
+const BATCH: usize = 4_096;
+/// Writes that may wait; a mesh holds at most one open write per lease, so this is never met by default.
+const WAITING: usize = 262_144;
+/// How often the run's uptime is recorded.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// How the mesh's task reaches the writer.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    queue: SyncSender<(WriteId, LeaseWrite)>,
+    shared: Arc<Shared>,
+}
+
+impl Writes {
+    /// Lets a write wait its turn. Never blocks; past the bound the writer is as good as dead, and the mesh
+    /// hears of it by the writes that never commit.
+    pub(crate) fn push(&self, id: WriteId, write: LeaseWrite) {
+        let since = self.shared.clock.at().0 + 1;
+        let _ = self.shared.oldest_write.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
+        if self.queue.try_send((id, write)).is_err() {
+            tracing::error!(event = "writer_unreachable", "the store's writer takes no more writes");
+        }
+    }
+}
+
+/// Starts the writer thread on `store`.
+pub(crate) fn start(
+    store: Box<dyn Store>,
+    mesh: MeshName,
+    run: u64,
+    shared: Arc<Shared>,
+    inputs: mpsc::Sender<MeshMsg>,
+) -> std::io::Result<(Writes, std::thread::JoinHandle<()>)> {
+    let (queue, waiting) = sync_channel(WAITING);
+    let writer = Writer { store, mesh, run, shared: shared.clone(), inputs: inputs.downgrade() };
+    let thread =
+        std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&waiting))?;
+    Ok((Writes { queue, shared }, thread))
+}
+
+struct Writer {
+    store: Box<dyn Store>,
+    mesh: MeshName,
+    run: u64,
+    shared: Arc<Shared>,
+    /// Weak: the mesh lives as long as its sockets need it, not as long as its writer.
+    inputs: mpsc::WeakSender<MeshMsg>,
+}
+
+impl Writer {
+    fn run(mut self, waiting: &Receiver<(WriteId, LeaseWrite)>) {
+        let mut batch = Vec::new();
+        let beat = HEARTBEAT.min(Duration::from_millis(self.shared.config.mesh.lease_ttl_ms / 3));
+        loop {
+            match waiting.recv_timeout(beat) {
+                Ok(first) => batch.push(first),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            batch.extend(waiting.try_iter().take(BATCH - batch.len()));
+            self.commit(&mut batch);
+        }
+        self.commit(&mut batch);
+    }
+
+    fn commit(&mut self, batch: &mut Vec<(WriteId, LeaseWrite)>) {
+        let last = batch.last().map(|(id, _)| *id);
+        let uptime_ms = self.shared.clock.at().0;
+        let mut writes: Vec<Write> = batch.drain(..).map(|(_, write)| self.stored(write)).collect();
+        writes.push(Write::Heartbeat { run: self.run, uptime_ms });
+        let outcome = self.store.apply(&writes);
+        self.shared.oldest_write.store(0, Ordering::Relaxed);
+        self.shared.metrics.commits.inc();
+        self.shared.metrics.writes.inc_by(writes.len() as u64 - 1);
+        if let Err(error) = &outcome {
+            self.shared.metrics.failed_commits.inc();
+            tracing::error!(event = "store_failed", poisoned = matches!(error, StoreError::Poisoned(_)), %error);
+        }
+        let (Some(through), Some(inputs)) = (last, self.inputs.upgrade()) else { return };
+        let input = match outcome {
+            Ok(()) => Input::Committed { through },
+            Err(_) => Input::Failed { through },
+        };
+        // The mesh never waits for us, so this wait is for a queue that drains.
+        let _ = inputs.blocking_send(MeshMsg::Input(input));
+    }
+
+    fn stored(&self, write: LeaseWrite) -> Write {
+        let mesh = self.mesh.clone();
+        match write {
+            LeaseWrite::Put(record) => Write::PutLease(Box::new(LeaseRow {
+                mesh,
+                session: record.session,
+                lease: record.lease,
+                member: record.member,
+                instance: record.instance,
+                profile: record.profile,
+                caps: record.caps,
+                joined_at: record.joined_at,
+                touched_run: self.run,
+            })),
+            LeaseWrite::Touch(session, lease) => Write::TouchLease { mesh, session, lease, run: self.run },
+            LeaseWrite::End(session, lease) => Write::EndLease { mesh, session, lease },
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `codes.json`: the tables that every implementation has a copy of.
+
+use serde_json::{Value, json};
+
+use crate::close::{Action, Reason};
+use crate::error::ErrorCode;
+use crate::event::EventBody;
+use crate::limits;
+use crate::method::Method;
+use crate::subscribe::DEFAULT_PREFETCH;
+
+pub(super) fn codes() -> Value {
+    let errors: Vec<_> = ErrorCode::ALL
+        .iter()
+        .map(|code| json!({"code": code.as_str(), "retryable": code.retryable()}))
+        .collect();
+    let closes: Vec<_> = Reason::ALL
+        .iter()
+        .map(|reason| {
+            json!({
+                "reason": reason.as_str(),
+                "code": reason.code(),
+                "retryable": reason.retryable(),
+                "action": reason.action(),
+            })
+        })
+        .collect();
+    let events: Vec<_> = EventBody::NAMES
+        .iter()
+        .map(|&name| json!({"event": name, "numbered": !matches!(name, "challenge" | "closing")}))
+        .collect();
+    json!({
+        "about": "Error codes, close reasons with what a client does about them, names, and default numbers.",
+        "errors": errors,
+        "unknownError": {"action": "believe `retryable`"},
+        "closes": closes,
+        "unknownClose": {"retryable": Action::Backoff, "notRetryable": Action::Stop, "withoutClosingEvent": Action::Backoff},
+        "methods": Method::ALL.iter().map(|method| method.as_str()).collect::<Vec<_>>(),
+        "events": events,
+        "limits": limits(),
+    })
+}
+
+fn limits() -> Value {
+    json!({
+        "protocol": limits::PROTOCOL,
+        "subprotocolJson": limits::SUBPROTOCOL_JSON,
+        "subprotocolMsgpack": limits::SUBPROTOCOL_MSGPACK,
+        "frameBeforeHelloBytes": limits::FRAME_BEFORE_HELLO_BYTES,
+        "frameBytes": limits::frame_bytes(limits::MAX_PAYLOAD_BYTES),
+        "maxPayloadBytes": limits::MAX_PAYLOAD_BYTES,
+        "maxPayloadBytesFloor": limits::MAX_PAYLOAD_BYTES_FLOOR,
+        "maxBufferedBytes": limits::MAX_BUFFERED_BYTES,
+        "maxBufferedMessages": limits::MAX_BUFFERED_MESSAGES,
+        "maxInflight": limits::MAX_INFLIGHT,
+        "helloTimeoutMs": limits::HELLO_TIMEOUT_MS,
+        "closeFlushMs": limits::CLOSE_FLUSH_MS,
+        "slowConsumerMs": limits::SLOW_CONSUMER_MS,
+        "nonceBytes": limits::NONCE_BYTES,
+        "attestationAheadMs": limits::ATTESTATION_AHEAD_MS,
+        "attestationCaps": limits::ATTESTATION_CAPS,
+        "nameBytes": limits::NAME_BYTES,
+        "tokenBytes": limits::TOKEN_BYTES,
+        "nesting": limits::NESTING,
+        "freeJsonNesting": limits::FREE_JSON_NESTING,
+        "integerMax": crate::U53::MAX,
+        "profileNameBytes": limits::PROFILE_NAME_BYTES,
+        "profileTextBytes": limits::PROFILE_TEXT_BYTES,
+        "profileTags": limits::PROFILE_TAGS,
+        "profileTagBytes": limits::PROFILE_TAG_BYTES,
+        "presencePage": limits::PRESENCE_PAGE,
+        "presencePerMesh": limits::PRESENCE_PER_MESH,
+        "page": limits::PAGE,
+        "prefetch": DEFAULT_PREFETCH,
+        "ringEvents": limits::RING_EVENTS,
+        "ringBytes": limits::RING_BYTES,
+        "leaseTtlMs": limits::LEASE_TTL_MS,
+        "pingIntervalMs": limits::PING_INTERVAL_MS,
+        "staleAfterMs": limits::STALE_AFTER_MS,
+        "tickIntervalMs": limits::TICK_INTERVAL_MS,
+        "contestReplacements": limits::CONTEST_REPLACEMENTS,
+        "contestWindowMs": limits::CONTEST_WINDOW_MS,
+        "contestRetryMs": limits::CONTEST_RETRY_MS,
+    })
+}

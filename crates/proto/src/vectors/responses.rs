@@ -1,0 +1,179 @@
+//! A response to every method, and the errors.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::frames::response;
+use super::samples::{self, NOW, id, n, some};
+use crate::error::{ErrorCode, WireError};
+use crate::hello::{HealthStatus, LeaseFate, Replay};
+use crate::message::{
+    HistoryResult, Recipient, SendResult, SendState, SendStatus, SendStatusResult, SettleResult, StaleTag,
+};
+use crate::method::{Empty, GroupsHealth, HealthResult, Method, PingResult, PresenceListResult, StoreHealth};
+use crate::peer::SharedPeer;
+use crate::run::{RunGetResult, RunStartResult, RunState};
+use crate::service::{RelayOpenResult, ServiceRenewResult, ServiceVerdict, ServicesListResult};
+use crate::subscribe::{FetchResult, SubscribeResult};
+
+/// The methods whose result is `{}`, or not fixed yet and shown as `{}`.
+const EMPTY: &[Method] = &[
+    Method::Bye,
+    Method::ProfileSet,
+    Method::Unsubscribe,
+    Method::TopicsList,
+    Method::TopicsCreate,
+    Method::DeadList,
+    Method::DeadRetry,
+    Method::RunChunk,
+    Method::RunEnd,
+    Method::RunCancel,
+    Method::ServiceWithdraw,
+];
+
+pub(super) fn responses() -> Vec<Value> {
+    let mut responses = sessions();
+    responses.extend(messages());
+    responses.extend(runs_and_services());
+    responses.extend(EMPTY.iter().map(|&method| response(method.as_str(), method, Ok(Empty {}))));
+    responses.extend(errors());
+    responses
+}
+
+fn sessions() -> Vec<Value> {
+    let new = samples::hello_result(LeaseFate::New, Replay::Resync);
+    let kept = samples::hello_result(LeaseFate::Kept, Replay::Complete);
+    let last = PresenceListResult {
+        peers: vec![SharedPeer::new(samples::peer_debug())],
+        next: None,
+        state_version: samples::state_version(),
+    };
+    let more = PresenceListResult { next: Some(samples::session()), peers: Vec::new(), ..last.clone() };
+    let health = HealthResult {
+        status: HealthStatus::Degraded,
+        broker_id: "broker-1".to_owned(),
+        uptime_ms: n(123_456),
+        sessions: n(2),
+        groups: GroupsHealth { depth: n(10), oldest_ms: n(1500) },
+        store: StoreHealth { kind: "sqlite".to_owned(), lag_ms: n(0) },
+        draining: false,
+    };
+    vec![
+        response("hello, new", Method::Hello, Ok(new)),
+        response("hello, resumed", Method::Hello, Ok(kept)),
+        response("ping", Method::Ping, Ok(PingResult { ts: n(NOW) })),
+        response("reconcile", Method::Reconcile, Ok(samples::reconcile_result())),
+        response("presence.list, last page", Method::PresenceList, Ok(last)),
+        response("presence.list, more", Method::PresenceList, Ok(more)),
+        response("health", Method::Health, Ok(health)),
+    ]
+}
+
+fn messages() -> Vec<Value> {
+    let sent = SendResult {
+        id: samples::message_id(),
+        log: "topic/jobs/0".to_owned(),
+        seq: n(1),
+        duplicate: false,
+        recipient: None,
+        first_seen_at: None,
+        history_available: None,
+    };
+    let again = SendResult {
+        duplicate: true,
+        recipient: Some(Recipient::Gone),
+        first_seen_at: Some(n(NOW)),
+        history_available: Some(false),
+        ..sent.clone()
+    };
+    let status = |text: &str, state, reason: Option<&str>| SendStatus {
+        client_message_id: id(text),
+        id: (state != SendState::Unknown).then(samples::message_id),
+        state,
+        reason: reason.map(str::to_owned),
+    };
+    let statuses = SendStatusResult {
+        statuses: vec![
+            status("1", SendState::Unknown, None),
+            status("2", SendState::Accepted, None),
+            status("3", SendState::Delivered, None),
+            status("4", SendState::Dead, Some("max_attempts")),
+            status("5", SendState::Expired, Some("expired")),
+        ],
+    };
+    let subscribed = SubscribeResult {
+        sub_id: id("sub-1"),
+        start_seq: BTreeMap::from([("0".to_owned(), n(1)), ("1".to_owned(), n(9))]),
+    };
+    let settled = || SettleResult {
+        settled: vec![id("tag-1")],
+        stale: vec![StaleTag { tag: id("tag-2"), reason: "not_owner".to_owned() }],
+    };
+    let fetched = FetchResult { messages: vec![samples::delivery(samples::message_bytes(), 1)] };
+    let history = HistoryResult { messages: vec![samples::message()], next: Some(n(4)) };
+    vec![
+        response("send", Method::Send, Ok(sent)),
+        response("send, a duplicate", Method::Send, Ok(again)),
+        response("send.status", Method::SendStatus, Ok(statuses)),
+        response("subscribe", Method::Subscribe, Ok(subscribed)),
+        response("fetch", Method::Fetch, Ok(fetched)),
+        response("ack", Method::Ack, Ok(settled())),
+        response("nack", Method::Nack, Ok(settled())),
+        response("progress", Method::Progress, Ok(SettleResult::default())),
+        response("history", Method::History, Ok(history)),
+    ]
+}
+
+fn runs_and_services() -> Vec<Value> {
+    let running = RunGetResult {
+        run_id: samples::run_id(),
+        state: RunState::Running,
+        last_seq: n(1),
+        result: None,
+        error: None,
+    };
+    let failed = RunGetResult {
+        state: RunState::Error,
+        error: Some(WireError::new(ErrorCode::LeaseExpired, "the callee's lease has ended")),
+        ..running.clone()
+    };
+    let done = RunGetResult { state: RunState::Ok, result: Some(json!([1, "two"])), ..running.clone() };
+    let taken = WireError::new(ErrorCode::NameTaken, "another session holds that name");
+    let verdicts = ServiceRenewResult {
+        results: vec![
+            ServiceVerdict { name: "db".to_owned(), ok: true, error: None },
+            ServiceVerdict { name: "web".to_owned(), ok: false, error: Some(taken) },
+        ],
+    };
+    let listed =
+        ServicesListResult { services: vec![samples::service()], state_version: samples::state_version() };
+    let opened = RelayOpenResult {
+        ticket: "ticket-1".to_owned(),
+        url: "ws://127.0.0.1:7480/relay".to_owned(),
+        expires_at: n(NOW + 30_000),
+        peer: Some(samples::session()),
+    };
+    let started = RunStartResult { run_id: samples::run_id(), state: RunState::Queued };
+    vec![
+        response("run.start", Method::RunStart, Ok(started)),
+        response("run.get, running", Method::RunGet, Ok(running)),
+        response("run.get, failed", Method::RunGet, Ok(failed)),
+        response("run.get, done", Method::RunGet, Ok(done)),
+        response("services.list", Method::ServicesList, Ok(listed)),
+        response("service.renew", Method::ServiceRenew, Ok(verdicts)),
+        response("relay.open", Method::RelayOpen, Ok(opened)),
+    ]
+}
+
+fn errors() -> Vec<Value> {
+    let mismatch = WireError::new(ErrorCode::ProtocolMismatch, "this broker speaks version 1")
+        .with_details(json!({"max": 1, "min": 1}));
+    let busy = WireError::new(ErrorCode::RateLimited, "too many sends").retry_after(250);
+    let unknown = WireError::new(ErrorCode::UnknownMethod, some("no method `x`").unwrap_or_default());
+    vec![
+        response::<Empty>("error with details", Method::Hello, Err(mismatch)),
+        response::<Empty>("error with a time to wait", Method::Send, Err(busy)),
+        response::<Empty>("error, the least", Method::Ping, Err(unknown)),
+    ]
+}
