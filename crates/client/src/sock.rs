@@ -1,0 +1,161 @@
+//! One socket of a session: dialled, read and written by polling, owned by the session's task.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::{Sink, Stream};
+use tenure_core::link::SockId;
+use tenure_proto::codec::Codec;
+use tenure_proto::limits;
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::header::SEC_WEBSOCKET_PROTOCOL;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+
+/// Bytes of a socket's read and write buffers; they grow with what passes through.
+const BUFFER: usize = 4 * 1024;
+
+type Ws = WebSocketStream<TcpStream>;
+type Dial = Pin<Box<dyn Future<Output = Result<Ws, Error>> + Send>>;
+
+/// What a socket did.
+pub(crate) enum SockEvent {
+    /// The dial led to a WebSocket.
+    Opened,
+    /// A frame came.
+    Frame(Vec<u8>),
+    /// A ping or pong came.
+    Heard,
+    /// It ended; with its close code, if there was one.
+    Gone(Option<u16>),
+}
+
+enum State {
+    Dialling(Dial),
+    Open(Box<Ws>),
+    Over,
+}
+
+/// One socket of a session.
+pub(crate) struct Sock {
+    pub(crate) id: SockId,
+    codec: Codec,
+    state: State,
+    queue: VecDeque<Message>,
+    flushing: bool,
+    close_code: Option<u16>,
+}
+
+impl Sock {
+    /// Starts to dial.
+    pub(crate) fn dial(id: SockId, address: &str, host: &str, codec: Codec) -> Sock {
+        let dial = Box::pin(open(address.to_owned(), format!("ws://{host}/v1/ws"), codec));
+        let state = State::Dialling(dial);
+        Sock { id, codec, state, queue: VecDeque::new(), flushing: false, close_code: None }
+    }
+
+    /// Lets a frame leave.
+    pub(crate) fn send(&mut self, frame: Vec<u8>) {
+        let message = match self.codec {
+            Codec::Json => Message::Text(Utf8Bytes::try_from(frame).unwrap_or_default()),
+            Codec::MsgPack => Message::Binary(frame.into()),
+        };
+        self.queue.push_back(message);
+        self.flushing = true;
+    }
+
+    /// Lets a ping leave.
+    pub(crate) fn ping(&mut self) {
+        self.queue.push_back(Message::Ping(Default::default()));
+        self.flushing = true;
+    }
+
+    /// The next thing it does. With `reading` off, nothing is taken from the network.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, reading: bool) -> Poll<SockEvent> {
+        let ws = match &mut self.state {
+            State::Over => return Poll::Pending,
+            State::Dialling(dial) => {
+                let outcome = std::task::ready!(dial.as_mut().poll(cx));
+                return Poll::Ready(match outcome {
+                    Ok(ws) => {
+                        self.state = State::Open(Box::new(ws));
+                        SockEvent::Opened
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "dial failed");
+                        self.over()
+                    }
+                });
+            }
+            State::Open(ws) => ws,
+        };
+        if self.flushing {
+            match poll_out(Pin::new(ws), &mut self.queue, cx) {
+                Poll::Ready(Ok(())) => self.flushing = false,
+                Poll::Ready(Err(_)) => return Poll::Ready(self.over()),
+                Poll::Pending => {}
+            }
+        }
+        if !reading {
+            return Poll::Pending;
+        }
+        let State::Open(ws) = &mut self.state else { return Poll::Pending };
+        let event = match std::task::ready!(Pin::new(ws.as_mut()).poll_next(cx)) {
+            Some(Ok(Message::Text(text))) => SockEvent::Frame(text.as_bytes().to_vec()),
+            Some(Ok(Message::Binary(bytes))) => SockEvent::Frame(bytes.to_vec()),
+            Some(Ok(Message::Ping(_))) => {
+                // The library has queued the pong; it leaves with the next flush.
+                self.flushing = true;
+                SockEvent::Heard
+            }
+            Some(Ok(Message::Pong(_) | Message::Frame(_))) => SockEvent::Heard,
+            Some(Ok(Message::Close(frame))) => {
+                self.close_code = frame.map(|frame| frame.code.into());
+                self.flushing = true;
+                SockEvent::Heard
+            }
+            Some(Err(_)) | None => self.over(),
+        };
+        Poll::Ready(event)
+    }
+
+    fn over(&mut self) -> SockEvent {
+        self.state = State::Over;
+        SockEvent::Gone(self.close_code)
+    }
+}
+
+fn poll_out(
+    mut ws: Pin<&mut Ws>,
+    queue: &mut VecDeque<Message>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Error>> {
+    while !queue.is_empty() {
+        std::task::ready!(ws.as_mut().poll_ready(cx))?;
+        if let Some(message) = queue.pop_front() {
+            ws.as_mut().start_send(message)?;
+        }
+    }
+    ws.poll_flush(cx)
+}
+
+async fn open(address: String, url: String, codec: Codec) -> Result<Ws, Error> {
+    let mut request = url.into_client_request()?;
+    let protocol = HeaderValue::from_static(codec.subprotocol());
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    let stream = TcpStream::connect(&address).await?;
+    stream.set_nodelay(true)?;
+    let config = WebSocketConfig::default()
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER)
+        .max_write_buffer_size(64 * limits::MAX_PAYLOAD_BYTES)
+        .max_message_size(Some(64 * limits::MAX_PAYLOAD_BYTES))
+        .max_frame_size(Some(64 * limits::MAX_PAYLOAD_BYTES));
+    let (ws, _) = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await?;
+    Ok(ws)
+}
