@@ -1,1 +1,78 @@
-//! The tenure command
+//! The `tenure` command: every subcommand, and what they share.
+//!
+//! What this crate is for: the terminal. stdout is data, stderr is talk; `--json` is for programs; exit codes
+//! are documented in [`exit`].
+//!
+//! What it never does: speak the protocol itself. Commands use the SDK, the broker's own crate, and nothing
+//! that another program could not.
+//!
+//! Where to read next: one file per command in `cmd`.
+
+mod cmd;
+pub mod exit;
+pub mod flaky;
+mod home;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use exit::Failure;
+
+/// Sessions that outlive their sockets.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, about, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 fine; 1 failed; 2 wrong usage; 3 another process took the session over; \
+                        4 the broker refused; 5 the broker cannot be reached."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a broker: on loopback, open, with an embedded store, unless told otherwise
+    Broker(Box<cmd::broker::Args>),
+    /// See three sessions live through twenty broken connections
+    Demo(cmd::demo::Args),
+    /// Hold a session in the foreground and print what it sees
+    Session(cmd::session::Args),
+    /// List who is here
+    Peers(cmd::peers::Args),
+    /// Say how the broker is
+    Status(cmd::status::Args),
+    /// Show the keys of this machine
+    Keys(cmd::keys::Args),
+}
+
+/// Parses the command line, runs the command, gives its exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Broker(args) => cmd::broker::run(*args),
+        Command::Demo(args) => cmd::demo::run(args),
+        Command::Session(args) => cmd::session::run(args),
+        Command::Peers(args) => cmd::peers::run(args),
+        Command::Status(args) => cmd::status::run(args),
+        Command::Keys(args) => cmd::keys::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tenure: {failure}");
+            failure.code()
+        }
+    }
+}
+
+/// Runs `work` on a runtime of its own.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("start the runtime: {error}")))?;
+    runtime.block_on(work)
+}

@@ -144,4 +144,14 @@ mod tests {
         assert!(!proof("n", "b", "h").verify("not base64url!"));
         assert!(!proof("n", "b", "h").verify(""));
     }
+
+    #[test]
+    fn a_key_that_anybody_can_sign_for_is_refused() {
+        // The neutral point as a key and as the first half of a signature: without strictness it holds for any line.
+        let mut neutral = [0; 32];
+        neutral[0] = 1;
+        let mut signature = [0; 64];
+        signature[..32].copy_from_slice(&neutral);
+        assert!(!verify(&neutral, "line", &text::b64url(&signature)));
+    }
 }

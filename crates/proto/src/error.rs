@@ -136,3 +136,16 @@ impl WireError {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Codec;
+
+    #[test]
+    fn an_error_of_a_newer_broker_can_be_read() {
+        let text = br#"{"code":"of_tomorrow","message":"m","retryable":false}"#;
+        let error: WireError = Codec::Json.decode(text).unwrap();
+        assert_eq!((error.code, error.retryable), (ErrorCode::Internal, false));
+    }
+}

@@ -56,13 +56,13 @@ pub fn fingerprint(
 fn canonical_meta(meta: Option<&Map<String, Value>>) -> Result<String, WireError> {
     let Some(meta) = meta.filter(|m| !m.is_empty()) else { return Ok(String::new()) };
     if !meta.values().all(safe_numbers) {
-        return Err(WireError::bad_request("integers in meta must be below 2^53 in magnitude"));
+        return Err(WireError::bad_request("numbers in meta must be below 2^53 in magnitude"));
     }
     serde_json_canonicalizer::to_string(meta)
         .map_err(|_| WireError::bad_request("meta has no canonical JSON form"))
 }
 
-/// Whether every integer in `value` survives a double: RFC 8785 knows no others.
+/// Whether every number in `value` is one that all languages read alike: RFC 8785 knows only doubles.
 fn safe_numbers(value: &Value) -> bool {
     match value {
         Value::Number(number) => safe_number(number),
@@ -103,5 +103,7 @@ mod tests {
         assert!(print(json!({"n": 9007199254740992u64}), b"").is_err());
         assert!(print(json!({"n": [{"m": -9007199254740992i64}]}), b"").is_err());
         assert!(print(json!({"n": 9007199254740991u64}), b"").is_ok());
+        assert!(print(json!({"n": 1e20}), b"").is_err(), "a float is judged by its value too");
+        assert!(print(json!({"n": 0.5}), b"").is_ok());
     }
 }

@@ -454,3 +454,38 @@ pub struct HelloResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Box<ReconcileResult>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Codec;
+
+    fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+        Codec::Json.decode(text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_feature_is_named_by_a_text_or_in_an_object() {
+        let wishes: FeatureWishes =
+            read(r#"{"require":["a",{"bit":"b","version":2}],"optional":null}"#).unwrap();
+        assert_eq!(wishes, FeatureWishes { require: vec!["a".into(), "b".into()], optional: vec![] });
+        assert!(read::<FeatureWishes>(r#"{"require":[{"version":2}]}"#).unwrap_err().contains("bit"));
+        assert!(read::<FeatureWishes>(r#"{"require":[["a"]]}"#).is_err());
+        assert!(read::<FeatureWishes>(r#"{"require":"a"}"#).is_err());
+    }
+
+    #[test]
+    fn a_credential_is_one_thing_and_ignores_what_it_does_not_know() {
+        assert_eq!(read(r#"{"token":"t","new":1}"#), Ok(Credential::Token("t".into())));
+        assert_eq!(read(r#"{"token":null,"invite":"i"}"#), Ok(Credential::Invite("i".into())));
+        assert!(read::<Credential>(r#"{"token":"t","invite":"i"}"#).is_err());
+        assert!(read::<Credential>("{}").is_err());
+    }
+
+    #[test]
+    fn a_wrong_reconcile_says_what_is_wrong() {
+        assert!(read::<HelloReconcile>(r#""soon""#).unwrap_err().contains("later"));
+        assert!(read::<HelloReconcile>(r#"{"policy":"eager"}"#).unwrap_err().contains("eager"));
+        assert!(read::<HelloReconcile>("7").unwrap_err().contains("an object"));
+    }
+}

@@ -254,4 +254,12 @@ mod tests {
         assert!("a\n".parse::<ClientMessageId>().is_err());
         assert!("x".repeat(129).parse::<ClientMessageId>().is_err());
     }
+
+    #[test]
+    fn connections_have_one_spelling() {
+        assert_eq!("c17".parse(), Ok(ConnId(17)));
+        for text in ["17", "c", "c+17", "c017", "c-1", "c18446744073709551616"] {
+            assert!(text.parse::<ConnId>().is_err(), "{text}");
+        }
+    }
 }

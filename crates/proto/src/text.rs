@@ -38,5 +38,25 @@ pub fn b64(bytes: &[u8]) -> String {
 
 /// The bytes that `text` spells in padded standard base64, or `None`.
 pub fn unb64(text: &str) -> Option<Vec<u8>> {
-    BASE64.decode(text.as_bytes()).ok()
+    // The library also reads several padded texts in a row; other languages do not.
+    let before_padding = &text.as_bytes()[..text.len().saturating_sub(2)];
+    if before_padding.contains(&b'=') { None } else { BASE64.decode(text.as_bytes()).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_ends_a_text() {
+        for (text, bytes) in
+            [("", Some(&b""[..])), ("eA==", Some(b"x")), ("eHg=", Some(b"xx")), ("eHh4", Some(b"xxx"))]
+        {
+            assert_eq!(unb64(text).as_deref(), bytes, "{text}");
+        }
+        for text in ["eA", "eA=", "eA==eA==", "eHg=eHh4", "eA=A", "=", "==", "====", "eB==", "eA==\n", "_-8="]
+        {
+            assert_eq!(unb64(text), None, "{text}");
+        }
+    }
 }

@@ -137,6 +137,7 @@ fn sends() -> Texts {
         ("send: illegal id", send("").replace(r#""1""#, r#""run:1""#)),
         ("send: body is bytes", send("").replace(r#""x""#, "[120]")),
         ("send: bytes not in base64", send(r#","bodyB64":"?""#)),
+        ("send: bytes padded in the middle", send(r#","bodyB64":"eHg=eHh4""#)),
         ("send: bytes not padded", send(r#","bodyB64":"eA""#)),
         ("send: bytes in base64url", send(r#","bodyB64":"_-8=""#)),
         ("send: unknown priority", send(r#","priority":"high""#)),

@@ -1,0 +1,154 @@
+//! `tenure broker`: run a broker in the foreground.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use tenure_broker::{Broker, Config, RawConfig, StoreChoice};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Failure;
+use crate::home::Home;
+use crate::output::{print, println};
+
+/// Run a broker: on loopback, open, with an embedded store, unless told otherwise. Every option is also a
+/// TENURE_* variable and a key of the TOML file; flags win over the environment, and that over the file.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: tenure broker --listen 127.0.0.1:7400 --data-dir ./tenure-data")]
+pub(crate) struct Args {
+    /// Where to listen [env: TENURE_LISTEN] [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Where the embedded store lives [env: TENURE_DATA_DIR]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// What durable state goes to: sqlite or memory [env: TENURE_STORE] [default: sqlite]
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// From the last proof of life to the end of a lease [env: TENURE_LEASE_TTL_MS] [default: 90000]
+    #[arg(long, value_name = "MS")]
+    lease_ttl_ms: Option<u64>,
+    /// Between pings [env: TENURE_PING_INTERVAL_MS] [default: a third of the lease]
+    #[arg(long, value_name = "MS")]
+    ping_interval_ms: Option<u64>,
+    /// Silence after which a socket is dropped [env: TENURE_STALE_AFTER_MS] [default: five sixths of the lease]
+    #[arg(long, value_name = "MS")]
+    stale_after_ms: Option<u64>,
+    /// How soon an idle socket gets a tick [env: TENURE_TICK_INTERVAL_MS] [default: a third of the lease]
+    #[arg(long, value_name = "MS")]
+    tick_interval_ms: Option<u64>,
+    /// Host headers besides the listener's own, by comma [env: TENURE_PUBLIC_HOSTS]
+    #[arg(long, value_name = "HOSTS")]
+    public_hosts: Option<String>,
+    /// Read more options from this TOML file
+    #[arg(long, value_name = "FILE", env = "TENURE_CONFIG")]
+    config: Option<PathBuf>,
+    /// What to log, such as info or tenure_broker=debug [env: TENURE_LOG] [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+    /// How to log: pretty or json [env: TENURE_LOG_FORMAT] [default: pretty]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// Print the configuration in force, without secrets, and exit
+    #[arg(long)]
+    print_config: bool,
+    /// Print one line of JSON on stdout when ready
+    #[arg(long)]
+    json: bool,
+    /// Serve a plain WebSocket echo at /test/echo, for conformance suites
+    #[arg(long, hide = true)]
+    test_echo: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let raw = merged(&args)?;
+    if args.print_config {
+        let text =
+            toml::to_string(&raw.without_secrets()).map_err(|error| Failure::Failed(error.to_string()))?;
+        print(&text);
+        return Ok(());
+    }
+    start_log(&raw)?;
+    let default_dir =
+        Home::find().map(|home| home.broker_dir()).unwrap_or_else(|_| PathBuf::from("tenure-data"));
+    let mut config = raw.check(default_dir).map_err(|problem| Failure::Usage(problem.to_string()))?;
+    config.test_echo = args.test_echo;
+    crate::block_on(serve(config, args.json))
+}
+
+/// Flags over environment over file.
+fn merged(args: &Args) -> Result<RawConfig, Failure> {
+    let usage = |problem: tenure_broker::ConfigProblem| Failure::Usage(problem.to_string());
+    let flags = RawConfig {
+        listen: args.listen.clone(),
+        data_dir: args.data_dir.clone(),
+        store: args.store.clone(),
+        lease_ttl_ms: args.lease_ttl_ms,
+        ping_interval_ms: args.ping_interval_ms,
+        stale_after_ms: args.stale_after_ms,
+        tick_interval_ms: args.tick_interval_ms,
+        public_hosts: args.public_hosts.clone(),
+        log: args.log.clone(),
+        log_format: args.log_format.clone(),
+        ..RawConfig::default()
+    };
+    let env = RawConfig::from_env(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .map_err(usage)?;
+    let file = match &args.config {
+        None => RawConfig::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::Usage(format!("read {}: {error}", path.display())))?;
+            RawConfig::from_toml(&text)
+                .map_err(|problem| Failure::Usage(format!("{}: {problem}", path.display())))?
+        }
+    };
+    Ok(flags.or(env).or(file))
+}
+
+fn start_log(raw: &RawConfig) -> Result<(), Failure> {
+    let filter = raw.log.as_deref().unwrap_or("info");
+    let filter =
+        EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("log filter: {error}")))?;
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let started = match raw.log_format.as_deref() {
+        None | Some("pretty") => {
+            log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+        }
+        Some("json") => log.json().flatten_event(true).try_init(),
+        Some(other) => {
+            return Err(Failure::Usage(format!("log format must be json or pretty, not {other:?}")));
+        }
+    };
+    started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
+}
+
+async fn serve(config: Config, json: bool) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Failed(format!("watch for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let store = match &config.store {
+        StoreChoice::Sqlite(dir) => dir.display().to_string(),
+        StoreChoice::Memory => "memory".to_owned(),
+    };
+    let broker = Broker::start(config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    let listen = broker.addr().to_string();
+    if json {
+        println(&serde_json::json!({"event": "ready", "listen": listen, "store": store}).to_string());
+    }
+    tracing::info!(event = "ready", listen = %format!("ws://{listen}"), store, "an open broker for this machine");
+    let reason = tokio::select! {
+        _ = terminate.recv() => "terminated",
+        _ = interrupt.recv() => "interrupted",
+    };
+    tracing::info!(event = "stopping", reason);
+    tokio::select! {
+        () = broker.stop(reason) => {}
+        // Asked twice, do not insist: what is stored is stored.
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!(event = "stopped");
+    Ok(())
+}

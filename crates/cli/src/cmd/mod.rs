@@ -1,0 +1,63 @@
+//! One file per command, and how they connect.
+
+pub(crate) mod broker;
+pub(crate) mod demo;
+pub(crate) mod keys;
+pub(crate) mod peers;
+pub(crate) mod session;
+pub(crate) mod status;
+
+use std::time::Duration;
+
+use clap::Args;
+use tenure_client::proto::peer::Profile;
+use tenure_client::{Events, Options, Session, random_key};
+
+use crate::exit::Failure;
+use crate::home::Home;
+
+/// How long a command that only asks waits for the broker.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the broker is, and which mesh.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Where {
+    /// The broker's address
+    #[arg(long, env = "TENURE_BROKER", default_value = "ws://127.0.0.1:7400", global = true)]
+    pub(crate) broker: String,
+    /// The mesh
+    #[arg(long, env = "TENURE_MESH", default_value = "default", global = true)]
+    pub(crate) mesh: String,
+}
+
+impl Where {
+    /// A session of this machine's member that lives as long as one command.
+    async fn visit(&self, name: &str) -> Result<(Session, Events), Failure> {
+        let options = Options::new(&self.broker, Home::find()?.member_key()?, name)?
+            .session_key(random_key()?)
+            .mesh(&self.mesh)?
+            .profile(Profile { host: hostname(), ..Profile::named(name) })?
+            .client("tenure", env!("CARGO_PKG_VERSION"));
+        match tokio::time::timeout(PATIENCE, Session::connect(options)).await {
+            Ok(connected) => Ok(connected?),
+            Err(_) => Err(Failure::Unreachable(format!(
+                "no broker answers at {}; start one with `tenure broker`, or name another with --broker",
+                self.broker
+            ))),
+        }
+    }
+}
+
+/// The machine's name, for peers to see.
+fn hostname() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Says goodbye and waits until the broker has heard it.
+async fn leave(session: Session, mut events: Events) {
+    session.bye().await;
+    while events.next().await.is_ok() {}
+}

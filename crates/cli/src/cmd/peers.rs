@@ -1,0 +1,154 @@
+//! `tenure peers`: who is here, once or live.
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+use tenure_client::proto::event::PresenceKind;
+use tenure_client::proto::limits::PRESENCE_PAGE;
+use tenure_client::proto::method::PresenceListParams;
+use tenure_client::proto::number::U53;
+use tenure_client::proto::peer::{Peer, Status, Transport};
+use tenure_client::{Events, PeerChange, PeerMap, Session};
+
+use super::Where;
+use super::status::duration;
+use crate::exit::Failure;
+use crate::output::{Colour, Paint, print, println, safe, table};
+
+/// List who is here. This command's own visit is left out.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Show the state of their sockets and the end of their leases, and all columns
+    #[arg(long)]
+    all: bool,
+    /// Print JSON: a list, or with --watch one object a line
+    #[arg(long)]
+    json: bool,
+    /// Stay and print who joins, changes and leaves
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    crate::block_on(async move {
+        let (session, events) = args.at.visit("tenure peers").await?;
+        let mut peers = session.peers(args.all).await?;
+        peers.retain(|peer| peer.session != session.key());
+        show(&peers, &args);
+        if args.watch {
+            return watch(session, events, &args).await;
+        }
+        super::leave(session, events).await;
+        Ok(())
+    })
+}
+
+fn show(peers: &[Peer], args: &Args) {
+    if args.json && args.watch {
+        peers.iter().for_each(|peer| println(&json!({"kind": "here", "peer": peer}).to_string()));
+    } else if args.json {
+        println(&json!(peers).to_string());
+    } else if peers.is_empty() {
+        eprintln!("nobody else is here");
+    } else {
+        print(&listing(peers, args.all));
+    }
+}
+
+fn listing(peers: &[Peer], all: bool) -> String {
+    let mut header = vec!["NAME", "STATUS", "SESSION", "HOST", "SUMMARY"];
+    if all {
+        header.extend(["MEMBER", "TRANSPORT", "LEASE LEFT"]);
+    }
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as u64);
+    let row = |peer: &Peer| {
+        let text = |text: &Option<String>| safe(text.as_deref().unwrap_or("-"));
+        let session = peer.session.to_string();
+        let shown = if all { session.as_str() } else { &session[..12] };
+        let status = status(peer.status).to_owned();
+        let mut row = vec![safe(&peer.name), status, shown.to_owned(), text(&peer.host), text(&peer.summary)];
+        if all {
+            let left =
+                peer.lease_until.map_or("-".to_owned(), |until| duration(until.get().saturating_sub(now)));
+            let transport = match peer.transport {
+                Some(Transport::Online) => "online",
+                Some(Transport::Grace) => "grace",
+                None => "-",
+            };
+            row.extend([peer.member.to_string()[..12].to_owned(), transport.to_owned(), left]);
+        }
+        row
+    };
+    table(&header, &peers.iter().map(row).collect::<Vec<_>>())
+}
+
+pub(super) fn status(status: Status) -> &'static str {
+    match status {
+        Status::Idle => "idle",
+        Status::Working => "working",
+        Status::Dnd => "dnd",
+    }
+}
+
+/// Prints every change until interrupted. Breaks of our own socket are nothing to talk about.
+async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), Failure> {
+    let mut map = PeerMap::default();
+    let paint = Paint::stdout();
+    let own = session.key();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            _ = tokio::signal::ctrl_c() => {
+                super::leave(session, events).await;
+                return Ok(());
+            }
+        };
+        match map.apply(&event) {
+            PeerChange::Peer(kind, peer) if peer.get().session != own => {
+                if args.json {
+                    println(&json!({"kind": kind, "peer": peer.get()}).to_string());
+                } else {
+                    println(&change(paint, kind, peer.get()));
+                }
+            }
+            _ => {}
+        }
+        if map.needs_fetch() {
+            refetch(&session, &mut map).await?;
+        }
+    }
+}
+
+/// One line for what became of a peer.
+pub(super) fn change(paint: Paint, kind: PresenceKind, peer: &Peer) -> String {
+    let (colour, verb) = match kind {
+        PresenceKind::Joined => (Colour::Good, "joined"),
+        PresenceKind::Left => (Colour::Bad, "left"),
+        PresenceKind::Updated => (Colour::Warn, "updated"),
+    };
+    let mut line = format!("{} {}", paint.paint(colour, &format!("{verb:<8}")), safe(&peer.name));
+    if kind != PresenceKind::Left {
+        line += &format!(" ({})", status(peer.status));
+        if let Some(summary) = &peer.summary {
+            line += &format!(" {}", safe(summary));
+        }
+    }
+    line + &paint.paint(Colour::Dim, &format!("  {}", &peer.session.to_string()[..12]))
+}
+
+/// Reads the whole map again, page by page.
+pub(super) async fn refetch(session: &Session, map: &mut PeerMap) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let limit = Some(U53::saturating(PRESENCE_PAGE as u64));
+        let page = session.presence_page(PresenceListParams { after, limit, debug: false }).await?;
+        map.page(&page, after.is_none());
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `tenure session`: hold a session and print what it sees.
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+use tenure_client::proto::event::EventBody;
+use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
+use tenure_client::proto::peer::Profile;
+use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
+
+use super::{Where, hostname, leave, peers};
+use crate::exit::Failure;
+use crate::home::Home;
+use crate::output::{Colour, Paint, println, safe};
+
+/// Hold a session in the foreground and print what it sees. The same name is the same session: its key is kept,
+/// so stopping and starting again within the lease is a break that no peer notices. Interrupt to say goodbye.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: tenure session --name alice --summary 'reviewing the parser'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// What peers call it
+    #[arg(long)]
+    name: String,
+    /// What it is doing, in a sentence
+    #[arg(long)]
+    summary: Option<String>,
+    /// What it is for
+    #[arg(long)]
+    role: Option<String>,
+    /// A label; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    crate::block_on(hold(args))
+}
+
+fn options(args: &Args) -> Result<Options, Failure> {
+    let home = Home::find()?;
+    let profile = Profile {
+        summary: args.summary.clone(),
+        role: args.role.clone(),
+        tags: args.tags.clone(),
+        host: hostname(),
+        cwd: std::env::current_dir().ok().map(|dir| dir.display().to_string()),
+        ..Profile::named(&args.name)
+    };
+    Ok(Options::new(&args.at.broker, home.member_key()?, &args.name)?
+        .session_key(home.session_key(&args.at.mesh, &args.name)?)
+        .mesh(&args.at.mesh)?
+        .profile(profile)?
+        .client("tenure", env!("CARGO_PKG_VERSION")))
+}
+
+async fn hold(args: Args) -> Result<(), Failure> {
+    let (session, mut events) = Session::start(options(&args)?)?;
+    let mut screen =
+        Screen { paint: Paint::stdout(), json: args.json, map: PeerMap::default(), own: session.key() };
+    screen.say("dialling", &args.at.broker, json!({"event": "dialling", "broker": args.at.broker}));
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .map_err(|error| Failure::Failed(format!("watch for signals: {error}")))?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            _ = tokio::signal::ctrl_c() => break,
+            _ = terminate.recv() => break,
+        };
+        screen.show(&event);
+        if screen.map.needs_fetch() && matches!(event, SessionEvent::Attached(_) | SessionEvent::Event { .. })
+        {
+            peers::refetch(&session, &mut screen.map).await?;
+        }
+    }
+    leave(session, events).await;
+    screen.say("bye", "the lease is given up; peers see it at once", json!({"event": "bye"}));
+    Ok(())
+}
+
+struct Screen {
+    paint: Paint,
+    json: bool,
+    map: PeerMap,
+    own: tenure_client::proto::SessionKey,
+}
+
+impl Screen {
+    fn say(&self, what: &str, text: &str, value: Value) {
+        if self.json {
+            println(&value.to_string());
+        } else {
+            println(&format!("{} {text}", self.paint.paint(Colour::Strong, &format!("{what:<8}"))));
+        }
+    }
+
+    fn show(&mut self, event: &SessionEvent) {
+        let change = self.map.apply(event);
+        match event {
+            SessionEvent::Attached(hello) => {
+                let others = self.map.peers().filter(|peer| peer.get().session != self.own).count();
+                let how = match (hello.lease, hello.resume.outcome) {
+                    (LeaseFate::New, ResumeOutcome::New) => "a new lease",
+                    (LeaseFate::New, _) => "a new lease; the old one had ended",
+                    (LeaseFate::Kept, ResumeOutcome::Resumed) => "resumed; nobody noticed",
+                    (LeaseFate::Kept, _) => "the lease was still there",
+                };
+                let text = format!("{how}; {others} others are here ({})", hello.session_id);
+                let (lease, outcome) = (hello.lease, hello.resume.outcome);
+                let value = json!({"event": "attached", "session": hello.session_id, "lease": lease, "outcome": outcome,
+                    "replay": hello.events.replay, "leaseTtlMs": hello.lease_ttl_ms, "peers": others});
+                self.say("attached", &text, value);
+            }
+            SessionEvent::Detached { reason } => {
+                self.say("detached", &safe(reason), json!({"event": "detached", "reason": reason}));
+            }
+            SessionEvent::Waiting { ms } => {
+                if self.json {
+                    println(&json!({"event": "waiting", "ms": ms}).to_string());
+                }
+            }
+            SessionEvent::Event { seq, body } => self.show_event(*seq, body, change),
+        }
+    }
+
+    fn show_event(&self, seq: u64, body: &EventBody, change: PeerChange) {
+        if self.json {
+            let value = match body {
+                EventBody::Presence(event) => json!({"event": "presence", "seq": seq, "data": event}),
+                EventBody::Shutdown(event) => json!({"event": "shutdown", "seq": seq, "data": event}),
+                EventBody::Notice(event) => json!({"event": "notice", "seq": seq, "data": event}),
+                EventBody::Health(event) => json!({"event": "health", "seq": seq, "data": event}),
+                other => json!({"event": other.name(), "seq": seq}),
+            };
+            return println(&value.to_string());
+        }
+        match (body, change) {
+            (EventBody::Presence(_), PeerChange::Peer(kind, peer)) if peer.get().session != self.own => {
+                println(&peers::change(self.paint, kind, peer.get()));
+            }
+            (EventBody::Shutdown(shutdown), _) => {
+                let wait = shutdown.reconnect_after_ms.get();
+                println(&format!(
+                    "shutdown the broker is stopping ({}); dialling again in {wait} ms",
+                    safe(&shutdown.reason)
+                ));
+            }
+            (EventBody::Notice(notice), _) => {
+                println(&format!("notice   {}: {}", safe(&notice.code), safe(&notice.message)))
+            }
+            _ => {}
+        }
+    }
+}

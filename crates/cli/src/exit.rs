@@ -1,0 +1,69 @@
+//! How commands fail, and with which exit code.
+
+use std::process::ExitCode;
+
+use tenure_client::proto::WireError;
+use tenure_client::{ConnectError, End, OptionsError};
+
+/// Why a command failed; each kind has its own exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Something went wrong here. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The command was asked for something it cannot do. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Another process took the session over. Exit code 3.
+    #[error("{0}")]
+    Replaced(String),
+    /// The broker refused. Exit code 4.
+    #[error("{0}")]
+    Refused(String),
+    /// The broker cannot be reached. Exit code 5.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Replaced(_) => 3,
+            Failure::Refused(_) => 4,
+            Failure::Unreachable(_) => 5,
+        })
+    }
+}
+
+impl From<OptionsError> for Failure {
+    fn from(error: OptionsError) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl From<WireError> for Failure {
+    fn from(error: WireError) -> Failure {
+        Failure::Refused(error.to_string())
+    }
+}
+
+impl From<End> for Failure {
+    fn from(end: End) -> Failure {
+        match end {
+            End::Replaced { .. } => Failure::Replaced(end.to_string()),
+            End::Bye | End::Stopped { .. } => Failure::Refused(end.to_string()),
+        }
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Failure {
+        match error {
+            ConnectError::Options(error) => error.into(),
+            ConnectError::Ended(end) => end.into(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How commands print: tables that line up, colour only on a terminal that wants it.
+
+use std::io::{IsTerminal, Write};
+
+/// A colour of meaning, not of taste.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Colour {
+    Good,
+    Warn,
+    Bad,
+    Dim,
+    Strong,
+}
+
+/// Paints text when stdout is a terminal and nobody objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    pub(crate) fn stdout() -> Paint {
+        let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Paint(std::io::stdout().is_terminal() && !objects)
+    }
+
+    pub(crate) fn paint(self, colour: Colour, text: &str) -> String {
+        let code = match colour {
+            Colour::Good => "32",
+            Colour::Warn => "33",
+            Colour::Bad => "31",
+            Colour::Dim => "2",
+            Colour::Strong => "1",
+        };
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Rows of text as columns that line up.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = line(&mut header.iter().copied());
+    for row in rows {
+        text += &line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// What others wrote, made safe for a terminal: no control characters, bounded.
+pub(crate) fn safe(text: &str) -> String {
+    let mut safe: String =
+        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(80).collect();
+    if text.chars().nth(80).is_some() {
+        safe.push('…');
+    }
+    safe
+}
+
+/// Prints data. A reader that went away is not an error, it is the end: `tenure peers | head -1`.
+pub(crate) fn print(text: &str) {
+    if std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Prints one line of data.
+pub(crate) fn println(text: &str) {
+    print(&format!("{text}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_nothing_trails() {
+        let rows = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["äöü".to_owned(), "b".to_owned()]];
+        assert_eq!(table(&["x", "y"], &rows), "x    y\na    long cell\näöü  b\n");
+    }
+
+    #[test]
+    fn names_of_strangers_cannot_move_the_cursor() {
+        assert_eq!(safe("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}
