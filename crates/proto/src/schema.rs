@@ -5,7 +5,7 @@
 //! a default is optional), results and events as a broker sends them (what is always there is required); a
 //! definition that stands on both sides takes the wider form.
 //!
-//! The schemas are kept plain on purpose (see [`plain`]). They say no more than generators understand; the rules
+//! The schemas are kept plain on purpose (see `schema/plain.rs`). They say no more than generators understand; the rules
 //! beyond shapes are in the docs and held by the vectors.
 
 mod plain;

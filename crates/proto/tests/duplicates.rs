@@ -1,5 +1,6 @@
 //! A key that stands twice is an error wherever it stands: in the envelope, the payload, a profile, free JSON. Two
 //! readers could keep different ones, and the sender's signature or fingerprint would cover only one of them.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod wire;
 

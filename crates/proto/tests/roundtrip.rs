@@ -1,4 +1,5 @@
 //! Any value of a wire type, written and read in both codecs, is the same value, and is written the same again.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod wire;
 

@@ -1,5 +1,6 @@
 //! The vectors on disk, held against the public interface: what they call good is good here, what they call bad
 //! is bad here, and what they spell is what we spell.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod wire;
 

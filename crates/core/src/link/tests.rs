@@ -1,1 +1,429 @@
+//! The link against a scripted broker, in virtual time.
+
+use ed25519_dalek::SigningKey;
+use serde_json::{Value, json};
+use tenure_proto::canonical::{Attested, Proof};
+use tenure_proto::hello::{ClientInfo, FeatureWishes, HelloParams, InboxChoice};
+use tenure_proto::method::{Empty, Method};
+
 use super::*;
+
+const LEASE: u64 = 90_000;
+
+struct World {
+    link: Link,
+    now: Now,
+    effects: Vec<LinkEffect>,
+}
+
+fn config() -> LinkConfig {
+    LinkConfig {
+        mesh: "default".parse().unwrap(),
+        session_key: Box::new(SigningKey::from_bytes(&[1; 32])),
+        voucher: Voucher::MemberKey(Box::new(SigningKey::from_bytes(&[2; 32])), None),
+        profile: Profile::named("me"),
+        inbox: InboxChoice::Session,
+        client: ClientInfo {
+            name: "test".into(),
+            version: "0".into(),
+            platform: None,
+            instance_id: "mine".parse().unwrap(),
+        },
+        features: FeatureWishes::default(),
+        codec: Codec::Json,
+        host: "localhost:7400".into(),
+    }
+}
+
+impl World {
+    fn new() -> World {
+        let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
+        let mut world = World { link: Link::new(config(), 7, now), now, effects: Vec::new() };
+        world.link.start(now, &mut world.effects);
+        world
+    }
+
+    fn take(&mut self) -> Vec<LinkEffect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    fn input(&mut self, input: LinkInput) -> Vec<LinkEffect> {
+        self.link.handle(self.now, input, &mut self.effects);
+        self.take()
+    }
+
+    fn frame(&mut self, sock: SockId, frame: Value) -> Vec<LinkEffect> {
+        self.input(LinkInput::Frame(sock, serde_json::to_vec(&frame).unwrap()))
+    }
+
+    /// Lets time pass, waking the link whenever it asks to be.
+    fn pass(&mut self, ms: u64) -> Vec<LinkEffect> {
+        let until = self.now.at.plus(ms);
+        while let Some(due) = self.link.next_deadline().filter(|due| *due <= until) {
+            self.jump(due.since(self.now.at));
+            self.link.tick(self.now, &mut self.effects);
+        }
+        self.jump(until.since(self.now.at));
+        self.take()
+    }
+
+    /// Lets time pass while nobody is awake.
+    fn jump(&mut self, ms: u64) {
+        self.now = Now { at: self.now.at.plus(ms), wall: self.now.wall + ms };
+    }
+
+    /// The socket of a dial among `effects`.
+    fn dialled(effects: &[LinkEffect]) -> SockId {
+        effects
+            .iter()
+            .find_map(|effect| match effect {
+                LinkEffect::Dial(sock) => Some(*sock),
+                _ => None,
+            })
+            .unwrap_or_else(|| panic!("no dial in {effects:?}"))
+    }
+
+    fn challenge(&mut self, sock: SockId) -> Value {
+        self.input(LinkInput::Opened(sock));
+        let challenge = json!({"nonce": "n", "ts": 1_700_000_500_000u64, "broker": "b"});
+        let effects = self.frame(sock, json!({"type": "event", "event": "challenge", "data": challenge}));
+        let hello = sent(&effects).pop().expect("a hello");
+        assert_eq!(hello["method"], "hello");
+        hello
+    }
+
+    fn answer(&mut self, sock: SockId, lease: &str, outcome: &str, next_seq: u64) -> Vec<LinkEffect> {
+        let replay = if outcome == "resumed" { "complete" } else { "resync" };
+        let result = json!({
+            "protocol": 1, "broker": {"id": "b", "version": "0"}, "connId": "c1", "sessionId": "01".repeat(32),
+            "lease": lease, "resume": {"outcome": outcome, "token": format!("token-{next_seq}")},
+            "leaseTtlMs": LEASE,
+            "policy": {"pingIntervalMs": 30_000, "staleAfterMs": 75_000, "tickIntervalMs": 30_000,
+                "maxPayload": 1, "maxBufferedBytes": 1, "maxBufferedMessages": 1, "maxInflight": 1, "durability": "fsync"},
+            "features": {}, "events": {"epoch": "e1", "nextSeq": next_seq, "replay": replay},
+            "stateVersion": {"presence": 0, "services": 0, "health": 0},
+        });
+        self.frame(sock, json!({"type": "res", "id": "hello", "ok": true, "result": result}))
+    }
+
+    /// A world whose session is attached on its first socket.
+    fn attached() -> (World, SockId) {
+        let mut world = World::new();
+        let sock = World::dialled(&world.take());
+        world.challenge(sock);
+        world.answer(sock, "new", "new", 1);
+        assert!(world.link.is_attached());
+        (world, sock)
+    }
+
+    fn tick_event(&mut self, sock: SockId, seq: u64) -> Vec<LinkEffect> {
+        self.frame(sock, json!({"type": "event", "event": "tick", "seq": seq, "data": {"ts": 1}}))
+    }
+
+    fn closing(&mut self, sock: SockId, closing: &Closing) -> Vec<LinkEffect> {
+        self.frame(sock, json!({"type": "event", "event": "closing", "data": closing}))
+    }
+
+    /// Waits out the back-off and gives the next socket.
+    fn redial(&mut self) -> SockId {
+        for _ in 0..100 {
+            let effects = self.pass(100);
+            if effects.iter().any(|effect| matches!(effect, LinkEffect::Dial(_))) {
+                return World::dialled(&effects);
+            }
+        }
+        panic!("it does not dial again");
+    }
+}
+
+fn sent(effects: &[LinkEffect]) -> Vec<Value> {
+    let frames = effects.iter().filter_map(|effect| match effect {
+        LinkEffect::Send(_, frame) => Some(serde_json::from_slice(frame).unwrap()),
+        _ => None,
+    });
+    frames.collect()
+}
+
+fn ended(effects: &[LinkEffect]) -> Option<End> {
+    effects.iter().find_map(|effect| match effect {
+        LinkEffect::Ended(end) => Some(end.clone()),
+        _ => None,
+    })
+}
+
+fn delivered(effects: &[LinkEffect]) -> Vec<u64> {
+    let seqs = effects.iter().filter_map(|effect| match effect {
+        LinkEffect::Deliver(SessionEvent::Event { seq, .. }) => Some(*seq),
+        _ => None,
+    });
+    seqs.collect()
+}
+
+#[test]
+fn the_hello_proves_the_session_and_carries_a_fresh_attestation() {
+    let mut world = World::new();
+    let sock = World::dialled(&world.take());
+    let hello = world.challenge(sock);
+    let hello: HelloParams = serde_json::from_value(hello["params"].clone()).unwrap();
+    let HelloParams { mesh, member, session, .. } = &hello;
+    let proof = Proof { mesh, member, session, nonce: "n", broker: "b", host: "localhost:7400" };
+    assert!(proof.verify(&hello.proof));
+    let attestation = hello.attestation.as_ref().unwrap();
+    let expires_at = attestation.expires_at.get();
+    assert_eq!(expires_at, 1_700_000_500_000 + 600_000, "minted on the broker's clock");
+    assert!(Attested { mesh, member, session, expires_at, caps: None }.verify(&attestation.signature));
+    assert_eq!(hello.resume, None);
+}
+
+#[test]
+fn a_broken_socket_is_resumed_from_the_last_event() {
+    let (mut world, sock) = World::attached();
+    assert_eq!(delivered(&world.tick_event(sock, 1)), [1]);
+    assert_eq!(delivered(&world.tick_event(sock, 2)), [2]);
+    let effects = world.input(LinkInput::Gone(sock, None));
+    assert!(matches!(effects[0], LinkEffect::Deliver(SessionEvent::Detached { .. })));
+    let sock = world.redial();
+    let hello = world.challenge(sock);
+    assert_eq!(hello["params"]["resume"], json!({"token": "token-1", "epoch": "e1", "lastSeq": 2}));
+    world.answer(sock, "kept", "resumed", 3);
+    assert_eq!(delivered(&world.tick_event(sock, 3)), [3]);
+}
+
+#[test]
+fn a_gap_or_garbage_costs_the_socket_not_the_session() {
+    let bad = [
+        json!({"type": "event", "event": "tick", "seq": 3, "data": {"ts": 1}}),
+        json!({"type": "event", "event": "tick", "seq": 1, "data": "not a tick"}),
+        json!(["not a frame"]),
+    ];
+    for frame in bad {
+        let (mut world, sock) = World::attached();
+        let effects = world.frame(sock, frame);
+        assert!(matches!(effects[0], LinkEffect::Drop(s) if s == sock));
+        assert!(delivered(&effects).is_empty() && ended(&effects).is_none());
+        world.redial();
+    }
+}
+
+#[test]
+fn every_close_reason_does_what_the_table_says() {
+    for reason in Reason::ALL {
+        let (mut world, sock) = World::attached();
+        let effects = world.closing(sock, &Closing::new(*reason));
+        match (reason.action(), ended(&effects)) {
+            (Action::Done, Some(End::Bye)) => {}
+            (Action::Stop, Some(End::Stopped { reason: why, .. })) => assert_eq!(why, reason.as_str()),
+            (Action::ResumeIfOwn, Some(End::Replaced { .. })) => {}
+            (Action::Resume | Action::Backoff, None) => {
+                world.redial();
+            }
+            (action, end) => panic!("{reason:?}: {action:?} gave {end:?}"),
+        }
+    }
+}
+
+#[test]
+fn replaced_by_itself_it_resumes_and_by_another_it_stops() {
+    let (mut world, sock) = World::attached();
+    let closing =
+        Closing { instance_id: Some("mine".parse().unwrap()), ..Closing::new(Reason::SessionReplaced) };
+    assert_eq!(ended(&world.closing(sock, &closing)), None);
+    let (mut world, sock) = World::attached();
+    let by: Option<tenure_proto::InstanceId> = Some("theirs".parse().unwrap());
+    let closing = Closing { instance_id: by.clone(), ..Closing::new(Reason::SessionReplaced) };
+    assert_eq!(ended(&world.closing(sock, &closing)), Some(End::Replaced { by }));
+}
+
+#[test]
+fn retry_after_is_waited_for() {
+    let (mut world, sock) = World::attached();
+    world.closing(sock, &Closing::new(Reason::Restart).retry_after(5_000));
+    let effects = world.pass(4_999);
+    assert!(!effects.iter().any(|effect| matches!(effect, LinkEffect::Dial(_))));
+    world.redial();
+}
+
+#[test]
+fn a_refused_hello_ends_with_its_error() {
+    let mut world = World::new();
+    let sock = World::dialled(&world.take());
+    world.challenge(sock);
+    let error = json!({"code": "unauthorized", "message": "no", "retryable": false});
+    world.frame(sock, json!({"type": "res", "id": "hello", "ok": false, "error": error}));
+    let effects = world.closing(sock, &Closing::new(Reason::Unauthorized));
+    let Some(End::Stopped { reason, error: Some(error) }) = ended(&effects) else { panic!("{effects:?}") };
+    assert_eq!((reason.as_str(), error.code.as_str()), ("unauthorized", "unauthorized"));
+    assert!(world.pass(100_000).is_empty(), "nothing follows the end");
+    assert!(world.input(LinkInput::Opened(sock)).is_empty());
+}
+
+#[test]
+fn silence_for_two_ticks_is_death_and_pings_go_out_every_interval() {
+    let (mut world, sock) = World::attached();
+    let pings = |effects: &[LinkEffect]| effects.iter().filter(|e| matches!(e, LinkEffect::Ping(_))).count();
+    assert_eq!(pings(&world.pass(30_000)), 1);
+    world.input(LinkInput::Heard(sock));
+    let effects = world.pass(59_999);
+    assert_eq!(pings(&effects), 1);
+    assert!(world.link.is_attached(), "heard of 59,999 ms ago");
+    let effects = world.pass(1);
+    assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Drop(s) if *s == sock)));
+    assert!(!world.link.is_attached());
+}
+
+#[test]
+fn after_a_sleep_the_old_socket_is_probed_beside_a_new_dial_and_kept_if_it_answers() {
+    let (mut world, sock) = World::attached();
+    world.jump(40_000);
+    world.link.tick(world.now, &mut world.effects);
+    let effects = world.take();
+    let next = World::dialled(&effects);
+    assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Ping(s) if *s == sock)));
+    let effects = world.input(LinkInput::Heard(sock));
+    assert!(matches!(effects[..], [LinkEffect::Drop(s)] if s == next));
+    assert_eq!(delivered(&world.tick_event(sock, 1)), [1]);
+}
+
+#[test]
+fn after_a_sleep_a_silent_socket_gives_way_to_the_new_one() {
+    let (mut world, old) = World::attached();
+    world.jump(40_000);
+    world.link.tick(world.now, &mut world.effects);
+    let next = World::dialled(&world.take());
+    world.challenge(next);
+    assert!(delivered(&world.tick_event(old, 1)).is_empty(), "old numbers mean nothing after the new hello");
+    let effects = world.answer(next, "kept", "resumed", 1);
+    assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Drop(s) if *s == old)));
+    assert_eq!(delivered(&world.tick_event(next, 1)), [1]);
+}
+
+#[test]
+fn a_wall_clock_that_runs_ahead_is_a_sleep_too() {
+    let (mut world, _) = World::attached();
+    world.now.wall += 60_000;
+    world.link.tick(world.now, &mut world.effects);
+    World::dialled(&world.take());
+}
+
+#[test]
+fn a_dial_and_a_hello_each_give_up_after_five_seconds() {
+    let mut world = World::new();
+    let sock = World::dialled(&world.take());
+    assert!(world.pass(4_999).is_empty());
+    let effects = world.pass(1);
+    assert!(matches!(effects[0], LinkEffect::Drop(s) if s == sock));
+    let sock = world.redial();
+    world.challenge(sock);
+    assert!(world.pass(4_999).is_empty());
+    assert!(matches!(world.pass(1)[0], LinkEffect::Drop(s) if s == sock));
+}
+
+#[test]
+fn requests_survive_a_break_are_answered_once_and_time_out() {
+    let (mut world, sock) = World::attached();
+    let now = world.now;
+    let ask = |world: &mut World| {
+        world.link.request(now, Method::Ping, &Empty {}, 20_000, &mut world.effects).unwrap()
+    };
+    let (first, second) = (ask(&mut world), ask(&mut world));
+    assert_eq!(sent(&world.take()).len(), 2);
+    let answer = |id: &str| json!({"type": "res", "id": id, "ok": true, "result": {"ts": 1}});
+    assert!(matches!(&world.frame(sock, answer("1"))[..], [LinkEffect::Answer(n, Ok(_))] if *n == first));
+    assert!(world.frame(sock, answer("1")).is_empty(), "answered once");
+    world.input(LinkInput::Gone(sock, None));
+    let sock = world.redial();
+    world.challenge(sock);
+    let again = sent(&world.answer(sock, "kept", "resumed", 1));
+    assert_eq!(again.len(), 1, "only the unanswered one goes out again");
+    assert_eq!(again[0]["id"], "2");
+    let effects = world.pass(20_000);
+    let late: Vec<_> =
+        effects.iter().filter(|e| matches!(e, LinkEffect::Answer(n, Err(_)) if *n == second)).collect();
+    assert_eq!(late.len(), 1);
+}
+
+#[test]
+fn bye_is_said_and_ends_the_session_answered_or_not() {
+    let (mut world, sock) = World::attached();
+    world.link.bye(world.now, &mut world.effects);
+    let effects = world.take();
+    assert_eq!(sent(&effects)[0]["method"], "bye");
+    assert_eq!(ended(&world.closing(sock, &Closing::new(Reason::Bye))), Some(End::Bye));
+
+    let (mut world, _) = World::attached();
+    world.link.bye(world.now, &mut world.effects);
+    assert_eq!(ended(&world.pass(1_000)), Some(End::Bye));
+
+    let mut world = World::new();
+    world.take();
+    world.link.bye(world.now, &mut world.effects);
+    assert_eq!(ended(&world.take()), Some(End::Bye));
+}
+
+#[test]
+fn open_requests_are_answered_when_the_session_ends() {
+    let (mut world, sock) = World::attached();
+    world.link.request(world.now, Method::Ping, &Empty {}, 20_000, &mut world.effects).unwrap();
+    world.take();
+    let effects = world.closing(sock, &Closing::new(Reason::Kicked));
+    assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Answer(_, Err(_)))));
+    assert!(matches!(effects.last(), Some(LinkEffect::Ended(_))), "the end comes last");
+}
+
+#[test]
+fn the_profile_of_the_next_hello_is_the_newest() {
+    let (mut world, sock) = World::attached();
+    let patch = ProfilePatch { summary: Some("busy".into()), ..ProfilePatch::default() };
+    world.link.set_profile(world.now, &patch, 1_000, &mut world.effects).unwrap();
+    world.take();
+    world.input(LinkInput::Gone(sock, None));
+    let sock = world.redial();
+    assert_eq!(world.challenge(sock)["params"]["profile"]["summary"], "busy");
+    let empty = ProfilePatch { name: Some(String::new()), ..ProfilePatch::default() };
+    assert!(world.link.set_profile(world.now, &empty, 1_000, &mut world.effects).is_err());
+}
+
+#[test]
+fn patience_grows_once_the_lease_is_gone() {
+    let mut longest = 0;
+    for seed in 0..200 {
+        let now = Now { at: Millis(1_000), wall: 0 };
+        let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+        world.link.start(now, &mut world.effects);
+        let mut sock = World::dialled(&world.take());
+        for _ in 0..40 {
+            world.input(LinkInput::Gone(sock, None));
+            let wait = world.link.next_deadline().unwrap().since(world.now.at);
+            let leased = world.now.at.since(Millis(1_000)) < LEASE;
+            assert!(wait <= if leased { 1_000 } else { 30_000 }, "{wait}");
+            longest = longest.max(wait);
+            let effects = world.pass(wait.max(3_000));
+            sock = World::dialled(&effects);
+        }
+    }
+    assert!(longest > 20_000, "{longest}");
+}
+
+#[test]
+fn ten_seconds_attached_forgive_earlier_failures() {
+    let longest_wait = |attached_ms: u64| {
+        let waits = (0..200).map(|seed| {
+            let now = Now { at: Millis(1_000), wall: 0 };
+            let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+            world.link.start(now, &mut world.effects);
+            let mut sock = World::dialled(&world.take());
+            for _ in 0..4 {
+                world.input(LinkInput::Gone(sock, None));
+                sock = world.redial();
+            }
+            world.challenge(sock);
+            world.answer(sock, "new", "new", 1);
+            world.pass(attached_ms);
+            world.input(LinkInput::Gone(sock, None));
+            world.link.next_deadline().unwrap().since(world.now.at)
+        });
+        waits.max().unwrap()
+    };
+    assert!(longest_wait(9_999) > 900);
+    assert!(longest_wait(10_000) <= 250);
+}
