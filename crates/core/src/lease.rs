@@ -83,8 +83,8 @@ pub struct Lease {
     pub state: State,
     /// The last proof of life, in thawed time.
     pub proof: Millis,
-    /// After a broker start: until when it lives although nothing has been heard of it yet.
-    pub restored_until: Option<Millis>,
+    /// Until when it lives although nothing was heard of it: after a broker start, or when its end failed.
+    pub granted_until: Option<Millis>,
     /// Its event stream.
     pub stream: Stream,
     /// When the store was last told of its particulars.
@@ -116,7 +116,7 @@ pub enum Verdict {
 impl Lease {
     /// The moment its time is over, if nothing more is heard.
     pub fn until(&self, config: &MeshConfig) -> Millis {
-        self.proof.plus(config.lease_ttl_ms).max(self.restored_until.unwrap_or_default())
+        self.granted_until.unwrap_or(self.proof.plus(config.lease_ttl_ms))
     }
 
     /// The socket that carries it now.

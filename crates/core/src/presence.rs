@@ -1,9 +1,13 @@
 //! Who is here: a versioned map of peers, and a feed of its changes.
 //!
 //! The feed is the trick that makes fan-out cheap. Instead of a queue per watcher there is one index of changes
-//! by version, in which every lease stands at most once, at its newest change. A watcher is a cursor, nothing
-//! more: what it has not seen is what lies beyond. So a change costs one entry whatever the number of watchers,
-//! a slow watcher costs nothing, coalescing needs no code, and watchers at the same cursor share one [`Delta`].
+//! by version, in which every lease stands where it joined, at its newest update, and where it left. A watcher is
+//! a cursor, nothing more: what it has not seen is what lies beyond. So a change costs one entry whatever the
+//! number of watchers, a slow watcher costs nothing, coalescing needs no code, and watchers at the same cursor
+//! share one [`Delta`].
+//!
+//! A `joined` keeps its place even when its lease has changed or left since. Therefore a cursor says exactly who
+//! is known at it, wherever a delta was cut and however much of it arrived.
 //!
 //! What it promises: each watcher sees, per lease, `joined` at most once, then `updated`s, then `left` at most
 //! once and never without the `joined`; versions rise strictly; a cursor that the feed cannot serve any more is
@@ -28,7 +32,7 @@ pub struct Presence {
     version: u64,
     /// Bounded by the mesh's `max_sessions`.
     peers: BTreeMap<SessionKey, Entry>,
-    /// One per peer plus one per remembered departure.
+    /// At most two per peer and two per remembered departure.
     changes: BTreeMap<u64, Change>,
     /// Versions of the remembered departures, oldest first.
     departures: VecDeque<u64>,
@@ -49,7 +53,9 @@ struct Entry {
 enum Change {
     /// The peer of this session joined or changed.
     Here(SessionKey),
-    /// A lease ended.
+    /// A lease began that has ended since.
+    Came(SharedPeer),
+    /// A lease ended that had begun at version `joined`.
     Left { peer: SharedPeer, joined: u64 },
 }
 
@@ -71,7 +77,7 @@ pub struct Delta {
     pub base: u64,
     /// The cursor after it.
     pub version: u64,
-    /// The steps in order; empty when everything in between cancelled out.
+    /// The steps in order; the last brings the map to `version`.
     pub steps: Vec<Step>,
 }
 
@@ -112,6 +118,7 @@ impl Presence {
         let entry = Entry { peer: SharedPeer::new(peer), joined: version, version };
         self.changes.insert(version, Change::Here(session));
         if let Some(old) = self.peers.insert(session, entry) {
+            self.changes.remove(&old.joined);
             self.changes.remove(&old.version);
         }
     }
@@ -120,7 +127,9 @@ impl Presence {
     pub fn update(&mut self, peer: Peer) {
         let Some(entry) = self.peers.get_mut(&peer.session) else { return };
         self.version += 1;
-        self.changes.remove(&entry.version);
+        if entry.version != entry.joined {
+            self.changes.remove(&entry.version);
+        }
         self.changes.insert(self.version, Change::Here(peer.session));
         entry.version = self.version;
         entry.peer = SharedPeer::new(peer);
@@ -138,12 +147,15 @@ impl Presence {
         let Some(entry) = self.peers.remove(session) else { return };
         self.version += 1;
         self.changes.remove(&entry.version);
+        self.changes.insert(entry.joined, Change::Came(entry.peer.clone()));
         self.changes.insert(self.version, Change::Left { peer: entry.peer, joined: entry.joined });
         self.departures.push_back(self.version);
         if self.departures.len() > DEPARTURES
             && let Some(oldest) = self.departures.pop_front()
         {
-            self.changes.remove(&oldest);
+            if let Some(Change::Left { joined, .. }) = self.changes.remove(&oldest) {
+                self.changes.remove(&joined);
+            }
             self.floor = oldest;
         }
     }
@@ -153,34 +165,26 @@ impl Presence {
         if cursor < self.floor {
             return Catchup::Resync(self.version);
         }
-        let mut delta = Delta { base: cursor, version: self.version, steps: Vec::new() };
-        for (version, change) in self.changes.range((Bound::Excluded(cursor), Bound::Unbounded)) {
-            if delta.steps.len() == DELTA_CHANGES {
-                break;
-            }
-            delta.version = *version;
-            if let Some((kind, peer)) = self.tell(change, cursor) {
-                delta.steps.push(Step { kind, peer, version: *version });
-            }
-        }
-        if delta.steps.len() < DELTA_CHANGES {
-            delta.version = self.version;
-        }
-        Catchup::Delta(Arc::new(delta))
+        let unseen = self.changes.range((Bound::Excluded(cursor), Bound::Unbounded));
+        let steps: Vec<Step> =
+            unseen.take(DELTA_CHANGES).filter_map(|(version, change)| self.tell(*version, change)).collect();
+        let version = steps.last().map_or(cursor, |step| step.version);
+        Catchup::Delta(Arc::new(Delta { base: cursor, version, steps }))
     }
 
-    /// How `change` is told to somebody who knows everything up to `cursor`.
-    fn tell(&self, change: &Change, cursor: u64) -> Option<(PresenceKind, SharedPeer)> {
-        match change {
+    /// How the `change` that brought the map to `version` is told. A peer that is still here is shown as it is
+    /// now, so that what follows its `joined` is old news at worst.
+    fn tell(&self, version: u64, change: &Change) -> Option<Step> {
+        let (kind, peer) = match change {
             Change::Here(session) => {
                 let entry = self.peers.get(session)?;
-                let kind = if entry.joined > cursor { PresenceKind::Joined } else { PresenceKind::Updated };
-                Some((kind, entry.peer.clone()))
+                let joined = entry.joined == version;
+                (if joined { PresenceKind::Joined } else { PresenceKind::Updated }, &entry.peer)
             }
-            // Came and went unseen: nothing to tell.
-            Change::Left { joined, .. } if *joined > cursor => None,
-            Change::Left { peer, .. } => Some((PresenceKind::Left, peer.clone())),
-        }
+            Change::Came(peer) => (PresenceKind::Joined, peer),
+            Change::Left { peer, .. } => (PresenceKind::Left, peer),
+        };
+        Some(Step { kind, peer: peer.clone(), version })
     }
 
     /// Up to `limit` peers after `after`, in the order of their keys, and whether there are more.
@@ -217,18 +221,35 @@ mod tests {
         presence.join(peer(1, "a"));
         presence.update(peer(1, "b"));
         presence.update(peer(1, "c"));
-        assert_eq!(told(&presence, 0), [(PresenceKind::Joined, "c".into(), 3)]);
+        assert_eq!(
+            told(&presence, 0),
+            [(PresenceKind::Joined, "c".into(), 1), (PresenceKind::Updated, "c".into(), 3)]
+        );
         assert_eq!(told(&presence, 1), [(PresenceKind::Updated, "c".into(), 3)]);
         assert_eq!(told(&presence, 3), []);
     }
 
     #[test]
-    fn a_lease_that_came_and_went_unseen_is_not_told() {
+    fn a_lease_that_came_and_went_unseen_is_told_from_beginning_to_end() {
         let mut presence = Presence::default();
         presence.join(peer(1, "a"));
+        presence.update(peer(1, "b"));
         presence.leave(&SessionKey([1; 32]));
-        assert_eq!(told(&presence, 0), []);
-        assert_eq!(told(&presence, 1), [(PresenceKind::Left, "a".into(), 2)]);
+        let left = (PresenceKind::Left, "b".into(), 3);
+        assert_eq!(told(&presence, 0), [(PresenceKind::Joined, "b".into(), 1), left.clone()]);
+        // Whoever has heard the first half, because a delta was cut or a socket broke there, needs the second.
+        assert_eq!(told(&presence, 1), [left]);
+    }
+
+    #[test]
+    fn a_cursor_in_the_middle_of_a_delta_knows_only_what_it_was_told() {
+        let mut presence = Presence::default();
+        presence.join(peer(1, "a"));
+        presence.join(peer(2, "b"));
+        presence.update(peer(1, "c"));
+        let first = &told(&presence, 0)[0];
+        assert_eq!((first.0, first.2), (PresenceKind::Joined, 1), "an update does not move a joined");
+        assert_eq!(told(&presence, 2), [(PresenceKind::Updated, "c".into(), 3)]);
     }
 
     #[test]
@@ -252,7 +273,7 @@ mod tests {
             presence.leave(&SessionKey([2; 32]));
         }
         assert_eq!(presence.catch_up(1), Catchup::Resync(presence.version()));
-        assert!(presence.changes.len() <= DEPARTURES + 1);
+        assert_eq!(presence.changes.len(), 2 * DEPARTURES + 1);
     }
 
     #[test]

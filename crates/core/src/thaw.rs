@@ -15,8 +15,11 @@ pub struct Thaw {
     tolerance_ms: u64,
     /// How often the shell is asked to look, so that lateness tells how long the freeze was.
     beat_ms: u64,
-    /// Total time lost.
+    /// Total time lost, and what it was before the last freeze.
     lost_ms: u64,
+    lost_before_ms: u64,
+    /// When the last freeze was noticed, on the shell's clock.
+    woke: Millis,
     /// When the next look is due, on the shell's clock.
     expected: Millis,
 }
@@ -26,7 +29,7 @@ impl Thaw {
     pub fn new(lease_ttl_ms: u64, now: Millis) -> Thaw {
         let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(1);
         let beat_ms = (tolerance_ms / 2).clamp(1, 1_000);
-        Thaw { tolerance_ms, beat_ms, lost_ms: 0, expected: now.plus(beat_ms) }
+        Thaw { tolerance_ms, beat_ms, lost_ms: 0, lost_before_ms: 0, woke: now, expected: now.plus(beat_ms) }
     }
 
     /// Looks at the shell's clock; returns how long the broker was frozen, when it was.
@@ -34,15 +37,18 @@ impl Thaw {
         let late = now.since(self.expected);
         self.expected = now.plus(self.beat_ms);
         if late > self.tolerance_ms {
+            (self.lost_before_ms, self.woke) = (self.lost_ms, now);
             self.lost_ms += late;
             return Some(late);
         }
         None
     }
 
-    /// Thawed time for a moment of the shell's clock.
+    /// Thawed time for a moment of the shell's clock. What happened before or during the last freeze, and is
+    /// heard of only now, did not happen earlier for that.
     pub fn thawed(&self, at: Millis) -> Millis {
-        Millis(at.0.saturating_sub(self.lost_ms))
+        let awake = Millis(at.0.max(self.woke.0).saturating_sub(self.lost_ms));
+        awake.min(Millis(at.0.saturating_sub(self.lost_before_ms)))
     }
 
     /// The moment of the shell's clock for thawed time.
@@ -68,6 +74,17 @@ mod tests {
         assert_eq!(thaw.look(Millis(1_250)), Some(1_000));
         assert_eq!(thaw.thawed(Millis(1_250)), Millis(250));
         assert_eq!(thaw.shell(Millis(250)), Millis(1_250));
+    }
+
+    #[test]
+    fn a_moment_before_the_freeze_keeps_its_place() {
+        let mut thaw = Thaw::new(1_000, Millis(0));
+        thaw.look(Millis(50));
+        assert_eq!(thaw.look(Millis(5_100)), Some(5_000));
+        assert_eq!(thaw.thawed(Millis(60)), Millis(60), "before");
+        assert_eq!(thaw.thawed(Millis(2_000)), Millis(100), "during: all of it is one moment");
+        assert_eq!(thaw.thawed(Millis(5_100)), Millis(100), "awake again");
+        assert_eq!(thaw.thawed(Millis(5_300)), Millis(300));
     }
 
     #[test]

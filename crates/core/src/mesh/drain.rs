@@ -6,6 +6,7 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::number::U53;
 
 use crate::effect::Effect;
+use crate::lease::{Lease, State};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -97,13 +98,20 @@ impl Mesh {
     /// Ends a drain: everybody is gone, or the deadline has come.
     pub(super) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Some(drain) = &self.drain else { return };
-        if drain.over || (now < drain.deadline && !self.conns.is_empty()) {
+        // Who waits for the store has an open socket as well.
+        let busy = !self.conns.is_empty() || !self.awaiting.is_empty();
+        if drain.over || (now < drain.deadline && busy) {
             return;
         }
         for session in self.conns.values().copied().collect::<Vec<_>>() {
             self.close_for_drain(session, effects);
         }
-        let dirty: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.dirty).map(|(s, _)| *s).collect();
+        for session in self.knocking.values().copied().collect::<Vec<_>>() {
+            self.turn_away(session, effects);
+        }
+        // A lease whose end is on its way to the store must not be put there again behind it.
+        let changed = |lease: &Lease| lease.dirty && !matches!(lease.state, State::Ending(..));
+        let dirty: Vec<_> = self.leases.iter().filter(|(_, l)| changed(l)).map(|(s, _)| *s).collect();
         for session in dirty {
             self.store_particulars(now, session, effects);
         }

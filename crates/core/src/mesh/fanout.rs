@@ -66,26 +66,23 @@ impl Mesh {
         }
         let stream = &mut lease.stream;
         let mut batch = Batch { direct: Vec::new(), presence: None };
-        if stream.presence() != self.presence.version() {
-            let cursor = stream.presence();
-            match deltas.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)) {
-                Catchup::Delta(delta) => {
-                    let first = stream.advance_presence(delta);
-                    if !delta.steps.is_empty() {
-                        batch.presence = Some((first, delta.clone()));
-                    }
-                }
-                Catchup::Resync(version) => {
-                    stream.skip_presence(*version);
-                    let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Presence] });
-                    stream.push(Arc::new(event), 64);
-                }
-            }
+        let cursor = stream.presence();
+        let behind = cursor != self.presence.version();
+        let catchup =
+            behind.then(|| &*deltas.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)));
+        if let Some(Catchup::Resync(version)) = catchup {
+            stream.skip_presence(*version);
+            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Presence] });
+            stream.push(Arc::new(event), 64);
         }
         while batch.direct.len() < BATCH_EVENTS
             && let Some(numbered) = stream.pop()
         {
             batch.direct.push(numbered);
+        }
+        // Numbered last because it is handed out last.
+        if let Some(Catchup::Delta(delta)) = catchup {
+            batch.presence = Some((stream.advance_presence(delta), delta.clone()));
         }
         let nothing = batch.direct.is_empty() && batch.presence.is_none();
         if nothing {

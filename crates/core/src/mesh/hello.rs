@@ -54,8 +54,7 @@ impl Mesh {
         let lease = self.leases.get(&hello.session);
         let selected = selected(hello, lease);
         if self.drain.is_some() && !selected {
-            let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
-            return Err(Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Draining));
+            return Err(draining());
         }
         let unauthorized = |text: &str| {
             Err(Refusal::new(WireError::new(ErrorCode::Unauthorized, text), Reason::Unauthorized))
@@ -110,7 +109,7 @@ impl Mesh {
             instance: instance.clone(),
             state: State::Beginning(Some(knock)),
             proof: now,
-            restored_until: None,
+            granted_until: None,
             stream: Stream::new(0, 0),
             stored: now,
             dirty: false,
@@ -190,9 +189,12 @@ impl Mesh {
         }
         lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None });
         lease.proof = lease.proof.max(now);
-        lease.restored_until = None;
-        if let Voucher::Attested(caps) = &admission.voucher {
+        lease.granted_until = None;
+        if let Voucher::Attested(caps) = &admission.voucher
+            && lease.caps != *caps
+        {
             lease.caps.clone_from(caps);
+            lease.dirty = true;
         }
         let lease_id = lease.id.clone();
         self.conns.insert(conn, session);
@@ -278,6 +280,11 @@ impl Mesh {
     ) -> Option<HelloAnswer> {
         let session = admission.session;
         let stream = &self.leases.get(&session)?.stream;
+        let mut state_version = self.state_version();
+        if complete {
+            // It replaces what the client has, and the replay goes on from there.
+            state_version.presence = U53::saturating(stream.presence());
+        }
         Some(HelloAnswer {
             session,
             mesh: admission.mesh.clone(),
@@ -289,7 +296,7 @@ impl Mesh {
             next_seq: stream.next_seq(),
             replay: if complete { Replay::Complete } else { Replay::Resync },
             snapshot: (!complete).then(|| Box::new(self.snapshot())),
-            state_version: self.state_version(),
+            state_version,
         })
     }
 
@@ -327,14 +334,25 @@ impl Mesh {
         }
     }
 
+    /// The broker stops before the store has answered: whoever waits for that is told.
+    pub(super) fn turn_away(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        if let Some(State::Beginning(waiting) | State::Ending(_, waiting)) =
+            self.leases.get_mut(&session).map(|lease| &mut lease.state)
+            && let Some(knock) = waiting.take()
+        {
+            self.knocking.remove(&knock.conn);
+            refuse(knock, draining(), effects);
+        }
+    }
+
     /// A lease whose end the store could not take lives on, with whoever came back for it meanwhile.
     pub(super) fn not_ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Ending(ending, waiting) = std::mem::replace(&mut lease.state, State::Grace) else {
             return;
         };
-        // Its time is over; it gets a little more, and then the store is asked again.
-        lease.restored_until = Some(now.plus(STORE_RETRY_MS));
+        // If its time is over it gets a little more, and then the store is asked again.
+        lease.granted_until = Some(lease.until(&self.config).max(now.plus(STORE_RETRY_MS)));
         if let Ending::Bye(conn, request) = ending {
             let outcome = Err(store_refusal().error);
             effects.push(Effect::Respond { conn, request, outcome });
@@ -359,6 +377,11 @@ fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static 
         TokenVerdict::Selects(id) if *id == lease.id => (ResumeOutcome::Resumed, None),
         TokenVerdict::Selects(_) => (ResumeOutcome::ResumeNotFound, Some("lease_ended")),
     }
+}
+
+fn draining() -> Refusal {
+    let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
+    Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Draining)
 }
 
 fn store_refusal() -> Refusal {

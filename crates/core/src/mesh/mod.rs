@@ -223,7 +223,7 @@ impl Mesh {
                 instance: record.instance,
                 state: State::Grace,
                 proof: Millis(0),
-                restored_until: Some(until),
+                granted_until: Some(until),
                 stream: Stream::new(0, 0),
                 stored: now,
                 dirty: false,

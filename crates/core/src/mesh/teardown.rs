@@ -12,7 +12,6 @@ use super::Mesh;
 impl Mesh {
     /// The lease's time is over: the store is told first.
     pub(super) fn expire(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        effects.push(Effect::Note(Note::GraceExpired { session }));
         self.begin_end(session, Ending::Expired, effects);
     }
 
@@ -39,7 +38,10 @@ impl Mesh {
         self.settle_startup(&session, false, effects);
         let State::Ending(ending, waiting) = lease.state else { return };
         let reason = match ending {
-            Ending::Expired => "expired",
+            Ending::Expired => {
+                effects.push(Effect::Note(Note::GraceExpired { session }));
+                "expired"
+            }
             Ending::Bye(conn, request) => {
                 effects.push(super::respond(conn, request, Answer::Empty));
                 let closing = tenure_proto::Closing::new(Reason::Bye);

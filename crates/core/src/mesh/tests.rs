@@ -1,1 +1,13 @@
-use super::*;
+//! A mesh through its front door: inputs in, and what clients, store and log saw of it out. One file a topic;
+//! `world` is the shell around it, `check` what must hold inside it after every step of every test.
+
+mod calls;
+mod check;
+mod drain;
+mod enter;
+mod replay;
+mod restart;
+mod store;
+mod table;
+mod watch;
+pub(super) mod world;

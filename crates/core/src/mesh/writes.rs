@@ -42,8 +42,13 @@ impl Mesh {
     /// Nothing up to `through` that was still open is on disk.
     pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
         // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
-        for lease in self.leases.values_mut().filter(|lease| lease.touched) {
+        let mut again = Vec::new();
+        for (session, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.touched) {
             (lease.dirty, lease.stored) = (true, now);
+            again.push(*session);
+        }
+        for session in again {
+            self.reschedule(session);
         }
         while let Some(session) = self.next_awaiting(through) {
             match self.leases.get(&session).map(|lease| &lease.state) {

@@ -1,0 +1,100 @@
+//! What must hold between the fields of a mesh at any moment: every index says the same, everything is bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_proto::limits::CONTEST_REPLACEMENTS;
+
+use super::super::*;
+
+impl Mesh {
+    /// Looks at everything. `flushed` when nothing may be left to hand out.
+    pub(in crate::mesh) fn check(&self, flushed: bool) {
+        self.check_sockets();
+        self.check_waiting();
+        self.check_handing_out(flushed);
+        self.check_deadlines();
+
+        let mut members = BTreeMap::new();
+        for lease in self.leases.values() {
+            *members.entry(lease.member).or_insert(0) += 1;
+            assert!(lease.takeovers.len() <= CONTEST_REPLACEMENTS);
+        }
+        assert_eq!(self.members, members);
+        let here = |(_, lease): &(&SessionKey, &Lease)| !matches!(lease.state, State::Beginning(_));
+        let leased: Vec<_> = self.leases.iter().filter(here).map(|(session, _)| *session).collect();
+        let (shown, more) = self.presence.page(None, usize::MAX);
+        assert!(!more);
+        assert_eq!(shown.iter().map(|peer| peer.get().session).collect::<Vec<_>>(), leased);
+        assert!(self.startup.waiting.iter().all(|session| leased.contains(session)));
+    }
+
+    fn check_sockets(&self) {
+        let mut online = BTreeMap::new();
+        for (session, lease) in &self.leases {
+            if let State::Online(carrier) = &lease.state {
+                online.insert(carrier.conn, *session);
+                assert!(lease.granted_until.is_none());
+            }
+        }
+        assert_eq!(self.conns, online, "sockets and online leases");
+    }
+
+    fn check_waiting(&self) {
+        let (mut knocking, mut awaiting, mut joining) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for (session, lease) in &self.leases {
+            let (State::Beginning(waiting) | State::Ending(_, waiting)) = &lease.state else { continue };
+            awaiting.insert(*session);
+            if matches!(lease.state, State::Beginning(_)) {
+                joining.insert(*session);
+            }
+            if let Some(knock) = waiting {
+                knocking.insert(knock.conn, *session);
+            }
+        }
+        assert_eq!(self.knocking, knocking, "sockets that wait and the leases they wait for");
+        assert!(self.joining.keys().eq(&joining));
+        let queued: BTreeSet<_> = self.awaiting.iter().map(|(_, session)| *session).collect();
+        assert_eq!((queued, self.awaiting.len()), (awaiting.clone(), awaiting.len()), "one write each");
+        assert!(self.awaiting.iter().zip(self.awaiting.iter().skip(1)).all(|(a, b)| a.0 < b.0));
+        assert!(self.awaiting.back().is_none_or(|(id, _)| *id <= self.last_write));
+    }
+
+    fn check_handing_out(&self, flushed: bool) {
+        assert!(self.ready.is_disjoint(&self.caught_up));
+        assert!(!flushed || self.ready.is_empty(), "flushed, yet somebody has something coming");
+        for (session, lease) in &self.leases {
+            lease.stream.check();
+            let State::Online(carrier) = &lease.state else {
+                assert!(!self.ready.contains(session) && !self.caught_up.contains(session));
+                continue;
+            };
+            if carrier.unflushed.is_none() {
+                assert!(self.ready.contains(session) || self.caught_up.contains(session), "forgotten");
+            } else {
+                assert!(!self.caught_up.contains(session));
+            }
+            if flushed && carrier.unflushed.is_none() {
+                assert_eq!(lease.stream.presence(), self.presence.version(), "not caught up");
+                assert!(!lease.stream.has_pending());
+            }
+        }
+    }
+
+    /// Every lease that a watchdog minds has a deadline, never later than it must be; no other has one.
+    fn check_deadlines(&self) {
+        let mut deadlines = self.deadlines.clone();
+        let mut set = BTreeMap::new();
+        while let Some(due) = deadlines.next() {
+            set.extend(deadlines.pop_due(due).map(|session| (session, due)));
+        }
+        for (session, lease) in &self.leases {
+            match lease.due(&self.config) {
+                Some(due) => {
+                    assert!(set.remove(session).is_some_and(|at| at <= due), "{session:?} unwatched")
+                }
+                None => assert!(!set.contains_key(session)),
+            }
+        }
+        assert!(set.is_empty(), "a deadline of nobody");
+    }
+}
