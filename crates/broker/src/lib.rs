@@ -34,7 +34,6 @@ use tenure_core::host::Doors;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
@@ -68,7 +67,6 @@ pub enum StartError {
 pub struct Broker {
     shared: Arc<Shared>,
     addr: SocketAddr,
-    accepting: CancellationToken,
     tasks: TaskTracker,
     writer: Option<std::thread::JoinHandle<()>>,
 }
@@ -101,10 +99,9 @@ impl Broker {
         let handle = MeshHandle::new(mesh.clone(), inputs);
         tasks.spawn(mesh_task::run(shared.clone(), mesh, run.number, leases, inbox, writes));
         shared.set_mesh(handle);
-        let accepting = CancellationToken::new();
-        tasks.spawn(listen::run(listener, shared.clone(), accepting.clone(), tasks.clone()));
+        tasks.spawn(listen::run(listener, shared.clone(), tasks.clone()));
         shared.ready.store(true, Ordering::Release);
-        Ok(Broker { shared, addr, accepting, tasks, writer: Some(writer) })
+        Ok(Broker { shared, addr, tasks, writer: Some(writer) })
     }
 
     /// Where it listens.
@@ -124,7 +121,7 @@ impl Broker {
                 drained.await;
             }
         }
-        self.accepting.cancel();
+        self.shared.stopping.cancel();
         self.shared.stop_mesh();
         self.tasks.close();
         self.tasks.wait().await;

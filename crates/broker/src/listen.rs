@@ -6,7 +6,6 @@ use std::time::Duration;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::shared::Shared;
@@ -19,12 +18,8 @@ const HEAD_BYTES: usize = 16 * 1024;
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 /// Accepts until told to stop.
-pub(crate) async fn run(
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-) {
+pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) {
+    let stop = shared.stopping.clone();
     let service = TowerToHyperService::new(crate::http::router(shared, tasks.clone()));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())

@@ -11,6 +11,7 @@ use tenure_proto::method::StoreHealth;
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) unauthenticated: Arc<Semaphore>,
     /// Whether `/readyz` says yes.
     pub(crate) ready: AtomicBool,
+    /// Set when the broker stops: sockets that have not said hello are let go.
+    pub(crate) stopping: CancellationToken,
     /// Rung when a drain is complete.
     pub(crate) drained: Notify,
     store_kind: &'static str,
@@ -64,6 +67,7 @@ impl Shared {
             metrics: Metrics::default(),
             unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_SOCKETS)),
             ready: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
             drained: Notify::new(),
             store_kind,
             oldest_write: AtomicU64::new(0),

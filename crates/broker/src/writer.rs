@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::Input;
 use tenure_core::effect::{LeaseWrite, WriteId};
@@ -50,7 +50,9 @@ pub(crate) fn start(
     inputs: mpsc::Sender<MeshMsg>,
 ) -> std::io::Result<(Writes, std::thread::JoinHandle<()>)> {
     let (queue, waiting) = sync_channel(WAITING);
-    let writer = Writer { store, mesh, run, shared: shared.clone(), inputs: inputs.downgrade() };
+    let beat = HEARTBEAT.min(Duration::from_millis(shared.config.mesh.lease_ttl_ms / 3));
+    let (inputs, beaten) = (inputs.downgrade(), Instant::now());
+    let writer = Writer { store, mesh, run, shared: shared.clone(), inputs, beat, beaten };
     let thread =
         std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((Writes { queue, shared }, thread))
@@ -63,14 +65,16 @@ struct Writer {
     shared: Arc<Shared>,
     /// Weak: the mesh lives as long as its sockets need it, not as long as its writer.
     inputs: mpsc::WeakSender<MeshMsg>,
+    /// How often the run's uptime is recorded, and when it was last.
+    beat: Duration,
+    beaten: Instant,
 }
 
 impl Writer {
     fn run(mut self, waiting: &Receiver<(WriteId, LeaseWrite)>) {
         let mut batch = Vec::new();
-        let beat = HEARTBEAT.min(Duration::from_millis(self.shared.config.mesh.lease_ttl_ms / 3));
         loop {
-            match waiting.recv_timeout(beat) {
+            match waiting.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
                 Ok(first) => batch.push(first),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -83,13 +87,18 @@ impl Writer {
 
     fn commit(&mut self, batch: &mut Vec<(WriteId, LeaseWrite)>) {
         let last = batch.last().map(|(id, _)| *id);
-        let uptime_ms = self.shared.clock.at().0;
         let mut writes: Vec<Write> = batch.drain(..).map(|(_, write)| self.stored(write)).collect();
-        writes.push(Write::Heartbeat { run: self.run, uptime_ms });
+        if self.beaten.elapsed() >= self.beat {
+            self.beaten = Instant::now();
+            writes.push(Write::Heartbeat { run: self.run, uptime_ms: self.shared.clock.at().0 });
+        }
+        if writes.is_empty() {
+            return;
+        }
         let outcome = self.store.apply(&writes);
         self.shared.oldest_write.store(0, Ordering::Relaxed);
         self.shared.metrics.commits.inc();
-        self.shared.metrics.writes.inc_by(writes.len() as u64 - 1);
+        self.shared.metrics.writes.inc_by(writes.len() as u64);
         if let Err(error) = &outcome {
             self.shared.metrics.failed_commits.inc();
             tracing::error!(event = "store_failed", poisoned = matches!(error, StoreError::Poisoned(_)), %error);

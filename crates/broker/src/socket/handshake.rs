@@ -48,10 +48,15 @@ pub(super) async fn greet(wire: &mut Wire, host: String) -> Option<(MeshHandle, 
 
 /// The client's first frame, in time and of a bearable size.
 async fn first_frame(wire: &mut Wire) -> Option<Message> {
+    let stop = wire.shared.stopping.clone();
     let mut deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
     loop {
         let io = tokio::select! {
             io = wire.io() => io,
+            () = stop.cancelled() => {
+                wire.close(&stopping().closing).await;
+                return None;
+            }
             () = tokio::time::sleep_until(deadline) => {
                 // A timer that is this late was not the client's fault: the broker was frozen.
                 let late = Instant::now().duration_since(deadline);
@@ -129,6 +134,10 @@ fn read_hello(
 
 /// Hands an admitted hello to its mesh, which will answer through the mailbox.
 async fn enter(wire: &mut Wire, request: RequestId, admission: Admission) -> Option<(MeshHandle, Mailbox)> {
+    if wire.shared.mesh().is_none() {
+        refuse(wire, Some(request), stopping()).await;
+        return None;
+    }
     let Some(mesh) = wire.shared.mesh_named(&admission.mesh) else {
         let text = format!("there is no mesh {} on this broker", admission.mesh);
         let refusal = Refusal::new(WireError::new(ErrorCode::NotFound, text), Reason::Forbidden);
@@ -139,6 +148,11 @@ async fn enter(wire: &mut Wire, request: RequestId, admission: Admission) -> Opt
     let input = Input::Hello { conn: wire.conn, request, admission: Box::new(admission) };
     wire.unanswered += 1;
     mesh.send(MeshMsg::Hello(input, wire.conn, mailbox.clone())).await.then_some((mesh, mailbox))
+}
+
+fn stopping() -> Refusal {
+    let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
+    Refusal::new(error.retry_after(1_000), Reason::Draining)
 }
 
 async fn refuse(wire: &mut Wire, request: Option<RequestId>, refusal: Refusal) {
