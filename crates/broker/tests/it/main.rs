@@ -1,2 +1,23 @@
-#[test]
-fn x() {}
+//! The broker over real sockets, as an independent and hostile client finds it.
+//!
+//! One file per topic. Nothing here sleeps: a test reads until what must come has come.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod admission;
+mod codecs;
+mod crowd;
+mod drain;
+mod first_frame;
+mod hello_timeout;
+mod http;
+mod presence;
+mod requests;
+mod restart;
+mod resume;
+mod silence;
+mod takeover;
+mod token;
+mod welcome;

@@ -65,7 +65,8 @@ impl Codec {
         }
     }
 
-    /// The value that `bytes`, all of them, spell.
+    /// The value that `bytes`, all of them, spell. Strict in the same way in both codecs: objects have named fields,
+    /// each once at every depth that is read; variants are texts; numbers are finite.
     pub fn decode<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, DecodeError> {
         match self {
             Codec::Json => json::decode(bytes),

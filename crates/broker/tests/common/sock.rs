@@ -1,0 +1,417 @@
+//! A socket of our own that watches what it is told: every frame must have its shape, every number its place.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::http::Request;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::PATIENCE;
+use super::keys::Who;
+use super::mirror::Mirror;
+use super::pipe::Pipe;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    Json,
+    MsgPack,
+}
+
+/// How to knock.
+#[derive(Clone)]
+pub struct Dial {
+    pub addr: SocketAddr,
+    /// The Host header, which the proof names.
+    pub host: String,
+    pub origin: Option<String>,
+    /// The subprotocols offered.
+    pub offer: Option<String>,
+    /// Bytes of our receive buffer, for readers that do not read.
+    pub buffer: Option<u32>,
+}
+
+impl Dial {
+    pub fn to(addr: SocketAddr) -> Dial {
+        Dial { addr, host: addr.to_string(), origin: None, offer: None, buffer: None }
+    }
+
+    pub fn offering(self, offer: &str) -> Dial {
+        Dial { offer: Some(offer.to_owned()), ..self }
+    }
+
+    /// Knocks; the status when it did not become a socket.
+    pub async fn open(self) -> Result<Sock, u16> {
+        let tcp = match self.buffer {
+            None => TcpStream::connect(self.addr).await.expect("connect"),
+            Some(bytes) => {
+                let socket = TcpSocket::new_v4().expect("a socket");
+                socket.set_recv_buffer_size(bytes).expect("a small buffer");
+                socket.connect(self.addr).await.expect("connect")
+            }
+        };
+        tcp.set_nodelay(true).expect("nodelay");
+        let mut request = Request::builder()
+            .uri(format!("ws://{}/v1/ws", self.addr))
+            .header("Host", &self.host)
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Version", "13")
+            .header("Sec-WebSocket-Key", generate_key());
+        if let Some(origin) = &self.origin {
+            request = request.header("Origin", origin);
+        }
+        if let Some(offer) = &self.offer {
+            request = request.header("Sec-WebSocket-Protocol", offer);
+        }
+        let request = request.body(()).expect("a request");
+        let lost = Arc::new(AtomicBool::new(false));
+        let pipe = Pipe { tcp, lost: lost.clone() };
+        let upgrade = timeout(PATIENCE, tokio_tungstenite::client_async(request, pipe));
+        let (ws, response) = match upgrade.await.expect("an upgrade in time") {
+            Ok(upgraded) => upgraded,
+            Err(Error::Http(response)) => return Err(response.status().as_u16()),
+            Err(error) => panic!("upgrade: {error}"),
+        };
+        let chosen = response.headers().get("Sec-WebSocket-Protocol").map(|p| p.to_str().expect("text"));
+        let codec = match chosen {
+            None => {
+                assert!(self.offer.is_none(), "an offer is answered");
+                Codec::Json
+            }
+            Some("tenure.v1.json") => Codec::Json,
+            Some("tenure.v1.msgpack") => Codec::MsgPack,
+            Some(other) => panic!("subprotocol {other}"),
+        };
+        let mut sock = Sock {
+            ws,
+            codec,
+            host: self.host,
+            challenge: Value::Null,
+            lost,
+            requests: 0,
+            next_seq: None,
+            mirror: Mirror::default(),
+            inbox: VecDeque::new(),
+        };
+        let first = sock.frame().await;
+        assert_eq!((&first["type"], &first["event"]), (&json!("event"), &json!("challenge")), "{first}");
+        sock.challenge = first["data"].clone();
+        Ok(sock)
+    }
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Got {
+    Frame(Value),
+    Ping,
+    Pong,
+    Closed(u16, String),
+    /// The end without a close frame.
+    Cut,
+}
+
+/// How a socket ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Frames before `closing`.
+    pub frames: Vec<Value>,
+    /// The data of `closing`.
+    pub closing: Value,
+}
+
+pub struct Sock {
+    ws: WebSocketStream<Pipe>,
+    pub codec: Codec,
+    pub host: String,
+    /// The data of the challenge.
+    pub challenge: Value,
+    lost: Arc<AtomicBool>,
+    requests: u64,
+    /// The number that the next event must have, once there is a hello.
+    next_seq: Option<u64>,
+    pub mirror: Mirror,
+    /// Events that came while something else was waited for.
+    inbox: VecDeque<Value>,
+}
+
+impl Sock {
+    pub async fn open(addr: SocketAddr) -> Sock {
+        Dial::to(addr).open().await.expect("upgrade")
+    }
+
+    pub async fn open_msgpack(addr: SocketAddr) -> Sock {
+        Dial::to(addr).offering("tenure.v1.msgpack").open().await.expect("upgrade")
+    }
+
+    /// From here on nothing we write reaches the broker; what it writes reaches us.
+    pub fn lose_writes(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    pub async fn send_message(&mut self, message: Message) {
+        // A broker that has hung up is found out by reading.
+        let _ = timeout(PATIENCE, self.ws.send(message)).await.expect("room to write");
+    }
+
+    pub async fn send_text(&mut self, text: impl Into<String>) {
+        self.send_message(Message::text(text.into())).await;
+    }
+
+    pub async fn send(&mut self, frame: &Value) {
+        let message = self.encode(frame);
+        self.send_message(message).await;
+    }
+
+    /// Queues frames and writes them all at once.
+    pub async fn send_all(&mut self, frames: &[Value]) {
+        for frame in frames {
+            let message = self.encode(frame);
+            self.ws.feed(message).await.expect("feed");
+        }
+        timeout(PATIENCE, self.ws.flush()).await.expect("room to write").expect("flush");
+    }
+
+    fn encode(&self, frame: &Value) -> Message {
+        match self.codec {
+            Codec::Json => Message::text(frame.to_string()),
+            Codec::MsgPack => Message::binary(rmp_serde::to_vec_named(frame).expect("msgpack")),
+        }
+    }
+
+    /// The next thing that comes, whatever it is.
+    pub async fn recv(&mut self) -> Got {
+        let next = timeout(PATIENCE, self.ws.next()).await;
+        let frame: Value = match next.expect("something in time") {
+            Some(Ok(Message::Text(text))) => {
+                assert_eq!(self.codec, Codec::Json, "text on a MessagePack socket");
+                serde_json::from_str(text.as_str()).expect("JSON")
+            }
+            Some(Ok(Message::Binary(bytes))) => {
+                assert_eq!(self.codec, Codec::MsgPack, "binary on a JSON socket");
+                rmp_serde::from_slice(&bytes).expect("MessagePack")
+            }
+            Some(Ok(Message::Ping(_))) => return Got::Ping,
+            Some(Ok(Message::Pong(_) | Message::Frame(_))) => return Got::Pong,
+            Some(Ok(Message::Close(Some(close)))) => {
+                return Got::Closed(close.code.into(), close.reason.as_str().to_owned());
+            }
+            Some(Ok(Message::Close(None)) | Err(_)) | None => return Got::Cut,
+        };
+        self.observe(&frame);
+        Got::Frame(frame)
+    }
+
+    /// The next frame; anything else but pings is an error.
+    pub async fn frame(&mut self) -> Value {
+        loop {
+            match self.recv().await {
+                Got::Frame(frame) => return frame,
+                Got::Ping | Got::Pong => {}
+                other => panic!("a frame was expected, not {other:?}"),
+            }
+        }
+    }
+
+    fn observe(&mut self, frame: &Value) {
+        let object = frame.as_object().expect("a frame is an object");
+        match object["type"].as_str() {
+            Some("res") => {
+                let ok = object["ok"].as_bool().expect("ok");
+                assert!(object["id"].is_string(), "{frame}");
+                assert_eq!((object.contains_key("result"), object.contains_key("error")), (ok, !ok), "{frame}");
+                if !ok {
+                    let error = &object["error"];
+                    assert!(error["code"].is_string() && error["message"].is_string(), "{frame}");
+                    assert!(error["retryable"].is_boolean(), "{frame}");
+                }
+            }
+            Some("event") => {
+                assert!(object["data"].is_object(), "{frame}");
+                let unnumbered = matches!(object["event"].as_str(), Some("challenge" | "closing"));
+                match self.next_seq {
+                    _ if unnumbered => assert!(!object.contains_key("seq"), "{frame}"),
+                    None => panic!("a numbered event before the hello's answer: {frame}"),
+                    Some(next) => {
+                        assert_eq!(object["seq"].as_u64(), Some(next), "{frame}");
+                        self.next_seq = Some(next + 1);
+                    }
+                }
+                if object["event"] == "presence" {
+                    self.mirror.step(&object["data"]);
+                }
+            }
+            _ => panic!("neither response nor event: {frame}"),
+        }
+    }
+
+    /// Good params of a hello by `who` on this socket.
+    pub fn hello_of(&self, who: &Who) -> Value {
+        who.hello(&self.challenge, &self.host)
+    }
+
+    /// Says hello with these params; the result.
+    pub async fn hello(&mut self, params: Value) -> Value {
+        self.send(&json!({"type": "req", "id": "hello", "method": "hello", "params": params})).await;
+        let answer = self.frame().await;
+        assert_eq!((&answer["id"], &answer["ok"]), (&json!("hello"), &json!(true)), "{answer}");
+        let result = answer["result"].clone();
+        self.welcomed(&result);
+        result
+    }
+
+    /// Takes in the result of a hello that was sent some other way.
+    pub fn welcomed(&mut self, result: &Value) {
+        self.next_seq = Some(result["events"]["nextSeq"].as_u64().expect("nextSeq"));
+        self.mirror.attached(result);
+    }
+
+    /// Joins as `who`; the hello's result.
+    pub async fn join(&mut self, who: &Who) -> Value {
+        let params = self.hello_of(who);
+        self.hello(params).await
+    }
+
+    /// Joins as `who` with the token and position of an earlier result.
+    pub async fn resume(&mut self, who: &Who, token: &Value, epoch: &Value, last_seq: u64) -> Value {
+        let mut params = self.hello_of(who);
+        params["resume"] = json!({"token": token, "epoch": epoch, "lastSeq": last_seq});
+        self.hello(params).await
+    }
+
+    /// The last event number seen on this socket, as a resume names it.
+    pub fn last_seq(&self) -> u64 {
+        self.next_seq.expect("after hello") - 1
+    }
+
+    /// Says hello with these params, is refused, and sees the socket end; the error and the data of `closing`.
+    pub async fn refused(&mut self, params: Value) -> (Value, Value) {
+        self.send(&json!({"type": "req", "id": "no", "method": "hello", "params": params})).await;
+        let ended = self.ended().await;
+        assert_eq!(ended.frames.len(), 1, "one answer: {:?}", ended.frames);
+        assert_eq!((&ended.frames[0]["id"], &ended.frames[0]["ok"]), (&json!("no"), &json!(false)));
+        (ended.frames[0]["error"].clone(), ended.closing)
+    }
+
+    /// Sends a request; its id.
+    pub async fn request(&mut self, method: &str, params: Value) -> String {
+        self.requests += 1;
+        let id = format!("r{}", self.requests);
+        self.send(&json!({"type": "req", "id": id, "method": method, "params": params})).await;
+        id
+    }
+
+    /// The response to `id`; events that come before it are kept.
+    pub async fn response(&mut self, id: &str) -> Value {
+        loop {
+            let frame = self.frame().await;
+            if frame["type"] == "event" {
+                self.inbox.push_back(frame);
+            } else {
+                assert_eq!(frame["id"], id, "{frame}");
+                return frame;
+            }
+        }
+    }
+
+    /// The result of a request that must succeed.
+    pub async fn call(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params).await;
+        let answer = self.response(&id).await;
+        assert_eq!(answer["ok"], true, "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// The error code of a request that must fail.
+    pub async fn fails(&mut self, method: &str, params: Value) -> String {
+        let id = self.request(method, params).await;
+        let answer = self.response(&id).await;
+        assert_eq!(answer["ok"], false, "{method}: {answer}");
+        answer["error"]["code"].as_str().expect("a code").to_owned()
+    }
+
+    /// The next event that is not a tick.
+    pub async fn event(&mut self) -> Value {
+        loop {
+            let frame = match self.inbox.pop_front() {
+                Some(frame) => frame,
+                None => self.frame().await,
+            };
+            assert_eq!(frame["type"], "event", "{frame}");
+            if frame["event"] != "tick" {
+                return frame;
+            }
+        }
+    }
+
+    /// The data of the next event that is not a tick, which must be `name`.
+    pub async fn expect(&mut self, name: &str) -> Value {
+        let event = self.event().await;
+        assert_eq!(event["event"], name, "{event}");
+        event["data"].clone()
+    }
+
+    /// The data of the next event, which must be this step of presence.
+    pub async fn sees(&mut self, kind: &str, who: &Who) -> Value {
+        let data = self.expect("presence").await;
+        assert_eq!((&data["kind"], &data["peer"]["session"]), (&json!(kind), &json!(who.id())), "{data}");
+        data
+    }
+
+    /// Presence as it is now, all pages, which must be what the events had told.
+    pub async fn sees_all_of_it(&mut self) {
+        let list = self.call("presence.list", json!({})).await;
+        assert!(list.get("next").is_none(), "{list}");
+        let peers: Vec<&Value> = self.mirror.peers.values().collect();
+        let listed: Vec<&Value> = list["peers"].as_array().expect("peers").iter().collect();
+        assert_eq!(peers, listed);
+    }
+
+    /// Reads until the socket ends, which `closing` must announce truthfully.
+    pub async fn ended(&mut self) -> Ended {
+        let mut frames: Vec<Value> = self.inbox.drain(..).collect();
+        let (code, reason) = loop {
+            match self.recv().await {
+                Got::Frame(frame) => frames.push(frame),
+                Got::Ping | Got::Pong => {}
+                Got::Closed(code, reason) => break (code, reason),
+                Got::Cut => panic!("the socket ended without a close frame, after {frames:?}"),
+            }
+        };
+        let last = frames.pop().expect("closing precedes every close");
+        assert_eq!(last["event"], "closing", "{last}");
+        let closing = last["data"].clone();
+        assert_eq!((&closing["code"], &closing["reason"]), (&json!(code), &json!(reason)), "{closing}");
+        assert!(closing["retryable"].is_boolean(), "{closing}");
+        Ended { frames, closing }
+    }
+
+    /// Says goodbye and sees it through.
+    pub async fn bye(&mut self) {
+        let id = self.request("bye", json!({})).await;
+        let answer = self.response(&id).await;
+        assert_eq!((&answer["ok"], &answer["result"]), (&json!(true), &json!({})), "{answer}");
+        let ended = self.ended().await;
+        assert_eq!((&ended.closing["code"], &ended.closing["reason"]), (&json!(1000), &json!("bye")));
+    }
+
+    /// Drops the connection as a crash would: no close frame, no goodbye.
+    pub fn cut(self) {
+        drop(self);
+    }
+}
+
+/// Whether `closing` says this.
+#[track_caller]
+pub fn assert_closing(closing: &Value, code: u16, reason: &str, retryable: bool) {
+    let said = (&closing["code"], &closing["reason"], &closing["retryable"]);
+    assert_eq!(said, (&json!(code), &json!(reason), &json!(retryable)), "{closing}");
+}
