@@ -348,6 +348,16 @@ fn behind_a_proxy_that_rewrites_the_host_a_public_one_may_be_signed() {
 }
 
 #[test]
+fn a_host_is_the_same_in_any_case() {
+    let doors = Doors::loopback(7400, &[], &[]);
+    for host in ["localhost:7400", "LocalHost:7400"] {
+        let mut hello = hello();
+        prove(&mut hello, &Signed { host, ..truth() });
+        assert!(try_at(hello, "LocalHost:7400", &doors).is_ok(), "{host}");
+    }
+}
+
+#[test]
 fn who_is_calling_is_clipped_for_the_log() {
     let client = ClientInfo { name: "a\nb".repeat(60), version: "1".into(), ..hello().client };
     let admission = try_admit(HelloParams { client, ..hello() }).unwrap();

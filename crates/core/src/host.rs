@@ -52,12 +52,17 @@ impl Doors {
         if same || self.origins.contains(&origin) { Ok(()) } else { Err(Turned::Origin) }
     }
 
-    /// The Host headers that a client's proof may name, given the one that was received: that one, or one of
-    /// the public hosts when a proxy in between has rewritten it.
-    pub fn signed_hosts<'a>(&'a self, received: &'a str) -> impl Iterator<Item = &'a str> {
-        let exact =
-            self.public.iter().map(String::as_str).filter(move |h| !h.ends_with(":*") && *h != received);
-        std::iter::once(received).chain(exact)
+    /// The Host headers that a client's proof may name, given the one that was received: that one as it stands
+    /// or in lower case, or one of the public hosts when a proxy in between has rewritten it.
+    pub fn signed_hosts(&self, received: &str) -> Vec<String> {
+        let mut hosts = vec![received.to_owned()];
+        let exact = self.public.iter().filter(|host| !host.ends_with(":*")).cloned();
+        for host in std::iter::once(received.to_ascii_lowercase()).chain(exact) {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts
     }
 
     fn is_ours(&self, host: &str) -> bool {

@@ -20,10 +20,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whether the whole file is test code: in a `tests` directory, or named `tests.rs` or `*_tests.rs`.
+    /// Whether the whole file is test code: in a `tests` or `props` directory, or named `tests.rs`, `*_tests.rs` or
+    /// `props.rs` (property tests).
     pub(crate) fn is_test(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
-        self.path.contains("/tests/") || name == "tests.rs" || name.ends_with("_tests.rs")
+        let in_tests = self.path.contains("/tests/") || self.path.contains("/props/");
+        in_tests || matches!(name, "tests.rs" | "props.rs") || name.ends_with("_tests.rs")
     }
 
     /// Whether the file is part of what is built: under `src`, and not test code.
@@ -165,7 +167,12 @@ mod tests {
     #[test]
     fn test_files_are_told_by_their_names() {
         let source = |path: &str| Source { path: path.to_owned(), text: String::new() };
-        for path in ["crates/a/tests/b.rs", "crates/a/src/tests.rs", "crates/a/src/lease/tests/b.rs"] {
+        for path in [
+            "crates/a/tests/b.rs",
+            "crates/a/src/tests.rs",
+            "crates/a/src/lease/tests/b.rs",
+            "crates/a/src/props.rs",
+        ] {
             assert!(source(path).is_test(), "{path}");
         }
         assert!(source("crates/a/src/attests.rs").is_shipped());

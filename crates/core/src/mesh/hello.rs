@@ -174,6 +174,7 @@ impl Mesh {
         let Knock { conn, request, admission } = knock;
         self.knocking.remove(&conn);
         let session = admission.session;
+        self.refresh_peer(&admission);
         let epoch = self.next_number();
         let version = self.presence.version();
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());
@@ -201,7 +202,6 @@ impl Mesh {
         self.caught_up.remove(&session);
         self.ready.insert(session);
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
-        self.refresh_peer(&admission);
         self.touch(session, effects);
         self.settle_startup(&session, true, effects);
         let answer = self.hello_answer(&admission, fate, outcome, reason, complete, lease_id);

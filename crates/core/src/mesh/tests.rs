@@ -1,12 +1,15 @@
 //! A mesh through its front door: inputs in, and what clients, store and log saw of it out. One file a topic;
-//! `world` is the shell around it, `check` what must hold inside it after every step of every test.
+//! `world` is the shell around it (with `socket` and `disk`),
+//! `check` what must hold inside it after every step of every test.
 
 mod calls;
 mod check;
+mod disk;
 mod drain;
 mod enter;
 mod replay;
 mod restart;
+mod socket;
 mod store;
 mod table;
 mod watch;

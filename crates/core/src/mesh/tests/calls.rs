@@ -166,6 +166,20 @@ fn a_hello_with_another_profile_is_one_updated_and_with_another_idle_time_none()
 }
 
 #[test]
+fn who_comes_back_changed_without_a_token_is_in_its_own_snapshot_and_not_an_event() {
+    let mut world = World::new();
+    let (watcher, conn) = (world.join(1), world.join(2));
+    world.close(conn, false);
+    world.seen(watcher);
+    let again = world.enter(Admission { profile: Profile::named("renamed"), ..knock(2) });
+    let answer = world.answer(again);
+    assert_eq!(answer.snapshot.as_ref().unwrap().presence[1].get().name, "renamed");
+    assert_eq!(answer.state_version.presence.get(), world.mesh.presence_version());
+    assert!(world.seen(again).is_empty());
+    assert_eq!(world.seen(watcher), ["2 updated s2"]);
+}
+
+#[test]
 fn health_tells_the_truth() {
     let mut world = World::new();
     let (conn, gone) = (world.join(1), world.join(2));

@@ -8,7 +8,7 @@ use super::super::*;
 
 impl Mesh {
     /// Looks at everything. `flushed` when nothing may be left to hand out.
-    pub(in crate::mesh) fn check(&self, flushed: bool) {
+    pub(crate) fn check(&self, flushed: bool) {
         self.check_sockets();
         self.check_waiting();
         self.check_handing_out(flushed);

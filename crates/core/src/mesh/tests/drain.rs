@@ -2,9 +2,11 @@
 
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{HealthStatus, LeaseFate};
+use tenure_proto::peer::ProfilePatch;
 use tenure_proto::{ConnId, ErrorCode};
 
-use super::world::{Disk, Frame, World, knock};
+use super::world::{Disk, Frame, World, knock, session};
+use crate::input::Call;
 
 fn events(world: &mut World, conn: ConnId) -> Vec<EventBody> {
     let frames = std::mem::take(&mut world.socket_mut(conn).frames);
@@ -91,8 +93,8 @@ fn a_session_that_hears_of_others_last_moves_is_closed_all_the_same() {
     world.socket_mut(watcher).flushes = false;
     world.socket_mut(conn).flushes = false;
     world.drain(None, 8_000);
-    let patch = tenure_proto::peer::ProfilePatch { summary: Some("stopping".into()), ..Default::default() };
-    world.ask(conn, crate::input::Call::ProfileSet(Box::new(patch)));
+    let patch = ProfilePatch { summary: Some("stopping".into()), ..Default::default() };
+    world.ask(conn, Call::ProfileSet(Box::new(patch)));
     world.unblock(watcher);
     assert_eq!(world.seen(watcher), ["1 joined s2", "2 health", "3 shutdown", "4 updated s2"]);
     assert_eq!(world.closed(watcher).map(|c| c.0), Some("going_away"));
@@ -138,10 +140,10 @@ fn a_bye_that_waits_for_the_store_is_waited_for() {
 fn what_changed_is_stored_before_the_end() {
     let mut world = World::new();
     let conn = world.join(1);
-    let patch = tenure_proto::peer::ProfilePatch { summary: Some("last words".into()), ..Default::default() };
-    world.ask(conn, crate::input::Call::ProfileSet(Box::new(patch)));
+    let patch = ProfilePatch { summary: Some("last words".into()), ..Default::default() };
+    world.ask(conn, Call::ProfileSet(Box::new(patch)));
     world.drain(None, 8_000);
-    let (record, _) = &world.store.leases[&super::world::session(1)];
+    let (record, _) = &world.store.leases[&session(1)];
     assert_eq!(record.profile.summary.as_deref(), Some("last words"));
 }
 

@@ -1,11 +1,13 @@
 //! A broker that starts again: nobody's lease is lost, nobody blinks, and those who stay away end in their time.
 
+use tenure_proto::SessionKey;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
 use tenure_proto::peer::{ProfilePatch, Status};
 
+use super::super::LEASES_PER_TICK;
 use super::world::{Disk, World, knock, session};
 use crate::effect::Note;
-use crate::input::Call;
+use crate::input::{Call, LeaseRecord};
 
 #[test]
 fn a_restored_lease_is_in_grace_and_its_token_still_good() {
@@ -116,6 +118,19 @@ fn an_attach_that_the_store_could_not_note_is_noted_later() {
 }
 
 #[test]
+fn so_is_one_that_was_over_again_before_the_store_could_write() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    world.restart(0);
+    world.disk(Disk::Fails);
+    let again = world.enter(world.resume_all(conn));
+    world.close(again, true);
+    world.disk(Disk::Commits);
+    world.advance(30_000);
+    assert_eq!(world.store.leases[&session(2)].1, world.run());
+}
+
+#[test]
 fn the_ends_of_those_who_stay_away_are_spread() {
     let mut world = World::new();
     for n in 1..=100 {
@@ -132,6 +147,27 @@ fn the_ends_of_those_who_stay_away_are_spread() {
         left = now;
     }
     assert_eq!(left, 0);
+}
+
+#[test]
+fn thousands_of_ends_at_once_do_not_stall_the_broker() {
+    let mut world = World::new();
+    world.join(0);
+    let (record, run) = world.store.leases[&session(0)].clone();
+    for n in 0..2_000u16 {
+        let mut key = [0xff; 32];
+        key[..2].copy_from_slice(&n.to_be_bytes());
+        let (session, lease) = (SessionKey(key), format!("l0-{n}").parse().unwrap());
+        world.store.leases.insert(session, (LeaseRecord { session, lease, ..record.clone() }, run));
+    }
+    world.restart(0);
+    world.advance(89_000);
+    // Late, but not so late that it was frozen: the spread of the ends is lost.
+    world.freeze(4_000);
+    assert_eq!(world.mesh.sessions(), 2_001 - LEASES_PER_TICK, "one look, so many leases");
+    assert!(world.mesh.next_deadline() <= world.now().at, "the rest are due at once");
+    world.advance(0);
+    assert_eq!(world.mesh.sessions(), 0);
 }
 
 #[test]

@@ -68,9 +68,9 @@ fn the_newest_of_several_waiting_hellos_is_let_in() {
     world.disk(Disk::Commits);
     assert_eq!(world.answer(second).lease, LeaseFate::New);
     assert!(world.seen(watcher)[0].ends_with("joined s2"));
-    let (instance, _) =
-        (world.answer(second).snapshot.as_ref().unwrap().presence[1].get().instance_id.clone(), ());
-    assert_eq!(instance.as_str(), "second", "peers see the process that is here");
+    let snapshot = world.answer(second).snapshot.as_ref().unwrap();
+    let instance = snapshot.presence[1].get().instance_id.as_str();
+    assert_eq!(instance, "second", "peers see the process that is here");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
 
 use super::world::{World, knock, process, session};
-use crate::effect::Note;
+use crate::effect::{Effect, Note};
+use crate::input::{Call, Input};
 
 #[test]
 fn the_first_hello_begins_a_lease_and_peers_see_joined() {
@@ -215,7 +216,6 @@ fn what_comes_from_a_socket_that_is_not_current_has_no_effect() {
     world.advance(50_000);
     let (now, at) = (world.now(), world.now().at);
     let mut effects = Vec::new();
-    use crate::input::Input;
     world.mesh.handle(now, Input::Alive { conn: old, at }, &mut effects);
     world.mesh.handle(now, Input::Flushed { conn: old }, &mut effects);
     world.mesh.handle(now, Input::Closed { conn: old, at, by_client: true }, &mut effects);
@@ -228,8 +228,6 @@ fn what_comes_from_a_socket_that_is_not_current_has_no_effect() {
 
 #[test]
 fn a_request_on_a_socket_that_lost_its_session_is_told_so() {
-    use crate::effect::Effect;
-    use crate::input::{Call, Input};
     let mut world = World::new();
     let old = world.join(2);
     let new = world.enter(world.resume(old, 0));

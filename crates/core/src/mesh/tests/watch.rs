@@ -2,11 +2,12 @@
 
 use tenure_proto::hello::LeaseFate;
 use tenure_proto::limits::SLOW_CONSUMER_MS;
+use tenure_proto::peer::ProfilePatch;
 
 use super::world::{World, knock};
 use crate::config::MeshConfig;
 use crate::effect::Note;
-use crate::input::Input;
+use crate::input::{Call, Input};
 
 #[test]
 fn a_socket_is_stale_at_exactly_stale_after() {
@@ -101,9 +102,8 @@ fn a_slow_reader_costs_only_itself_and_finds_changes_coalesced() {
     world.socket_mut(slow).flushes = false;
     let conn = world.join(2);
     for n in 0..5 {
-        use tenure_proto::peer::ProfilePatch;
         let patch = ProfilePatch { summary: Some(n.to_string()), ..ProfilePatch::default() };
-        world.ask(conn, crate::input::Call::ProfileSet(Box::new(patch)));
+        world.ask(conn, Call::ProfileSet(Box::new(patch)));
     }
     assert_eq!(world.seen(quick).len(), 6);
     assert_eq!(world.seen(slow), ["2 joined s2"], "one batch is on its way, the rest waits");

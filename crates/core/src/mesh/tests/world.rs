@@ -5,146 +5,54 @@
 //! its close, events go only to a session whose lease the store has, one batch at a time, every hello is answered
 //! at most once, writes are numbered by ones. A mesh that breaks one of these fails the test it is in.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::event::{EventBody, PresenceEvent};
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Profile;
 
 use crate::admit::{Admission, TokenVerdict, Voucher};
-use crate::effect::{Batch, HelloAnswer, LeaseWrite};
+use crate::effect::HelloAnswer;
 use crate::input::Call;
 
 use super::super::*;
+pub(crate) use super::disk::{Disk, Store};
+use super::socket;
+pub(crate) use super::socket::{Frame, Socket};
 
 /// The wall clock when the world begins.
-pub(in crate::mesh) const WALL: u64 = 1_800_000_000_000;
-
-/// What a socket was sent.
-#[derive(Clone, Debug)]
-pub(in crate::mesh) enum Frame {
-    Answer(RequestId, Result<Answer, WireError>),
-    Event(u64, EventBody),
-    Ping,
-}
-
-/// One socket, as both ends see it.
-#[derive(Debug)]
-pub(in crate::mesh) struct Socket {
-    /// What its client has not looked at yet.
-    pub(in crate::mesh) frames: VecDeque<Frame>,
-    /// How the hello on it was answered.
-    pub(in crate::mesh) answer: Option<Result<HelloAnswer, WireError>>,
-    pub(in crate::mesh) closing: Option<Closing>,
-    /// The number of the last event it was sent.
-    pub(in crate::mesh) last_seq: u64,
-    /// Whether the client answers pings.
-    pub(in crate::mesh) lively: bool,
-    /// Whether the socket takes what it is given.
-    pub(in crate::mesh) flushes: bool,
-    /// Either end has gone without a word.
-    gone: bool,
-    hello: RequestId,
-    carries: Option<SessionKey>,
-    unflushed: bool,
-}
-
-/// What happens to writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::mesh) enum Disk {
-    Commits,
-    Holds,
-    Fails,
-}
-
-/// The store, as the broker's own keeps leases: see its `touched_run` and `spent_ms`.
-#[derive(Debug)]
-pub(in crate::mesh) struct Store {
-    pub(in crate::mesh) disk: Disk,
-    /// By session: the lease, and the last run in which it was attached.
-    pub(in crate::mesh) leases: BTreeMap<SessionKey, (LeaseRecord, u64)>,
-    /// Beginnings (`true`) and ends of leases, in the order of their commits.
-    pub(in crate::mesh) log: Vec<(SessionKey, bool)>,
-    open: VecDeque<(WriteId, LeaseWrite)>,
-    last: u64,
-    /// The uptime of each run that has ended.
-    uptimes: Vec<u64>,
-}
-
-impl Store {
-    fn run(&self) -> u64 {
-        self.uptimes.len() as u64 + 1
-    }
-
-    fn apply(&mut self, write: LeaseWrite) {
-        let run = self.run();
-        match write {
-            LeaseWrite::Put(record) => {
-                let (session, lease) = (record.session, record.lease.clone());
-                let old = self.leases.insert(session, (*record, run));
-                if old.is_none_or(|(old, _)| old.lease != lease) {
-                    self.log.push((session, true));
-                }
-            }
-            LeaseWrite::Touch(session, lease) => {
-                if let Some((_, touched)) = self.leases.get_mut(&session).filter(|(r, _)| r.lease == lease) {
-                    *touched = run;
-                }
-            }
-            LeaseWrite::End(session, lease) => {
-                if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) {
-                    self.leases.remove(&session);
-                    self.log.push((session, false));
-                }
-            }
-        }
-    }
-
-    /// What the next start finds: the uptimes of the runs since a lease was attached, that one left out.
-    fn restored(&self) -> Vec<Restored> {
-        let spent = |touched: u64| self.uptimes.iter().skip(touched as usize).sum();
-        let found = self.leases.values();
-        found.map(|(record, run)| Restored { record: record.clone(), spent_ms: spent(*run) }).collect()
-    }
-}
+pub(crate) const WALL: u64 = 1_800_000_000_000;
 
 /// A mesh with everything around it.
 #[derive(Debug)]
-pub(in crate::mesh) struct World {
-    pub(in crate::mesh) mesh: Mesh,
-    pub(in crate::mesh) store: Store,
-    pub(in crate::mesh) sockets: BTreeMap<ConnId, Socket>,
-    pub(in crate::mesh) notes: Vec<Note>,
-    pub(in crate::mesh) drained: usize,
+pub(crate) struct World {
+    pub(crate) mesh: Mesh,
+    pub(crate) store: Store,
+    pub(crate) sockets: BTreeMap<ConnId, Socket>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) drained: usize,
     /// While set, inputs pile up before anything is handed out.
-    pub(in crate::mesh) batching: bool,
+    pub(crate) batching: bool,
     config: MeshConfig,
     /// Milliseconds since the world began; the broker's own clock starts over with each run.
     clock: u64,
     started: u64,
+    /// How long the broker was frozen in this run.
+    frozen: u64,
     last_conn: u64,
     last_request: u64,
 }
 
 impl World {
-    pub(in crate::mesh) fn new() -> World {
+    pub(crate) fn new() -> World {
         World::with(MeshConfig::default())
     }
 
-    pub(in crate::mesh) fn with(config: MeshConfig) -> World {
-        let store = Store {
-            disk: Disk::Commits,
-            leases: BTreeMap::new(),
-            log: Vec::new(),
-            open: VecDeque::new(),
-            last: 0,
-            uptimes: Vec::new(),
-        };
+    pub(crate) fn with(config: MeshConfig) -> World {
         World {
             mesh: Mesh::new(config.clone(), 1, "b".into(), Now { at: Millis(0), wall: WALL }, Vec::new()),
-            store,
+            store: Store::default(),
             sockets: BTreeMap::new(),
             notes: Vec::new(),
             drained: 0,
@@ -152,30 +60,34 @@ impl World {
             config,
             clock: 0,
             started: 0,
+            frozen: 0,
             last_conn: 0,
             last_request: 0,
         }
     }
 
     /// Both clocks as this run's broker reads them.
-    pub(in crate::mesh) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now { at: Millis(self.clock - self.started), wall: WALL + self.clock }
     }
 
-    pub(in crate::mesh) fn run(&self) -> u64 {
+    pub(crate) fn run(&self) -> u64 {
         self.store.run()
     }
 
     // Time.
 
     /// Lets time pass, with a broker that is awake.
-    pub(in crate::mesh) fn advance(&mut self, ms: u64) {
+    pub(crate) fn advance(&mut self, ms: u64) {
         let target = self.clock + ms;
+        let mut at_once = 0;
         loop {
             let due = self.started + self.mesh.next_deadline().0;
             if due > target {
                 break;
             }
+            at_once = if due > self.clock { 0 } else { at_once + 1 };
+            assert!(at_once < 100, "a deadline that has come comes again and again");
             self.clock = self.clock.max(due);
             self.tick();
         }
@@ -183,9 +95,14 @@ impl World {
     }
 
     /// Lets time pass while the broker does not run at all.
-    pub(in crate::mesh) fn freeze(&mut self, ms: u64) {
+    pub(crate) fn freeze(&mut self, ms: u64) {
         self.clock += ms;
         self.tick();
+    }
+
+    /// Hands out what is due.
+    pub(crate) fn flush(&mut self) {
+        self.carry_out(Vec::new());
     }
 
     fn tick(&mut self) {
@@ -196,55 +113,43 @@ impl World {
 
     // Inputs.
 
-    pub(in crate::mesh) fn input(&mut self, input: Input) {
+    pub(crate) fn input(&mut self, input: Input) {
         let mut effects = Vec::new();
         self.mesh.handle(self.now(), input, &mut effects);
         self.carry_out(effects);
     }
 
     /// A new socket whose client says hello.
-    pub(in crate::mesh) fn hello(&mut self, admission: Admission) -> ConnId {
+    pub(crate) fn hello(&mut self, admission: Admission) -> ConnId {
         self.last_conn += 1;
         let (conn, hello) = (ConnId(self.last_conn), self.next_request());
-        let socket = Socket {
-            frames: VecDeque::new(),
-            answer: None,
-            closing: None,
-            last_seq: 0,
-            lively: true,
-            flushes: true,
-            gone: false,
-            hello: hello.clone(),
-            carries: None,
-            unflushed: false,
-        };
-        self.sockets.insert(conn, socket);
+        self.sockets.insert(conn, Socket::new(hello.clone()));
         self.input(Input::Hello { conn, request: hello, admission: Box::new(admission) });
         conn
     }
 
     /// Session `n` says hello and is let in.
     #[track_caller]
-    pub(in crate::mesh) fn join(&mut self, n: u8) -> ConnId {
+    pub(crate) fn join(&mut self, n: u8) -> ConnId {
         self.enter(knock(n))
     }
 
     /// A hello that must be let in.
     #[track_caller]
-    pub(in crate::mesh) fn enter(&mut self, admission: Admission) -> ConnId {
+    pub(crate) fn enter(&mut self, admission: Admission) -> ConnId {
         let conn = self.hello(admission);
         self.answer(conn);
         conn
     }
 
     /// Asks, and takes the answer out if it is there already.
-    pub(in crate::mesh) fn ask(&mut self, conn: ConnId, call: Call) -> Option<Result<Answer, WireError>> {
+    pub(crate) fn ask(&mut self, conn: ConnId, call: Call) -> Option<Result<Answer, WireError>> {
         let request = self.next_request();
         self.input(Input::Request { conn, at: self.now().at, request: request.clone(), call });
-        self.answer_to(conn, &request)
+        self.socket_mut(conn).answer_to(&request)
     }
 
-    pub(in crate::mesh) fn bye(&mut self, conn: ConnId) -> Option<Result<Answer, WireError>> {
+    pub(crate) fn bye(&mut self, conn: ConnId) -> Option<Result<Answer, WireError>> {
         if let Some(socket) = self.sockets.get_mut(&conn) {
             socket.carries = None;
         }
@@ -252,19 +157,19 @@ impl World {
     }
 
     /// The socket ends: by the client's hand, or it just breaks and the broker notices.
-    pub(in crate::mesh) fn close(&mut self, conn: ConnId, by_client: bool) {
+    pub(crate) fn close(&mut self, conn: ConnId, by_client: bool) {
         let socket = self.socket_mut(conn);
         (socket.gone, socket.carries) = (true, None);
         self.input(Input::Closed { conn, at: self.now().at, by_client });
     }
 
     /// Something was heard from the client.
-    pub(in crate::mesh) fn alive(&mut self, conn: ConnId) {
+    pub(crate) fn alive(&mut self, conn: ConnId) {
         self.input(Input::Alive { conn, at: self.now().at });
     }
 
     /// The socket takes what it was given, now and from now on.
-    pub(in crate::mesh) fn unblock(&mut self, conn: ConnId) {
+    pub(crate) fn unblock(&mut self, conn: ConnId) {
         let socket = self.socket_mut(conn);
         socket.flushes = true;
         if std::mem::take(&mut socket.unflushed) {
@@ -272,65 +177,54 @@ impl World {
         }
     }
 
-    pub(in crate::mesh) fn drain(&mut self, restart_in_ms: Option<u64>, deadline_ms: u64) {
+    pub(crate) fn drain(&mut self, restart_in_ms: Option<u64>, deadline_ms: u64) {
         self.input(Input::Drain { reason: "upgrade".into(), restart_in_ms, deadline_ms });
     }
 
     // The store.
 
     /// The disk does this from now on; if it commits or fails, so does what waits.
-    pub(in crate::mesh) fn disk(&mut self, disk: Disk) {
+    pub(crate) fn disk(&mut self, disk: Disk) {
         self.store.disk = disk;
-        self.carry_out(Vec::new());
+        self.flush();
     }
 
     /// Commits the first `count` writes that wait.
-    pub(in crate::mesh) fn commit(&mut self, count: usize) {
-        let mut through = None;
-        for (id, write) in self.store.open.drain(..count.min(self.store.open.len())).collect::<Vec<_>>() {
-            self.store.apply(write);
-            through = Some(id);
-        }
-        if let Some(through) = through {
+    pub(crate) fn commit(&mut self, count: usize) {
+        if let Some(through) = self.store.land(count) {
             self.input(Input::Committed { through });
         }
     }
 
     /// The broker dies and starts again. Of what waits for the disk, the first `landed` writes got there.
-    pub(in crate::mesh) fn restart(&mut self, landed: usize) {
-        let landed = landed.min(self.store.open.len());
-        for (_, write) in self.store.open.drain(..landed).collect::<Vec<_>>() {
-            self.store.apply(write);
-        }
-        self.store.open.clear();
-        self.store.last = 0;
-        self.store.uptimes.push(self.clock - self.started);
+    pub(crate) fn restart(&mut self, landed: usize) {
+        self.store.land(landed);
+        let restored = self.store.next_run(self.clock - self.started - std::mem::take(&mut self.frozen));
         self.started = self.clock;
         for socket in self.sockets.values_mut() {
             (socket.gone, socket.carries) = (true, None);
         }
-        let restored = self.store.restored();
         self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored);
     }
 
     // What came of it.
 
-    pub(in crate::mesh) fn socket(&self, conn: ConnId) -> &Socket {
+    pub(crate) fn socket(&self, conn: ConnId) -> &Socket {
         &self.sockets[&conn]
     }
 
-    pub(in crate::mesh) fn socket_mut(&mut self, conn: ConnId) -> &mut Socket {
+    pub(crate) fn socket_mut(&mut self, conn: ConnId) -> &mut Socket {
         self.sockets.get_mut(&conn).unwrap()
     }
 
-    pub(in crate::mesh) fn is_open(&self, conn: ConnId) -> bool {
+    pub(crate) fn is_open(&self, conn: ConnId) -> bool {
         let socket = self.socket(conn);
         socket.closing.is_none() && !socket.gone
     }
 
     /// How the hello was answered, which must be well.
     #[track_caller]
-    pub(in crate::mesh) fn answer(&self, conn: ConnId) -> &HelloAnswer {
+    pub(crate) fn answer(&self, conn: ConnId) -> &HelloAnswer {
         match &self.socket(conn).answer {
             Some(Ok(answer)) => answer,
             other => panic!("{conn} was not let in: {other:?}, {:?}", self.socket(conn).closing),
@@ -339,7 +233,7 @@ impl World {
 
     /// With which code the hello was refused, and how the socket closed.
     #[track_caller]
-    pub(in crate::mesh) fn refusal(&self, conn: ConnId) -> (ErrorCode, &'static str, Option<u64>) {
+    pub(crate) fn refusal(&self, conn: ConnId) -> (ErrorCode, &'static str, Option<u64>) {
         let Some(Err(error)) = &self.socket(conn).answer else { panic!("{conn} was not refused") };
         let (reason, retry_after_ms) = self.closed(conn).expect("refused and left open");
         assert_eq!(error.retry_after_ms.map(U53::get), retry_after_ms);
@@ -348,42 +242,32 @@ impl World {
     }
 
     /// How the socket closed: the reason, and what its client is asked to wait.
-    pub(in crate::mesh) fn closed(&self, conn: ConnId) -> Option<(&'static str, Option<u64>)> {
+    pub(crate) fn closed(&self, conn: ConnId) -> Option<(&'static str, Option<u64>)> {
         let closing = self.socket(conn).closing.as_ref()?;
         let reason = Reason::from_wire(&closing.reason).expect("one of ours");
         assert_eq!((closing.code, closing.retryable), (reason.code(), reason.retryable()));
         Some((reason.as_str(), closing.retry_after_ms.map(U53::get)))
     }
 
-    fn answer_to(&mut self, conn: ConnId, request: &RequestId) -> Option<Result<Answer, WireError>> {
-        let frames = &mut self.socket_mut(conn).frames;
-        let is_it = |frame: &Frame| matches!(frame, Frame::Answer(id, _) if id == request);
-        let at = frames.iter().position(is_it)?;
-        match frames.remove(at) {
-            Some(Frame::Answer(_, outcome)) => Some(outcome),
-            _ => None,
-        }
-    }
-
     /// The events since the last look, as `3 joined s2` or `4 tick`.
-    pub(in crate::mesh) fn seen(&mut self, conn: ConnId) -> Vec<String> {
+    pub(crate) fn seen(&mut self, conn: ConnId) -> Vec<String> {
         let frames = std::mem::take(&mut self.socket_mut(conn).frames);
         let text = |frame| match frame {
-            Frame::Event(seq, body) => Some(format!("{seq} {}", told(&body))),
+            Frame::Event(seq, body) => Some(format!("{seq} {}", socket::told(&body))),
             _ => None,
         };
         frames.into_iter().filter_map(text).collect()
     }
 
     /// The pings since the last look.
-    pub(in crate::mesh) fn pings(&mut self, conn: ConnId) -> usize {
+    pub(crate) fn pings(&mut self, conn: ConnId) -> usize {
         let frames = std::mem::take(&mut self.socket_mut(conn).frames);
         frames.iter().filter(|frame| matches!(frame, Frame::Ping)).count()
     }
 
     /// A hello of the same process that was on `conn`, with its token, having `last_seq`.
     #[track_caller]
-    pub(in crate::mesh) fn resume(&self, conn: ConnId, last_seq: u64) -> Admission {
+    pub(crate) fn resume(&self, conn: ConnId, last_seq: u64) -> Admission {
         let HelloAnswer { session, lease_id, epoch, .. } = self.answer(conn);
         Admission {
             token: TokenVerdict::Selects(lease_id.clone()),
@@ -394,11 +278,11 @@ impl World {
 
     /// The same, having all that it was sent.
     #[track_caller]
-    pub(in crate::mesh) fn resume_all(&self, conn: ConnId) -> Admission {
+    pub(crate) fn resume_all(&self, conn: ConnId) -> Admission {
         self.resume(conn, self.socket(conn).last_seq)
     }
 
-    pub(in crate::mesh) fn has_note(&self, wanted: impl Fn(&Note) -> bool) -> bool {
+    pub(crate) fn has_note(&self, wanted: impl Fn(&Note) -> bool) -> bool {
         self.notes.iter().any(wanted)
     }
 
@@ -419,9 +303,10 @@ impl World {
             for effect in effects.drain(..) {
                 self.carry_out_one(effect, &mut inputs);
             }
-            inputs.extend(self.disk_answers());
+            inputs.extend(self.store.answer());
             if !self.batching {
                 self.mesh.check(inputs.is_empty());
+                self.check_carried();
             }
             if inputs.is_empty() {
                 return;
@@ -465,31 +350,21 @@ impl World {
                 let socket = self.spoken_to(conn);
                 (socket.closing, socket.carries) = (Some(closing), None);
             }
-            Effect::Write { id, write } => {
-                self.store.last += 1;
-                assert_eq!(id, WriteId(self.store.last), "writes are numbered by ones");
-                self.store.open.push_back((id, write));
+            Effect::Write { id, write } => self.store.push(id, write),
+            Effect::Note(note) => {
+                if let Note::Frozen { ms } = note {
+                    self.frozen += ms;
+                }
+                self.notes.push(note);
             }
-            Effect::Note(note) => self.notes.push(note),
             Effect::Drained => self.drained += 1,
         }
     }
 
-    fn disk_answers(&mut self) -> Option<Input> {
-        let through = self.store.open.back()?.0;
-        match self.store.disk {
-            Disk::Holds => None,
-            Disk::Fails => {
-                self.store.open.clear();
-                Some(Input::Failed { through })
-            }
-            Disk::Commits => {
-                for (_, write) in std::mem::take(&mut self.store.open) {
-                    self.store.apply(write);
-                }
-                Some(Input::Committed { through })
-            }
-        }
+    /// A socket that was let in is carried by the mesh until it ends or is told why not.
+    fn check_carried(&self) {
+        let carrying = self.sockets.iter().filter(|(_, socket)| socket.carries.is_some());
+        assert!(carrying.map(|(conn, _)| conn).eq(self.mesh.conns.keys()), "a socket was left open, or lost");
     }
 
     fn spoken_to(&mut self, conn: ConnId) -> &mut Socket {
@@ -499,47 +374,12 @@ impl World {
     }
 }
 
-impl Socket {
-    fn answered(&mut self, outcome: &Result<Answer, WireError>) {
-        assert!(self.answer.is_none(), "a hello was answered twice");
-        self.answer = Some(match outcome {
-            Ok(Answer::Hello(answer)) => {
-                self.carries = Some(answer.session);
-                Ok(HelloAnswer::clone(answer))
-            }
-            Ok(other) => panic!("a hello was answered with {other:?}"),
-            Err(error) => Err(error.clone()),
-        });
-    }
-
-    /// A batch as frames: the direct events, then the steps of presence, each with the version before it as base.
-    fn receive(&mut self, batch: Batch) {
-        for (seq, event) in batch.direct {
-            self.last_seq = seq;
-            self.frames.push_back(Frame::Event(seq, EventBody::clone(&event)));
-        }
-        let Some((first, delta)) = batch.presence else { return };
-        let mut base = delta.base;
-        for (seq, step) in (first..).zip(&delta.steps) {
-            let event = PresenceEvent {
-                kind: step.kind,
-                peer: step.peer.clone(),
-                base: U53::saturating(base),
-                version: U53::saturating(step.version),
-            };
-            (base, self.last_seq) = (step.version, seq);
-            self.frames.push_back(Frame::Event(seq, EventBody::Presence(event)));
-        }
-        assert_eq!(base, delta.version, "the next base is the version last sent");
-    }
-}
-
-pub(in crate::mesh) fn session(n: u8) -> SessionKey {
+pub(crate) fn session(n: u8) -> SessionKey {
     SessionKey([n; 32])
 }
 
 /// Session `n`, its member's own, in its first process, without a token.
-pub(in crate::mesh) fn knock(n: u8) -> Admission {
+pub(crate) fn knock(n: u8) -> Admission {
     Admission {
         mesh: "default".parse().unwrap(),
         member: MemberKey([n; 32]),
@@ -555,15 +395,6 @@ pub(in crate::mesh) fn knock(n: u8) -> Admission {
 }
 
 /// The same in another process.
-pub(in crate::mesh) fn process(n: u8, instance: &str) -> Admission {
+pub(crate) fn process(n: u8, instance: &str) -> Admission {
     Admission { instance: instance.parse().unwrap(), ..knock(n) }
-}
-
-fn told(body: &EventBody) -> String {
-    match body {
-        EventBody::Presence(event) => {
-            format!("{} s{}", event.kind.as_str(), event.peer.get().session.0[0])
-        }
-        other => other.name().to_owned(),
-    }
 }
