@@ -1,8 +1,5 @@
-//! Frames in and out: bytes to calls, answers and events to WebSocket messages.
+//! Frames in and out: bytes to calls, answers and events to bytes.
 
-use std::collections::VecDeque;
-
-use axum::extract::ws::{Message, Utf8Bytes};
 use tenure_core::admit::FEATURES;
 use tenure_core::effect::{Answer, Batch, HelloAnswer};
 use tenure_core::input::Call;
@@ -16,6 +13,7 @@ use tenure_proto::limits::PROTOCOL;
 use tenure_proto::method::{Empty, Method};
 use tenure_proto::number::U53;
 use tenure_proto::token::ResumeToken;
+use tungstenite::Message;
 
 use crate::shared::Shared;
 
@@ -47,15 +45,25 @@ pub(crate) fn read(codec: Codec, message: &Message, shared: &Shared) -> Incoming
     };
     let head = match Head::decode(codec, bytes) {
         Ok(head) => head,
-        Err(error) => return Incoming::Garbled(format!("not a frame: {error}")),
+        Err(error) => return Incoming::Garbled(clipped(format!("not a frame: {error}"))),
     };
     let (FrameType::Req, Some(id)) = (head.kind, head.id) else {
         return Incoming::Garbled("only requests with an id are answered".to_owned());
     };
     match call(codec, head.method.as_deref(), bytes, shared) {
         Ok(call) => Incoming::Call(id, call),
-        Err(error) => Incoming::Refused(id, error),
+        Err(error) => Incoming::Refused(id, WireError { message: clipped(error.message), ..error }),
     }
+}
+
+/// A sentence without most of what it quotes: an answer must not be as long as what it answers.
+pub(crate) fn clipped(text: String) -> String {
+    const ENDS: usize = 200;
+    if text.len() <= 3 * ENDS {
+        return text;
+    }
+    let (head, tail) = (text.floor_char_boundary(ENDS), text.ceil_char_boundary(text.len() - ENDS));
+    format!("{} … {}", &text[..head], &text[tail..])
 }
 
 fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Result<Call, WireError> {
@@ -74,31 +82,22 @@ fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Re
     }
 }
 
-/// Encoded bytes as a message of the codec's kind.
-pub(crate) fn message(codec: Codec, bytes: Vec<u8>) -> Message {
-    match codec {
-        Codec::MsgPack => Message::Binary(bytes.into()),
-        Codec::Json => Message::Text(Utf8Bytes::try_from(bytes).unwrap_or_default()),
-    }
-}
-
-/// The response to a request, as a message.
+/// The response to a request.
 pub(crate) fn response(
     codec: Codec,
     conn: ConnId,
     request: RequestId,
     outcome: Result<Answer, WireError>,
     shared: &Shared,
-) -> Message {
-    let bytes = match outcome {
+) -> Vec<u8> {
+    match outcome {
         Err(error) => codec.encode(&Response::<Empty>::new(request, Err(error))),
         Ok(Answer::Empty) => codec.encode(&Response::new(request, Ok(Empty {}))),
         Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Hello(answer)) => codec.encode(&Response::new(request, Ok(hello(conn, *answer, shared)))),
-    };
-    message(codec, bytes)
+    }
 }
 
 /// Hello's result: what the mesh knows, what we know, and the token, which is signed here so that ten thousand
@@ -145,22 +144,21 @@ fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
     }
 }
 
-/// The events of a batch, in the order of their numbers.
-pub(crate) fn events(codec: Codec, batch: &Batch, queue: &mut VecDeque<Message>) {
+/// Hands the events of a batch to `push`, in the order of their numbers.
+pub(crate) fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
+    for (seq, event) in &batch.direct {
+        push(&event.encode(codec, Some(*seq)));
+    }
     if let Some((first, delta)) = &batch.presence {
         let mut base = delta.base;
         for (step, seq) in delta.steps.iter().zip(*first..) {
-            let frame = presence_frame(codec, seq, step.kind, &step.peer, base, step.version);
-            queue.push_back(message(codec, frame));
+            push(&presence_frame(codec, seq, step.kind, &step.peer, base, step.version));
             base = step.version;
         }
-    }
-    for (seq, event) in &batch.direct {
-        queue.push_back(message(codec, event.encode(codec, Some(*seq))));
     }
 }
 
 /// An event without a number: `challenge` and `closing`.
-pub(crate) fn unnumbered(codec: Codec, event: &EventBody) -> Message {
-    message(codec, event.encode(codec, None))
+pub(crate) fn unnumbered(codec: Codec, event: &EventBody) -> Vec<u8> {
+    event.encode(codec, None)
 }

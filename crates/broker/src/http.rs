@@ -3,20 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::{WebSocket, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use tenure_proto::codec::Codec;
 use tenure_proto::limits;
+use tokio_tungstenite::WebSocketStream;
 use tokio_util::task::TaskTracker;
+use tungstenite::handshake::derive_accept_key;
+use tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::shared::Shared;
-use crate::socket;
+use crate::socket::{self, Pipe};
 
-/// Bytes of a socket's read and write buffers: they are there for as long as the socket is, times ten thousand.
+/// Bytes of a socket's read buffer: it is there for as long as the socket is, times ten thousand.
 const SOCKET_BUFFER: usize = 4 * 1024;
 
 #[derive(Clone)]
@@ -54,9 +59,18 @@ async fn metrics(State(app): State<App>) -> Response {
     }
 }
 
-/// Turns a request into a session's socket, unless it comes through the wrong door.
-async fn upgrade(State(app): State<App>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+/// Turns a request into a session's socket, unless it comes through the wrong door. axum checks the request; the
+/// switch is made here, because the socket is carried by a [`Pipe`].
+async fn upgrade(
+    State(app): State<App>,
+    headers: HeaderMap,
+    on_upgrade: Option<Extension<OnUpgrade>>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("\u{fffd}"));
+    if [header::HOST, header::ORIGIN].iter().any(|name| headers.get_all(name).iter().count() > 1) {
+        return (StatusCode::BAD_REQUEST, "one Host and one Origin at most\n").into_response();
+    }
     let (host, origin) = (text(header::HOST), text(header::ORIGIN));
     if let Err(turned) = app.shared.doors.check(host, origin) {
         app.shared.metrics.refusal("wrong_door");
@@ -72,18 +86,42 @@ async fn upgrade(State(app): State<App>, headers: HeaderMap, upgrade: WebSocketU
         return (StatusCode::SERVICE_UNAVAILABLE, retry, "too many sockets wait for their hello\n")
             .into_response();
     };
-    let host = host.unwrap_or_default().to_ascii_lowercase();
+    let (Some(Extension(on_upgrade)), Some(key)) = (on_upgrade, headers.get(header::SEC_WEBSOCKET_KEY))
+    else {
+        return StatusCode::UPGRADE_REQUIRED.into_response();
+    };
+    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+    let to = response.headers_mut();
+    to.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    to.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
+        to.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    if let Some(protocol) = upgrade.protocols([codec.subprotocol()]).selected_protocol() {
+        to.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
+    }
+    let host = host.unwrap_or_default().to_owned();
     let App { shared, tasks } = app;
+    tasks.spawn(async move {
+        let config = socket_config(&shared);
+        // A client that leaves during the switch has nothing to be told.
+        let Ok(upgraded) = on_upgrade.await else { return };
+        let pipe = Pipe::new(TokioIo::new(upgraded));
+        let ws = WebSocketStream::from_raw_socket(pipe, Role::Server, Some(config)).await;
+        socket::run(ws, shared, codec, host, permit).await;
+    });
+    response
+}
+
+fn socket_config(shared: &Shared) -> WebSocketConfig {
     let frame = limits::frame_bytes(shared.config.mesh.max_payload);
-    let max_write_buffer = shared.config.mesh.max_buffered_bytes + frame;
-    upgrade
-        .protocols([codec.subprotocol()])
+    WebSocketConfig::default()
         .read_buffer_size(SOCKET_BUFFER)
-        .write_buffer_size(SOCKET_BUFFER)
-        .max_write_buffer_size(max_write_buffer)
-        .max_message_size(frame)
-        .max_frame_size(frame)
-        .on_upgrade(move |ws| tasks.track_future(socket::run(ws, shared, codec, host, permit)))
+        // What the library writes is small and goes to the pipe at once.
+        .write_buffer_size(0)
+        .max_write_buffer_size(SOCKET_BUFFER)
+        .max_message_size(Some(frame))
+        .max_frame_size(Some(frame))
 }
 
 /// The codec that the client asked for: JSON when it asked for none, nothing when for none of ours.

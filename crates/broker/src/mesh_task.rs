@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tenure_core::effect::{Effect, LeaseWrite, WriteId};
+use tenure_core::effect::{Effect, LeaseWrite, Note, WriteId};
 use tenure_core::input::{LeaseRecord, Restored};
 use tenure_core::{Input, Mesh};
 use tenure_proto::ids::ConnId;
@@ -134,7 +135,12 @@ impl MeshTask {
                     self.mailboxes.remove(&conn);
                 }
                 Effect::Write { id, write } => self.write(id, write),
-                Effect::Note(note) => crate::log::note(&note, &self.shared.metrics),
+                Effect::Note(note) => {
+                    if let Note::Frozen { ms } = note {
+                        self.shared.frozen_ms.fetch_add(ms, Ordering::Relaxed);
+                    }
+                    crate::log::note(&note, &self.shared.metrics);
+                }
                 Effect::Drained => self.shared.drained.notify_one(),
             }
         }

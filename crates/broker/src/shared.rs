@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     store_kind: &'static str,
     /// Since when the oldest unanswered write waits, in milliseconds of our clock plus one; 0 when none does.
     pub(crate) oldest_write: AtomicU64,
+    /// Milliseconds in which the broker was frozen: they are nobody's uptime.
+    pub(crate) frozen_ms: AtomicU64,
     last_conn: AtomicU64,
     /// Set once at the start, taken at the stop.
     mesh: Mutex<Option<MeshHandle>>,
@@ -71,6 +73,7 @@ impl Shared {
             drained: Notify::new(),
             store_kind,
             oldest_write: AtomicU64::new(0),
+            frozen_ms: AtomicU64::new(0),
             last_conn: AtomicU64::new(0),
             mesh: Mutex::new(None),
         })

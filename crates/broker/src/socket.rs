@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use futures_util::{Sink, Stream};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use std::pin::Pin;
 use tenure_core::Input;
 use tenure_proto::close::{Closing, Reason};
@@ -17,8 +18,12 @@ use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{CLOSE_FLUSH_MS, MAX_INFLIGHT};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
+use tokio_tungstenite::WebSocketStream;
+use tungstenite::protocol::CloseFrame;
+use tungstenite::{Error, Message};
 
 use crate::frames::{self, Incoming};
 use crate::mailbox::{Mailbox, Out};
@@ -26,34 +31,41 @@ use crate::mesh_task::{MeshHandle, MeshMsg};
 use crate::shared::Shared;
 
 mod handshake;
+mod pipe;
+
+pub(crate) use pipe::Pipe;
+
+/// A WebSocket as the upgrade leaves it.
+pub(crate) type Ws = WebSocketStream<Pipe<TokioIo<Upgraded>>>;
 
 /// What happened on the socket.
 enum Io {
     /// A message came, or the socket ended.
-    Received(Option<Result<Message, axum::Error>>),
+    Received(Option<Result<Message, Error>>),
     /// Everything that was queued has left.
     Flushed,
 }
 
 /// A socket with what waits to leave through it.
 pub(super) struct Wire {
-    ws: WebSocket,
+    ws: Ws,
     codec: Codec,
     conn: ConnId,
     shared: Arc<Shared>,
-    queue: VecDeque<Message>,
-    /// Bytes handed over since the last complete flush.
-    unflushed: usize,
     flushing: bool,
     /// Requests that wait for their answer.
     unanswered: u32,
+    /// Whether the hello is among them: what comes behind it takes effect after it.
+    knocking: bool,
+    /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
+    held: Option<Message>,
     /// Whether a batch of events is on its way, and the mesh wants to know when it has left.
     batch: bool,
 }
 
 /// Carries a socket from its upgrade to its end.
 pub(crate) async fn run(
-    ws: WebSocket,
+    ws: Ws,
     shared: Arc<Shared>,
     codec: Codec,
     host: String,
@@ -66,10 +78,10 @@ pub(crate) async fn run(
         codec,
         conn,
         shared,
-        queue: VecDeque::new(),
-        unflushed: 0,
         flushing: false,
         unanswered: 0,
+        knocking: false,
+        held: None,
         batch: false,
     };
     // The handshake's state is large and short-lived: it must not be part of ten thousand idle tasks.
@@ -105,19 +117,18 @@ impl Wire {
             match out {
                 Out::Respond(request, outcome) => {
                     self.unanswered = self.unanswered.saturating_sub(1);
+                    self.knocking = false;
                     if let Err(error) = outcome.as_ref() {
                         self.shared.metrics.refusal(error.code.as_str());
                     }
                     let message = frames::response(self.codec, self.conn, request, *outcome, &self.shared);
-                    self.push(message);
+                    self.push(&message);
                 }
                 Out::Events(batch) => {
                     self.batch = true;
-                    let mut events = VecDeque::new();
-                    frames::events(self.codec, &batch, &mut events);
-                    events.into_iter().for_each(|event| self.push(event));
+                    frames::events(self.codec, &batch, |event| self.push(event));
                 }
-                Out::Ping => self.push(Message::Ping(Default::default())),
+                Out::Ping => self.push_as(pipe::Kind::Ping, &[]),
                 Out::Close(closing) => {
                     self.close(&closing).await;
                     let at = self.shared.clock.at();
@@ -127,12 +138,19 @@ impl Wire {
                 }
             }
         }
-        true
+        match self.held.take_if(|_| !self.knocking) {
+            Some(message) => self.received(Some(Ok(message)), mesh).await,
+            None => true,
+        }
     }
 
-    async fn received(&mut self, message: Option<Result<Message, axum::Error>>, mesh: &MeshHandle) -> bool {
+    async fn received(&mut self, message: Option<Result<Message, Error>>, mesh: &MeshHandle) -> bool {
         let (conn, at) = (self.conn, self.shared.clock.at());
         let input = match message {
+            Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) if self.knocking => {
+                self.held = Some(message);
+                return true;
+            }
             Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                 self.shared.metrics.frames_in.inc();
                 match frames::read(self.codec, &message, &self.shared) {
@@ -143,7 +161,7 @@ impl Wire {
                     Incoming::Refused(request, error) => {
                         self.shared.metrics.refusal(error.code.as_str());
                         let refusal = frames::response(self.codec, conn, request, Err(error), &self.shared);
-                        self.push(refusal);
+                        self.push(&refusal);
                         Input::Alive { conn, at }
                     }
                     Incoming::Garbled(message) => Input::Garbled { conn, at, message },
@@ -154,13 +172,13 @@ impl Wire {
                 self.flushing = true;
                 Input::Alive { conn, at }
             }
-            Some(Ok(Message::Pong(_))) => Input::Alive { conn, at },
+            Some(Ok(Message::Pong(_) | Message::Frame(_))) => Input::Alive { conn, at },
             Some(Ok(Message::Close(_))) => {
                 self.finish().await;
                 mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
                 return false;
             }
-            Some(Err(error)) if is_too_large(&error) => {
+            Some(Err(Error::Capacity(_))) => {
                 self.close(&Closing::new(Reason::TooLarge)).await;
                 mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
                 return false;
@@ -180,17 +198,23 @@ impl Wire {
         mesh.send(MeshMsg::Input(Input::Flushed { conn: self.conn })).await
     }
 
-    fn push(&mut self, message: Message) {
+    /// Lets a message leave.
+    fn push(&mut self, message: &[u8]) {
+        let kind = if self.codec.is_binary() { pipe::Kind::Binary } else { pipe::Kind::Text };
+        self.push_as(kind, message);
+    }
+
+    fn push_as(&mut self, kind: pipe::Kind, payload: &[u8]) {
         self.shared.metrics.frames_out.inc();
-        self.unflushed += size(&message);
-        self.queue.push_back(message);
+        self.ws.get_mut().push(kind, payload);
         self.flushing = true;
     }
 
     /// Whether another request may be read: not while too many wait for their answer, or too much for the
     /// socket. What is not read waits in the client's own buffers.
     fn may_read(&self) -> bool {
-        self.unanswered < MAX_INFLIGHT && self.unflushed < self.shared.config.mesh.max_buffered_bytes
+        let room = self.ws.get_ref().waiting() < self.shared.config.mesh.max_buffered_bytes;
+        self.unanswered < MAX_INFLIGHT && room && self.held.is_none()
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -202,9 +226,7 @@ impl Wire {
         if self.flushing {
             match self.poll_out(cx) {
                 Poll::Ready(Ok(())) => {
-                    (self.flushing, self.unflushed) = (false, 0);
-                    // An idle socket holds no queue.
-                    self.queue = VecDeque::new();
+                    self.flushing = false;
                     return Poll::Ready(Io::Flushed);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Io::Received(Some(Err(error)))),
@@ -217,15 +239,10 @@ impl Wire {
         Poll::Pending
     }
 
-    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        let mut ws = Pin::new(&mut self.ws);
-        while !self.queue.is_empty() {
-            std::task::ready!(ws.as_mut().poll_ready(cx))?;
-            if let Some(message) = self.queue.pop_front() {
-                ws.as_mut().start_send(message)?;
-            }
-        }
-        ws.poll_flush(cx)
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        // First what the library has to say, then whatever waits: after the last close it flushes no more.
+        std::task::ready!(Pin::new(&mut self.ws).poll_flush(cx))?;
+        Pin::new(self.ws.get_mut()).poll_flush(cx).map_err(Error::Io)
     }
 
     /// Writes what is queued, until `deadline`.
@@ -238,9 +255,11 @@ impl Wire {
     async fn close(&mut self, closing: &Closing) {
         let deadline = Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS);
         let event = EventBody::Closing(closing.clone());
-        self.push(frames::unnumbered(self.codec, &event));
-        let reason = closing.reason.clone().into();
-        self.push(Message::Close(Some(CloseFrame { code: closing.code, reason })));
+        self.push(&frames::unnumbered(self.codec, &event));
+        let frame = CloseFrame { code: closing.code.into(), reason: closing.reason.clone().into() };
+        self.shared.metrics.frames_out.inc();
+        // A socket that takes no close frame has closed already.
+        let _ = Pin::new(&mut self.ws).start_send(Message::Close(Some(frame)));
         if self.flush_until(deadline).await {
             self.linger(deadline).await;
         }
@@ -249,7 +268,16 @@ impl Wire {
     /// Reads what still comes, so that closing with unread data does not reset what we have just written.
     async fn linger(&mut self, deadline: Instant) {
         let ended = async {
-            while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut self.ws).poll_next(cx)).await {}
+            while let Some(Ok(message)) =
+                std::future::poll_fn(|cx| Pin::new(&mut self.ws).poll_next(cx)).await
+            {
+                if message.is_close() {
+                    return;
+                }
+            }
+            // After an error the library reads no more, but the rest of what was wrong still comes.
+            let mut rest = vec![0; 4096];
+            while self.ws.get_mut().read(&mut rest).await.is_ok_and(|count| count > 0) {}
         };
         let _ = timeout_at(deadline, ended).await;
     }
@@ -258,25 +286,4 @@ impl Wire {
     async fn finish(&mut self) {
         self.flush_until(Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS)).await;
     }
-}
-
-fn size(message: &Message) -> usize {
-    match message {
-        Message::Text(text) => text.len(),
-        Message::Binary(bytes) | Message::Ping(bytes) | Message::Pong(bytes) => bytes.len(),
-        Message::Close(_) => 0,
-    }
-}
-
-/// Whether the library stopped reading because a message is over its limit.
-fn is_too_large(error: &axum::Error) -> bool {
-    use std::error::Error;
-    let mut source = error.source();
-    while let Some(inner) = source {
-        if let Some(error) = inner.downcast_ref::<tungstenite::Error>() {
-            return matches!(error, tungstenite::Error::Capacity(_));
-        }
-        source = inner.source();
-    }
-    false
 }

@@ -90,7 +90,9 @@ impl Writer {
         let mut writes: Vec<Write> = batch.drain(..).map(|(_, write)| self.stored(write)).collect();
         if self.beaten.elapsed() >= self.beat {
             self.beaten = Instant::now();
-            writes.push(Write::Heartbeat { run: self.run, uptime_ms: self.shared.clock.at().0 });
+            let frozen_ms = self.shared.frozen_ms.load(Ordering::Relaxed);
+            let uptime_ms = self.shared.clock.at().0.saturating_sub(frozen_ms);
+            writes.push(Write::Heartbeat { run: self.run, uptime_ms });
         }
         if writes.is_empty() {
             return;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::Message;
 use tenure_core::Input;
 use tenure_core::admit::{Admission, Gate, Refusal, admit};
 use tenure_proto::close::Reason;
@@ -14,8 +13,9 @@ use tenure_proto::ids::RequestId;
 use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, FROZEN_AFTER_MS, HELLO_TIMEOUT_MS, NONCE_BYTES};
 use tenure_proto::number::U53;
 use tokio::time::Instant;
+use tungstenite::{Error, Message};
 
-use super::{Io, Wire, is_too_large};
+use super::{Io, Wire};
 use crate::frames;
 use crate::mailbox::Mailbox;
 use crate::mesh_task::{MeshHandle, MeshMsg};
@@ -35,7 +35,7 @@ pub(super) async fn greet(wire: &mut Wire, host: String) -> Option<(MeshHandle, 
     let ts = U53::saturating(wire.shared.clock.now().wall);
     let challenge = EventBody::Challenge(Challenge { nonce: nonce.clone(), ts, broker });
     let challenge = frames::unnumbered(wire.codec, &challenge);
-    wire.push(challenge);
+    wire.push(&challenge);
     let first = first_frame(wire).await?;
     match read_hello(wire, &first, &nonce, &host) {
         Ok((request, admission)) => enter(wire, request, admission).await,
@@ -74,7 +74,7 @@ async fn first_frame(wire: &mut Wire) -> Option<Message> {
                 wire.finish().await;
                 return None;
             }
-            Io::Received(Some(Ok(message))) if super::size(&message) <= FRAME_BEFORE_HELLO_BYTES => {
+            Io::Received(Some(Ok(message))) if message.len() <= FRAME_BEFORE_HELLO_BYTES => {
                 wire.shared.metrics.frames_in.inc();
                 return Some(message);
             }
@@ -82,8 +82,12 @@ async fn first_frame(wire: &mut Wire) -> Option<Message> {
                 wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
                 return None;
             }
-            Io::Received(Some(Err(error))) if is_too_large(&error) => {
+            Io::Received(Some(Err(Error::Capacity(_)))) => {
                 wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
+                return None;
+            }
+            Io::Received(Some(Err(Error::Utf8(_) | Error::Protocol(_)))) => {
+                wire.close(&tenure_proto::Closing::new(Reason::BadFirstFrame)).await;
                 return None;
             }
             Io::Received(_) => return None,
@@ -113,7 +117,9 @@ fn read_hello(
     }
     let params: HelloParams = match frame::params(wire.codec, bytes) {
         Ok(params) => params,
-        Err(error) => return Err(malformed(Some(request), format!("hello: {error}"))),
+        Err(error) => {
+            return Err(malformed(Some(request), frames::clipped(format!("hello: {error}"))));
+        }
     };
     let shared = &wire.shared;
     let token_key = shared.key.verifying_key().to_bytes();
@@ -147,6 +153,7 @@ async fn enter(wire: &mut Wire, request: RequestId, admission: Admission) -> Opt
     let mailbox = Mailbox::default();
     let input = Input::Hello { conn: wire.conn, request, admission: Box::new(admission) };
     wire.unanswered += 1;
+    wire.knocking = true;
     mesh.send(MeshMsg::Hello(input, wire.conn, mailbox.clone())).await.then_some((mesh, mailbox))
 }
 
@@ -160,7 +167,7 @@ async fn refuse(wire: &mut Wire, request: Option<RequestId>, refusal: Refusal) {
     tracing::info!(event = "hello_refused", conn = %wire.conn, code = %refusal.error.code, reason = refusal.closing.reason);
     if let Some(request) = request {
         let answer = frames::response(wire.codec, wire.conn, request, Err(refusal.error), &wire.shared);
-        wire.push(answer);
+        wire.push(&answer);
     }
     wire.close(&refusal.closing).await;
 }

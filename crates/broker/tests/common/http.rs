@@ -8,19 +8,19 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 /// `GET path` as a well-behaved client sends it.
-pub async fn get(addr: SocketAddr, path: &str) -> Answer {
+pub(crate) async fn get(addr: SocketAddr, path: &str) -> Answer {
     raw(addr, &format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n")).await
 }
 
 /// An upgrade request with these header lines and no others but the WebSocket ones.
-pub async fn upgrade(addr: SocketAddr, lines: &[&str]) -> Answer {
+pub(crate) async fn upgrade(addr: SocketAddr, lines: &[&str]) -> Answer {
     let mut head = "GET /v1/ws HTTP/1.1\r\n".to_owned();
     let fixed = [
         "Connection: Upgrade",
@@ -36,7 +36,7 @@ pub async fn upgrade(addr: SocketAddr, lines: &[&str]) -> Answer {
 }
 
 /// Sends `request` and reads the head of the answer and, unless it became a socket, what follows.
-pub async fn raw(addr: SocketAddr, request: &str) -> Answer {
+pub(crate) async fn raw(addr: SocketAddr, request: &str) -> Answer {
     let exchange = async {
         let mut tcp = TcpStream::connect(addr).await.expect("connect");
         tcp.write_all(request.as_bytes()).await.expect("write");

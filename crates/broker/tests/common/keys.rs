@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 /// A member's key, a session's key, a process and its name.
 #[derive(Clone)]
-pub struct Who {
-    pub mesh: String,
-    pub member: SigningKey,
-    pub session: SigningKey,
-    pub instance: String,
-    pub name: String,
+pub(crate) struct Who {
+    pub(crate) mesh: String,
+    pub(crate) member: SigningKey,
+    pub(crate) session: SigningKey,
+    pub(crate) instance: String,
+    pub(crate) name: String,
 }
 
 /// A key that nobody else in this test process has.
-pub fn key() -> SigningKey {
+pub(crate) fn key() -> SigningKey {
     static LAST: AtomicU64 = AtomicU64::new(1);
     let mut seed = [7; 32];
     // The number goes through the key derivation's hash, so neighbours are not neighbours as keys.
@@ -26,67 +26,61 @@ pub fn key() -> SigningKey {
     SigningKey::from_bytes(&seed)
 }
 
-pub fn hex(key: &SigningKey) -> String {
+pub(crate) fn hex(key: &SigningKey) -> String {
     HEXLOWER.encode(key.verifying_key().as_bytes())
 }
 
-pub fn sign(key: &SigningKey, line: &str) -> String {
+pub(crate) fn sign(key: &SigningKey, line: &str) -> String {
     BASE64URL_NOPAD.encode(&key.sign(line.as_bytes()).to_bytes())
 }
 
-pub fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
 impl Who {
     /// A session with its own key and its own member.
-    pub fn new(name: &str) -> Who {
+    pub(crate) fn new(name: &str) -> Who {
         Who::of(&key(), name)
     }
 
     /// A new session of `member`.
-    pub fn of(member: &SigningKey, name: &str) -> Who {
+    pub(crate) fn of(member: &SigningKey, name: &str) -> Who {
         let session = key();
         let instance = format!("i-{}", &hex(&session)[..12]);
-        Who {
-            mesh: "default".to_owned(),
-            member: member.clone(),
-            session,
-            instance,
-            name: name.to_owned(),
-        }
+        Who { mesh: "default".to_owned(), member: member.clone(), session, instance, name: name.to_owned() }
     }
 
     /// A daemon: the session key is the member key.
-    pub fn daemon(name: &str) -> Who {
+    pub(crate) fn daemon(name: &str) -> Who {
         let mut who = Who::new(name);
         who.session = who.member.clone();
         who
     }
 
     /// The same session in another process.
-    pub fn as_process(&self, instance: &str) -> Who {
+    pub(crate) fn as_process(&self, instance: &str) -> Who {
         Who { instance: instance.to_owned(), ..self.clone() }
     }
 
-    pub fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         hex(&self.session)
     }
 
     /// What the session key signs.
-    pub fn proof(&self, nonce: &str, broker: &str, host: &str) -> String {
+    pub(crate) fn proof(&self, nonce: &str, broker: &str, host: &str) -> String {
         let (mesh, member, session) = (&self.mesh, hex(&self.member), self.id());
         sign(&self.session, &format!("tenure-hello.v1|{mesh}|{member}|{session}|{nonce}|{broker}|{host}"))
     }
 
     /// What the member key signs; `caps` as they are joined on the line, `*` for absent.
-    pub fn attested(&self, expires_at: u64, caps: &str) -> String {
+    pub(crate) fn attested(&self, expires_at: u64, caps: &str) -> String {
         let (mesh, member, session) = (&self.mesh, hex(&self.member), self.id());
         sign(&self.member, &format!("tenure-attest.v1|{mesh}|{member}|{session}|{expires_at}|{caps}"))
     }
 
     /// Good params of `hello` for a challenge.
-    pub fn hello(&self, challenge: &Value, host: &str) -> Value {
+    pub(crate) fn hello(&self, challenge: &Value, host: &str) -> Value {
         let text = |field: &str| challenge[field].as_str().expect("a text in the challenge");
         let mut hello = json!({
             "protocol": {"min": 1, "max": 1},

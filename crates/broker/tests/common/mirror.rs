@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-#[derive(Debug, Default)]
-pub struct Mirror {
-    pub version: u64,
-    pub peers: BTreeMap<String, Value>,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mirror {
+    pub(crate) version: u64,
+    pub(crate) peers: BTreeMap<String, Value>,
     /// Events that were old news.
-    pub dropped: usize,
+    pub(crate) dropped: usize,
 }
 
 impl Mirror {
     /// Takes in a hello's result: its versions replace what was there, even when lower.
-    pub fn attached(&mut self, result: &Value) {
+    pub(crate) fn attached(&mut self, result: &Value) {
         self.version = result["stateVersion"]["presence"].as_u64().expect("stateVersion.presence");
         if let Some(peers) = result["snapshot"]["presence"].as_array() {
             self.peers = peers.iter().map(|peer| (session(peer), peer.clone())).collect();
@@ -25,7 +25,7 @@ impl Mirror {
     }
 
     /// Takes in the data of a presence event.
-    pub fn step(&mut self, data: &Value) {
+    pub(crate) fn step(&mut self, data: &Value) {
         let number = |field: &str| data[field].as_u64().unwrap_or_else(|| panic!("{field} of {data}"));
         let (base, version) = (number("base"), number("version"));
         assert!(base < version, "a step goes forward: {data}");

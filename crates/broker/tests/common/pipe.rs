@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub struct Pipe {
-    pub tcp: TcpStream,
+pub(crate) struct Pipe {
+    pub(crate) tcp: TcpStream,
     /// Set: nothing that is written leaves any more, and nobody is told.
-    pub lost: Arc<AtomicBool>,
+    pub(crate) lost: Arc<AtomicBool>,
 }
 
 impl AsyncRead for Pipe {

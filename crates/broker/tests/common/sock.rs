@@ -1,6 +1,7 @@
 //! A socket of our own that watches what it is told: every frame must have its shape, every number its place.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,35 +21,35 @@ use super::mirror::Mirror;
 use super::pipe::Pipe;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codec {
+pub(crate) enum Codec {
     Json,
     MsgPack,
 }
 
 /// How to knock.
 #[derive(Clone)]
-pub struct Dial {
-    pub addr: SocketAddr,
+pub(crate) struct Dial {
+    pub(crate) addr: SocketAddr,
     /// The Host header, which the proof names.
-    pub host: String,
-    pub origin: Option<String>,
+    pub(crate) host: String,
+    pub(crate) origin: Option<String>,
     /// The subprotocols offered.
-    pub offer: Option<String>,
+    pub(crate) offer: Option<String>,
     /// Bytes of our receive buffer, for readers that do not read.
-    pub buffer: Option<u32>,
+    pub(crate) buffer: Option<u32>,
 }
 
 impl Dial {
-    pub fn to(addr: SocketAddr) -> Dial {
+    pub(crate) fn to(addr: SocketAddr) -> Dial {
         Dial { addr, host: addr.to_string(), origin: None, offer: None, buffer: None }
     }
 
-    pub fn offering(self, offer: &str) -> Dial {
+    pub(crate) fn offering(self, offer: &str) -> Dial {
         Dial { offer: Some(offer.to_owned()), ..self }
     }
 
     /// Knocks; the status when it did not become a socket.
-    pub async fn open(self) -> Result<Sock, u16> {
+    pub(crate) async fn open(self) -> Result<Sock, u16> {
         let tcp = match self.buffer {
             None => TcpStream::connect(self.addr).await.expect("connect"),
             Some(bytes) => {
@@ -97,6 +98,7 @@ impl Dial {
             challenge: Value::Null,
             lost,
             requests: 0,
+            result: Value::Null,
             next_seq: None,
             mirror: Mirror::default(),
             inbox: VecDeque::new(),
@@ -110,69 +112,82 @@ impl Dial {
 
 /// What came.
 #[derive(Debug)]
-pub enum Got {
+pub(crate) enum Got {
     Frame(Value),
     Ping,
     Pong,
     Closed(u16, String),
-    /// The end without a close frame.
+    /// The end of the connection.
     Cut,
+    /// A reset, on which what was on its way may be lost.
+    Reset,
+}
+
+/// What a client remembers of a socket when it dials the next.
+#[derive(Clone)]
+pub(crate) struct Past {
+    pub(crate) token: Value,
+    pub(crate) epoch: Value,
+    pub(crate) last_seq: u64,
+    pub(crate) mirror: Mirror,
 }
 
 /// How a socket ended.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// Frames before `closing`.
-    pub frames: Vec<Value>,
+    pub(crate) frames: Vec<Value>,
     /// The data of `closing`.
-    pub closing: Value,
+    pub(crate) closing: Value,
 }
 
-pub struct Sock {
+pub(crate) struct Sock {
     ws: WebSocketStream<Pipe>,
-    pub codec: Codec,
-    pub host: String,
+    pub(crate) codec: Codec,
+    pub(crate) host: String,
     /// The data of the challenge.
-    pub challenge: Value,
+    pub(crate) challenge: Value,
     lost: Arc<AtomicBool>,
     requests: u64,
+    /// The result of the hello.
+    pub(crate) result: Value,
     /// The number that the next event must have, once there is a hello.
     next_seq: Option<u64>,
-    pub mirror: Mirror,
+    pub(crate) mirror: Mirror,
     /// Events that came while something else was waited for.
     inbox: VecDeque<Value>,
 }
 
 impl Sock {
-    pub async fn open(addr: SocketAddr) -> Sock {
+    pub(crate) async fn open(addr: SocketAddr) -> Sock {
         Dial::to(addr).open().await.expect("upgrade")
     }
 
-    pub async fn open_msgpack(addr: SocketAddr) -> Sock {
+    pub(crate) async fn open_msgpack(addr: SocketAddr) -> Sock {
         Dial::to(addr).offering("tenure.v1.msgpack").open().await.expect("upgrade")
     }
 
     /// From here on nothing we write reaches the broker; what it writes reaches us.
-    pub fn lose_writes(&self) {
+    pub(crate) fn lose_writes(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    pub async fn send_message(&mut self, message: Message) {
+    pub(crate) async fn send_message(&mut self, message: Message) {
         // A broker that has hung up is found out by reading.
         let _ = timeout(PATIENCE, self.ws.send(message)).await.expect("room to write");
     }
 
-    pub async fn send_text(&mut self, text: impl Into<String>) {
+    pub(crate) async fn send_text(&mut self, text: impl Into<String>) {
         self.send_message(Message::text(text.into())).await;
     }
 
-    pub async fn send(&mut self, frame: &Value) {
+    pub(crate) async fn send(&mut self, frame: &Value) {
         let message = self.encode(frame);
         self.send_message(message).await;
     }
 
     /// Queues frames and writes them all at once.
-    pub async fn send_all(&mut self, frames: &[Value]) {
+    pub(crate) async fn send_all(&mut self, frames: &[Value]) {
         for frame in frames {
             let message = self.encode(frame);
             self.ws.feed(message).await.expect("feed");
@@ -188,7 +203,7 @@ impl Sock {
     }
 
     /// The next thing that comes, whatever it is.
-    pub async fn recv(&mut self) -> Got {
+    pub(crate) async fn recv(&mut self) -> Got {
         let next = timeout(PATIENCE, self.ws.next()).await;
         let frame: Value = match next.expect("something in time") {
             Some(Ok(Message::Text(text))) => {
@@ -204,6 +219,7 @@ impl Sock {
             Some(Ok(Message::Close(Some(close)))) => {
                 return Got::Closed(close.code.into(), close.reason.as_str().to_owned());
             }
+            Some(Err(Error::Io(error))) if error.kind() == ErrorKind::ConnectionReset => return Got::Reset,
             Some(Ok(Message::Close(None)) | Err(_)) | None => return Got::Cut,
         };
         self.observe(&frame);
@@ -211,7 +227,7 @@ impl Sock {
     }
 
     /// The next frame; anything else but pings is an error.
-    pub async fn frame(&mut self) -> Value {
+    pub(crate) async fn frame(&mut self) -> Value {
         loop {
             match self.recv().await {
                 Got::Frame(frame) => return frame,
@@ -227,7 +243,11 @@ impl Sock {
             Some("res") => {
                 let ok = object["ok"].as_bool().expect("ok");
                 assert!(object["id"].is_string(), "{frame}");
-                assert_eq!((object.contains_key("result"), object.contains_key("error")), (ok, !ok), "{frame}");
+                assert_eq!(
+                    (object.contains_key("result"), object.contains_key("error")),
+                    (ok, !ok),
+                    "{frame}"
+                );
                 if !ok {
                     let error = &object["error"];
                     assert!(error["code"].is_string() && error["message"].is_string(), "{frame}");
@@ -254,12 +274,12 @@ impl Sock {
     }
 
     /// Good params of a hello by `who` on this socket.
-    pub fn hello_of(&self, who: &Who) -> Value {
+    pub(crate) fn hello_of(&self, who: &Who) -> Value {
         who.hello(&self.challenge, &self.host)
     }
 
     /// Says hello with these params; the result.
-    pub async fn hello(&mut self, params: Value) -> Value {
+    pub(crate) async fn hello(&mut self, params: Value) -> Value {
         self.send(&json!({"type": "req", "id": "hello", "method": "hello", "params": params})).await;
         let answer = self.frame().await;
         assert_eq!((&answer["id"], &answer["ok"]), (&json!("hello"), &json!(true)), "{answer}");
@@ -269,31 +289,51 @@ impl Sock {
     }
 
     /// Takes in the result of a hello that was sent some other way.
-    pub fn welcomed(&mut self, result: &Value) {
+    pub(crate) fn welcomed(&mut self, result: &Value) {
+        self.result = result.clone();
         self.next_seq = Some(result["events"]["nextSeq"].as_u64().expect("nextSeq"));
         self.mirror.attached(result);
     }
 
     /// Joins as `who`; the hello's result.
-    pub async fn join(&mut self, who: &Who) -> Value {
+    pub(crate) async fn join(&mut self, who: &Who) -> Value {
         let params = self.hello_of(who);
         self.hello(params).await
     }
 
-    /// Joins as `who` with the token and position of an earlier result.
-    pub async fn resume(&mut self, who: &Who, token: &Value, epoch: &Value, last_seq: u64) -> Value {
-        let mut params = self.hello_of(who);
-        params["resume"] = json!({"token": token, "epoch": epoch, "lastSeq": last_seq});
-        self.hello(params).await
+    /// What this socket leaves to the next.
+    pub(crate) fn past(&self) -> Past {
+        Past {
+            token: self.result["resume"]["token"].clone(),
+            epoch: self.result["events"]["epoch"].clone(),
+            last_seq: self.next_seq.expect("after hello") - 1,
+            mirror: self.mirror.clone(),
+        }
     }
 
-    /// The last event number seen on this socket, as a resume names it.
-    pub fn last_seq(&self) -> u64 {
-        self.next_seq.expect("after hello") - 1
+    /// Joins as `who`, who was here before; the hello's result.
+    pub(crate) async fn resume(&mut self, who: &Who, past: &Past) -> Value {
+        let params = self.hello_of(who);
+        self.resume_with(params, past).await
+    }
+
+    /// Resumes with these params of hello.
+    pub(crate) async fn resume_with(&mut self, mut params: Value, past: &Past) -> Value {
+        params["resume"] = json!({"token": past.token, "epoch": past.epoch, "lastSeq": past.last_seq});
+        self.mirror = past.mirror.clone();
+        let result = self.hello(params).await;
+        let complete = result["events"]["replay"] == "complete";
+        assert_eq!(result.get("snapshot").is_none(), complete, "a snapshot unless the replay is complete");
+        if complete {
+            assert_eq!(self.past().last_seq, past.last_seq, "it goes on where it was");
+            assert_eq!(result["events"]["epoch"], past.epoch);
+            assert_eq!(self.mirror.version, past.mirror.version, "or the replay would be old news");
+        }
+        result
     }
 
     /// Says hello with these params, is refused, and sees the socket end; the error and the data of `closing`.
-    pub async fn refused(&mut self, params: Value) -> (Value, Value) {
+    pub(crate) async fn refused(&mut self, params: Value) -> (Value, Value) {
         self.send(&json!({"type": "req", "id": "no", "method": "hello", "params": params})).await;
         let ended = self.ended().await;
         assert_eq!(ended.frames.len(), 1, "one answer: {:?}", ended.frames);
@@ -302,7 +342,7 @@ impl Sock {
     }
 
     /// Sends a request; its id.
-    pub async fn request(&mut self, method: &str, params: Value) -> String {
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> String {
         self.requests += 1;
         let id = format!("r{}", self.requests);
         self.send(&json!({"type": "req", "id": id, "method": method, "params": params})).await;
@@ -310,7 +350,7 @@ impl Sock {
     }
 
     /// The response to `id`; events that come before it are kept.
-    pub async fn response(&mut self, id: &str) -> Value {
+    pub(crate) async fn response(&mut self, id: &str) -> Value {
         loop {
             let frame = self.frame().await;
             if frame["type"] == "event" {
@@ -323,7 +363,7 @@ impl Sock {
     }
 
     /// The result of a request that must succeed.
-    pub async fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) async fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params).await;
         let answer = self.response(&id).await;
         assert_eq!(answer["ok"], true, "{method}: {answer}");
@@ -331,7 +371,7 @@ impl Sock {
     }
 
     /// The error code of a request that must fail.
-    pub async fn fails(&mut self, method: &str, params: Value) -> String {
+    pub(crate) async fn fails(&mut self, method: &str, params: Value) -> String {
         let id = self.request(method, params).await;
         let answer = self.response(&id).await;
         assert_eq!(answer["ok"], false, "{method}: {answer}");
@@ -339,7 +379,7 @@ impl Sock {
     }
 
     /// The next event that is not a tick.
-    pub async fn event(&mut self) -> Value {
+    pub(crate) async fn event(&mut self) -> Value {
         loop {
             let frame = match self.inbox.pop_front() {
                 Some(frame) => frame,
@@ -353,21 +393,21 @@ impl Sock {
     }
 
     /// The data of the next event that is not a tick, which must be `name`.
-    pub async fn expect(&mut self, name: &str) -> Value {
+    pub(crate) async fn expect(&mut self, name: &str) -> Value {
         let event = self.event().await;
         assert_eq!(event["event"], name, "{event}");
         event["data"].clone()
     }
 
     /// The data of the next event, which must be this step of presence.
-    pub async fn sees(&mut self, kind: &str, who: &Who) -> Value {
+    pub(crate) async fn sees(&mut self, kind: &str, who: &Who) -> Value {
         let data = self.expect("presence").await;
         assert_eq!((&data["kind"], &data["peer"]["session"]), (&json!(kind), &json!(who.id())), "{data}");
         data
     }
 
     /// Presence as it is now, all pages, which must be what the events had told.
-    pub async fn sees_all_of_it(&mut self) {
+    pub(crate) async fn sees_all_of_it(&mut self) {
         let list = self.call("presence.list", json!({})).await;
         assert!(list.get("next").is_none(), "{list}");
         let peers: Vec<&Value> = self.mirror.peers.values().collect();
@@ -376,16 +416,18 @@ impl Sock {
     }
 
     /// Reads until the socket ends, which `closing` must announce truthfully.
-    pub async fn ended(&mut self) -> Ended {
+    pub(crate) async fn ended(&mut self) -> Ended {
         let mut frames: Vec<Value> = self.inbox.drain(..).collect();
         let (code, reason) = loop {
             match self.recv().await {
                 Got::Frame(frame) => frames.push(frame),
                 Got::Ping | Got::Pong => {}
                 Got::Closed(code, reason) => break (code, reason),
-                Got::Cut => panic!("the socket ended without a close frame, after {frames:?}"),
+                other => panic!("the socket ended without a close frame, {other:?} after {frames:?}"),
             }
         };
+        // We have answered the close; then the broker hangs up, and not before we could have read it.
+        assert!(matches!(self.recv().await, Got::Cut), "nothing follows a close");
         let last = frames.pop().expect("closing precedes every close");
         assert_eq!(last["event"], "closing", "{last}");
         let closing = last["data"].clone();
@@ -395,7 +437,7 @@ impl Sock {
     }
 
     /// Says goodbye and sees it through.
-    pub async fn bye(&mut self) {
+    pub(crate) async fn bye(&mut self) {
         let id = self.request("bye", json!({})).await;
         let answer = self.response(&id).await;
         assert_eq!((&answer["ok"], &answer["result"]), (&json!(true), &json!({})), "{answer}");
@@ -404,14 +446,14 @@ impl Sock {
     }
 
     /// Drops the connection as a crash would: no close frame, no goodbye.
-    pub fn cut(self) {
+    pub(crate) fn cut(self) {
         drop(self);
     }
 }
 
 /// Whether `closing` says this.
 #[track_caller]
-pub fn assert_closing(closing: &Value, code: u16, reason: &str, retryable: bool) {
+pub(crate) fn assert_closing(closing: &Value, code: u16, reason: &str, retryable: bool) {
     let said = (&closing["code"], &closing["reason"], &closing["retryable"]);
     assert_eq!(said, (&json!(code), &json!(reason), &json!(retryable)), "{closing}");
 }

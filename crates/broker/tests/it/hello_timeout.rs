@@ -38,7 +38,7 @@ async fn no_hello_in_ten_seconds() {
                         return;
                     }
                     Got::Ping | Got::Pong => {}
-                    Got::Cut => panic!("cut"),
+                    other => panic!("{other:?}"),
                 },
             }
         }

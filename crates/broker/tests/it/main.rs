@@ -18,6 +18,7 @@ mod requests;
 mod restart;
 mod resume;
 mod silence;
+mod slow;
 mod takeover;
 mod token;
 mod welcome;

@@ -1,0 +1,152 @@
+//! The way out of a socket: a buffer that exists only while something waits in it.
+//!
+//! A WebSocket library keeps a write buffer as large as the largest message it has ever sent. A hello's snapshot
+//! is a fifth of a megabyte, and an idle socket stays for weeks, times ten thousand. So our own frames do not
+//! pass through the library: they are framed here, which for a server is a header of two to ten bytes, and the
+//! buffer is given back when it has left. What the library itself has to say (pongs, closes) goes through the
+//! same buffer, whole frames at a time, because the pipe takes whatever it is handed: so nothing interleaves.
+//!
+//! The pipe has no bound of its own: the owner stops reading requests while too much waits here.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What kind of frame leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A text message.
+    Text,
+    /// A binary message.
+    Binary,
+    /// A ping.
+    Ping,
+}
+
+/// A stream with the bytes that wait to be written to it.
+#[derive(Debug)]
+pub(crate) struct Pipe<S> {
+    stream: S,
+    waiting: Vec<u8>,
+    /// How much of `waiting` has been written.
+    written: usize,
+}
+
+impl<S> Pipe<S> {
+    pub(crate) fn new(stream: S) -> Pipe<S> {
+        Pipe { stream, waiting: Vec::new(), written: 0 }
+    }
+
+    /// Lets a frame wait its turn.
+    pub(crate) fn push(&mut self, kind: Kind, payload: &[u8]) {
+        let opcode = match kind {
+            Kind::Text => 0x1,
+            Kind::Binary => 0x2,
+            Kind::Ping => 0x9,
+        };
+        // Ten bytes are the longest header.
+        self.waiting.reserve(payload.len() + 10);
+        self.waiting.push(0x80 | opcode);
+        match payload.len() {
+            len @ 0..=125 => self.waiting.push(len as u8),
+            len @ 126..=0xffff => {
+                self.waiting.push(126);
+                self.waiting.extend_from_slice(&(len as u16).to_be_bytes());
+            }
+            len => {
+                self.waiting.push(127);
+                self.waiting.extend_from_slice(&(len as u64).to_be_bytes());
+            }
+        }
+        self.waiting.extend_from_slice(payload);
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len() - self.written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Pipe<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Pipe<S> {
+    /// Takes everything, always: a frame is never split between two calls.
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.waiting.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// Ready when nothing waits any more; then nothing is held either.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Pipe { stream, waiting, written } = &mut *self;
+        while *written < waiting.len() {
+            match ready!(Pin::new(&mut *stream).poll_write(cx, &waiting[*written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => *written += count,
+            }
+        }
+        (*waiting, *written) = (Vec::new(), 0);
+        Pin::new(stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt;
+    use tokio::io::AsyncWriteExt;
+    use tokio_tungstenite::WebSocketStream;
+    use tungstenite::Message;
+    use tungstenite::protocol::Role;
+
+    #[tokio::test]
+    async fn every_length_of_header_is_read_back_and_nothing_is_held_afterwards() {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let mut pipe = Pipe::new(ours);
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        for len in [0, 1, 125, 126, 0xffff, 0x10000] {
+            let text = "x".repeat(len);
+            pipe.push(Kind::Text, text.as_bytes());
+            pipe.push(Kind::Binary, text.as_bytes());
+            pipe.push(Kind::Ping, b"");
+            assert!(pipe.waiting() >= 2 * len + 6);
+            pipe.flush().await.unwrap();
+            assert_eq!((pipe.waiting(), pipe.waiting.capacity()), (0, 0));
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::text(text.clone()));
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(text.into_bytes()));
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::Ping(Default::default()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_little_gets_all_of_it_in_order() {
+        let (ours, theirs) = tokio::io::duplex(7);
+        let mut pipe = Pipe::new(ours);
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        for n in 0..100 {
+            pipe.push(Kind::Text, format!("frame {n}").as_bytes());
+        }
+        let reading = tokio::spawn(async move {
+            for n in 0..100 {
+                assert_eq!(client.next().await.unwrap().unwrap(), Message::text(format!("frame {n}")));
+            }
+        });
+        pipe.flush().await.unwrap();
+        reading.await.unwrap();
+    }
+}
