@@ -8,6 +8,7 @@ use tenure_client::proto::method::PresenceListParams;
 use tenure_client::proto::number::U53;
 use tenure_client::proto::peer::{Peer, Status, Transport};
 use tenure_client::{Events, PeerChange, PeerMap, Session};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::Where;
 use super::status::duration;
@@ -35,11 +36,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let (session, events) = args.at.visit("tenure peers").await?;
         let mut peers = session.peers(args.all).await?;
         peers.retain(|peer| peer.session != session.key());
-        show(&peers, &args);
         if args.watch {
+            show(&peers, &args);
             return watch(session, events, &args).await;
         }
+        // Goodbye first: a reader that went away ends the process while it prints, and would leave a lease.
         super::leave(session, events).await;
+        show(&peers, &args);
         Ok(())
     })
 }
@@ -98,10 +101,13 @@ async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), 
     let mut map = PeerMap::default();
     let paint = Paint::stdout();
     let own = session.key();
+    // Listened to from here on: an interrupt that comes while a change is printed must not be lost.
+    let mut interrupt = signal(SignalKind::interrupt())
+        .map_err(|error| Failure::Failed(format!("watch for signals: {error}")))?;
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupt.recv() => {
                 super::leave(session, events).await;
                 return Ok(());
             }

@@ -6,6 +6,7 @@ use tenure_client::proto::event::EventBody;
 use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
 use tenure_client::proto::peer::Profile;
 use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Where, hostname, leave, peers};
 use crate::exit::Failure;
@@ -62,12 +63,14 @@ async fn hold(args: Args) -> Result<(), Failure> {
     let mut screen =
         Screen { paint: Paint::stdout(), json: args.json, map: PeerMap::default(), own: session.key() };
     screen.say("dialling", &args.at.broker, json!({"event": "dialling", "broker": args.at.broker}));
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-        .map_err(|error| Failure::Failed(format!("watch for signals: {error}")))?;
+    // Listened to from here on: a signal that comes while an event is printed must not be lost.
+    let watch = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut terminate = watch(SignalKind::terminate())?;
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = tokio::signal::ctrl_c() => break,
+            _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
         };
         screen.show(&event);
