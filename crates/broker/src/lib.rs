@@ -33,7 +33,6 @@ use ed25519_dalek::SigningKey;
 use tenure_core::host::Doors;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
-use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
@@ -83,8 +82,7 @@ impl Broker {
         let key = SigningKey::from_bytes(&config.resume_key.unwrap_or(identity.broker_key));
         let run = store.begin_run(clock.now().wall)?;
         let leases = store.leases()?;
-        let listener =
-            TcpListener::bind(config.listen).await.map_err(|e| StartError::Listen(config.listen, e))?;
+        let listener = listen::bind(config.listen).map_err(|e| StartError::Listen(config.listen, e))?;
         let addr = listener.local_addr().map_err(|e| StartError::Listen(config.listen, e))?;
         let doors = Doors::loopback(addr.port(), &config.public_hosts, &config.allowed_origins)
             .also(&addr.to_string());
@@ -96,10 +94,12 @@ impl Broker {
         let (inputs, inbox) = mesh_task::channel();
         let (writes, writer) = writer::start(store, mesh.clone(), run.number, shared.clone(), inputs.clone())
             .map_err(StartError::Thread)?;
-        let handle = MeshHandle::new(mesh.clone(), inputs);
-        tasks.spawn(mesh_task::run(shared.clone(), mesh, run.number, leases, inbox, writes));
+        let heard = mesh_task::Heard::default();
+        let handle = MeshHandle::new(mesh.clone(), inputs, heard.clone());
+        tasks.spawn(mesh_task::run(shared.clone(), mesh, run.number, leases, inbox, heard, writes));
         shared.set_mesh(handle);
-        tasks.spawn(listen::run(listener, shared.clone(), tasks.clone()));
+        let listen = listen::run(listener, shared.clone(), tasks.clone());
+        tasks.spawn(tokio::task::unconstrained(listen));
         shared.ready.store(true, Ordering::Release);
         Ok(Broker { shared, addr, tasks, writer: Some(writer) })
     }

@@ -1,11 +1,13 @@
 //! The accept loop: TCP in, HTTP/1.1 with upgrades out.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
 use crate::shared::Shared;
@@ -16,8 +18,22 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 16 * 1024;
 /// How long to leave the listener alone when the system has no more descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
+/// Connections that the system may hold for us until we accept them; it may allow fewer. When everybody comes
+/// back at once, one that finds no place is tried again by its system after a second, and then after three.
+const BACKLOG: u32 = 16_384;
+/// Connections that are accepted before other tasks get their turn. Many, for the same reason.
+const ACCEPTS_PER_TURN: u32 = 1_024;
 
-/// Accepts until told to stop.
+/// Listens on `addr`.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A broker that starts again takes the port of the one before it, whose sockets the system still remembers.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// Accepts until told to stop. To be run unconstrained: it gives way to other tasks by its own count.
 pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) {
     let stop = shared.stopping.clone();
     let service = TowerToHyperService::new(crate::http::router(shared, tasks.clone()));
@@ -26,7 +42,13 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
         .half_close(false);
+    let mut accepts = 0;
     loop {
+        accepts += 1;
+        if accepts == ACCEPTS_PER_TURN {
+            accepts = 0;
+            tokio::task::yield_now().await;
+        }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => return,

@@ -2,8 +2,8 @@
 //! mesh. A lone write commits at once; many share one sync.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tenure_core::Input;
@@ -25,7 +25,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How the mesh's task reaches the writer.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    queue: SyncSender<(WriteId, LeaseWrite)>,
+    /// Bounded by `waiting`; the standard bounded queue would hold memory for its bound from the start.
+    queue: Sender<(WriteId, LeaseWrite)>,
+    waiting: Arc<AtomicUsize>,
     shared: Arc<Shared>,
 }
 
@@ -35,7 +37,9 @@ impl Writes {
     pub(crate) fn push(&self, id: WriteId, write: LeaseWrite) {
         let since = self.shared.clock.at().0 + 1;
         let _ = self.shared.oldest_write.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
-        if self.queue.try_send((id, write)).is_err() {
+        let room = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING;
+        if !room || self.queue.send((id, write)).is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             tracing::error!(event = "writer_unreachable", "the store's writer takes no more writes");
         }
     }
@@ -49,19 +53,22 @@ pub(crate) fn start(
     shared: Arc<Shared>,
     inputs: mpsc::Sender<MeshMsg>,
 ) -> std::io::Result<(Writes, std::thread::JoinHandle<()>)> {
-    let (queue, waiting) = sync_channel(WAITING);
+    let (queue, queued) = channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
     let beat = HEARTBEAT.min(Duration::from_millis(shared.config.mesh.lease_ttl_ms / 3));
     let (inputs, beaten) = (inputs.downgrade(), Instant::now());
-    let writer = Writer { store, mesh, run, shared: shared.clone(), inputs, beat, beaten };
+    let writes = Writes { queue, waiting: waiting.clone(), shared: shared.clone() };
+    let writer = Writer { store, mesh, run, waiting, shared, inputs, beat, beaten };
     let thread =
-        std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&waiting))?;
-    Ok((Writes { queue, shared }, thread))
+        std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&queued))?;
+    Ok((writes, thread))
 }
 
 struct Writer {
     store: Box<dyn Store>,
     mesh: MeshName,
     run: u64,
+    waiting: Arc<AtomicUsize>,
     shared: Arc<Shared>,
     /// Weak: the mesh lives as long as its sockets need it, not as long as its writer.
     inputs: mpsc::WeakSender<MeshMsg>,
@@ -71,15 +78,16 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, waiting: &Receiver<(WriteId, LeaseWrite)>) {
+    fn run(mut self, queued: &Receiver<(WriteId, LeaseWrite)>) {
         let mut batch = Vec::new();
         loop {
-            match waiting.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
+            match queued.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
                 Ok(first) => batch.push(first),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            batch.extend(waiting.try_iter().take(BATCH - batch.len()));
+            batch.extend(queued.try_iter().take(BATCH - batch.len()));
+            self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
             self.commit(&mut batch);
         }
         self.commit(&mut batch);

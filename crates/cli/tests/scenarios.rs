@@ -68,7 +68,7 @@ async fn scenario_1_a_sleep_from_which_the_socket_does_not_wake_is_invisible_too
     // waking must not pass for a sign of life.
     pass(2, 5).await;
     network.break_all(Fault::Stall);
-    pass(4, 15).await;
+    pass(2, 15).await;
     alice.signal("CONT");
     let back = alice.attached().await;
     let _marker = join(broker.addr, "marker").await;
@@ -77,7 +77,7 @@ async fn scenario_1_a_sleep_from_which_the_socket_does_not_wake_is_invisible_too
     assert_eq!(watcher.kinds_of("alice"), ["joined"]);
     assert_eq!((&back["lease"], &back["outcome"]), (&json!("kept"), &json!("resumed")));
     println!(
-        "1 sleep: asleep for 2/3 of the lease, the socket dead on waking, resumed; the watcher saw nothing"
+        "1 sleep: asleep for half of the lease, the socket dead on waking, resumed; the watcher saw nothing"
     );
 }
 

@@ -82,6 +82,7 @@ impl Driver {
                         SockEvent::Opened => LinkInput::Opened(sock),
                         SockEvent::Frame(bytes) => LinkInput::Frame(sock, bytes),
                         SockEvent::Heard => LinkInput::Heard(sock),
+                        SockEvent::Answered => LinkInput::Answered(sock),
                         SockEvent::Gone(code) => {
                             self.socks.retain(|s| s.id != sock);
                             LinkInput::Gone(sock, code)
@@ -108,7 +109,7 @@ impl Driver {
     /// While the application is too slow to be told more, the silence on the socket is our own.
     fn excuse_silence(&mut self) {
         for sock in self.socks.iter().map(|sock| sock.id).collect::<Vec<_>>() {
-            self.link.handle(self.clock.now(), LinkInput::Heard(sock), &mut self.effects);
+            self.link.handle(self.clock.now(), LinkInput::Answered(sock), &mut self.effects);
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum SockEvent {
     Frame(Vec<u8>),
     /// A ping or pong came.
     Heard,
+    /// The pong to our last ping came.
+    Answered,
     /// It ended; with its close code, if there was one.
     Gone(Option<u16>),
 }
@@ -48,6 +50,8 @@ pub(crate) struct Sock {
     state: State,
     queue: VecDeque<Message>,
     flushing: bool,
+    /// How many pings have left; each carries its number, and so does its pong.
+    pings: u64,
     close_code: Option<u16>,
 }
 
@@ -56,7 +60,7 @@ impl Sock {
     pub(crate) fn dial(id: SockId, address: &str, host: &str, codec: Codec) -> Sock {
         let dial = Box::pin(open(address.to_owned(), format!("ws://{host}/v1/ws"), codec));
         let state = State::Dialling(dial);
-        Sock { id, codec, state, queue: VecDeque::new(), flushing: false, close_code: None }
+        Sock { id, codec, state, queue: VecDeque::new(), flushing: false, pings: 0, close_code: None }
     }
 
     /// Lets a frame leave.
@@ -71,7 +75,8 @@ impl Sock {
 
     /// Lets a ping leave.
     pub(crate) fn ping(&mut self) {
-        self.queue.push_back(Message::Ping(Default::default()));
+        self.pings += 1;
+        self.queue.push_back(Message::Ping(self.pings.to_be_bytes().to_vec().into()));
         self.flushing = true;
     }
 
@@ -113,6 +118,7 @@ impl Sock {
                 self.flushing = true;
                 SockEvent::Heard
             }
+            Some(Ok(Message::Pong(number))) if number[..] == self.pings.to_be_bytes() => SockEvent::Answered,
             Some(Ok(Message::Pong(_) | Message::Frame(_))) => SockEvent::Heard,
             Some(Ok(Message::Close(frame))) => {
                 self.close_code = frame.map(|frame| frame.code.into());

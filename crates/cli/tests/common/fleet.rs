@@ -29,6 +29,7 @@ impl Member {
     }
 }
 
+/// Many sessions. They say goodbye when it is dropped.
 pub(crate) struct Fleet {
     sessions: Vec<Session>,
     pub(crate) members: Vec<Member>,

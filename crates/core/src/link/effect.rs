@@ -22,6 +22,9 @@ pub enum LinkInput {
     Frame(SockId, Vec<u8>),
     /// A ping or pong came.
     Heard(SockId),
+    /// The pong to the last [`LinkEffect::Ping`] came. Anything else may have lain unread while we slept; this
+    /// was sent after we asked.
+    Answered(SockId),
     /// It ended, or the dial failed; with the close code, if there was one.
     Gone(SockId, Option<u16>),
 }
@@ -33,7 +36,7 @@ pub enum LinkEffect {
     Dial(SockId),
     /// Send a frame.
     Send(SockId, Vec<u8>),
-    /// Send a WebSocket ping.
+    /// Send a WebSocket ping, told apart from those before it.
     Ping(SockId),
     /// Close it or stop dialling; whatever it still does is ignored.
     Drop(SockId),

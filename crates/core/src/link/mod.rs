@@ -159,7 +159,8 @@ impl Link {
         match input {
             LinkInput::Opened(sock) => self.opened(now.at, sock),
             LinkInput::Frame(sock, bytes) => self.frame(now, sock, &bytes, effects),
-            LinkInput::Heard(sock) => self.hear(now.at, sock, effects),
+            LinkInput::Heard(sock) => self.hear(now.at, sock),
+            LinkInput::Answered(sock) => self.ponged(now.at, sock, effects),
             LinkInput::Gone(sock, code) => self.gone(now.at, sock, code, effects),
         }
         self.wake = self.next_deadline();
@@ -270,10 +271,17 @@ impl Link {
         }
     }
 
-    fn hear(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
+    fn hear(&mut self, now: Millis, sock: SockId) {
+        if self.current.as_ref().is_some_and(|current| current.sock == sock) {
+            self.heard = now;
+        }
+    }
+
+    /// The socket has answered our last ping: it lives.
+    fn ponged(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
+        self.hear(now, sock);
         let Some(current) = self.current.as_mut().filter(|current| current.sock == sock) else { return };
-        self.heard = now;
-        // It lives after all. Unless the new one has already said hello, the old one stays.
+        // Unless the new one has already said hello, the old one stays.
         if current.probe_until.take().is_some()
             && self.next.as_ref().is_some_and(|next| next.phase != Phase::AwaitingHello)
             && let Some(next) = self.next.take()
@@ -283,7 +291,7 @@ impl Link {
     }
 
     fn frame(&mut self, now: Now, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
-        self.hear(now.at, sock, effects);
+        self.hear(now.at, sock);
         let Ok(head) = Head::decode(self.config.codec, bytes) else {
             return self.garbled(now.at, sock, effects);
         };

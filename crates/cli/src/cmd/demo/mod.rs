@@ -12,11 +12,11 @@ mod score;
 mod stage;
 mod watcher;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Failure;
 use crate::output::{Paint, print, println};
@@ -45,12 +45,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
-        let stage = Box::pin(Stage::set()).await?;
+        // From here on a signal ends the demonstration, not the process: there is a directory to remove.
+        let mut signals = Signals::watch()?;
+        let mut stage = Box::pin(Stage::set()).await?;
         let mut show = Show::new(&args);
-        let (stage, interrupted) = show.play(stage).await?;
-        show.close();
+        let interrupted = show.play(&mut stage, &mut signals).await;
         let keys = stage.keys();
         stage.strike().await;
+        show.close();
         if args.json {
             println(&report::json(&show.score, args.seconds, keys, interrupted).to_string());
         } else {
@@ -58,6 +60,29 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
         report::verdict(&show.score, args.seconds, interrupted).map_err(Failure::Failed)
     })
+}
+
+/// What makes it end early.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn watch() -> Result<Signals, Failure> {
+        let watch =
+            |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(watch);
+        Ok(Signals([interrupt?, terminate?, hangup?]))
+    }
+
+    /// Waits for any of them. Cancel-safe.
+    async fn any(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
 }
 
 /// How the audience follows it.
@@ -75,6 +100,8 @@ struct Show {
     time: Duration,
     began: Instant,
     telling: Telling,
+    /// Whether nobody reads any more.
+    deserted: bool,
 }
 
 impl Show {
@@ -93,15 +120,11 @@ impl Show {
             }
         };
         let time = Duration::from_secs(args.seconds);
-        Show { score: Score::new(time), time, began: Instant::now(), telling }
+        Show { score: Score::new(time), time, began: Instant::now(), telling, deserted: false }
     }
 
-    /// Plays to the end; says whether somebody interrupted it.
-    async fn play(&mut self, mut stage: Stage) -> Result<(Stage, bool), Failure> {
-        let watch =
-            |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
-        let mut interrupt = watch(SignalKind::interrupt())?;
-        let mut terminate = watch(SignalKind::terminate())?;
+    /// Plays to the end; says whether it was cut short.
+    async fn play(&mut self, stage: &mut Stage, signals: &mut Signals) -> bool {
         let mut beat = tokio::time::interval(BEAT);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -111,14 +134,16 @@ impl Show {
                     let line = self.score.hear(self.began.elapsed(), index, news);
                     line.iter().for_each(|line| self.tell(line));
                 }
-                _ = beat.tick() => self.beat(&stage),
-                _ = interrupt.recv() => return Ok((stage, true)),
-                _ = terminate.recv() => return Ok((stage, true)),
+                _ = beat.tick() => self.beat(stage),
+                () = signals.any() => return true,
             }
             let now = self.began.elapsed();
             if now >= self.time && (self.score.is_settled() || now >= self.time + OVERTIME) {
                 self.draw();
-                return Ok((stage, false));
+                return false;
+            }
+            if self.deserted {
+                return true;
             }
         }
     }
@@ -133,9 +158,17 @@ impl Show {
         self.draw();
     }
 
-    fn tell(&self, line: &str) {
+    fn tell(&mut self, line: &str) {
         if let Telling::Lines = self.telling {
-            println(&format!("{:>5.1} s  {line}", self.began.elapsed().as_secs_f64()));
+            let line = format!("{:>5.1} s  {line}\n", self.began.elapsed().as_secs_f64());
+            self.deserted |= !put(&line);
+        }
+    }
+
+    fn draw(&mut self) {
+        let now = self.began.elapsed();
+        if let Telling::Live(screen) = &mut self.telling {
+            self.deserted |= !screen.draw(&self.score, now, self.time);
         }
     }
 
@@ -146,11 +179,10 @@ impl Show {
         }
         self.telling = Telling::Silent;
     }
+}
 
-    fn draw(&mut self) {
-        let now = self.began.elapsed();
-        if let Telling::Live(screen) = &mut self.telling {
-            screen.draw(&self.score, now, self.time);
-        }
-    }
+/// Prints; `false` when nobody reads any more. Unlike `output::print` it does not end the process then.
+fn put(text: &str) -> bool {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::put;
 use super::score::{Actor, NAMES, Score, Socket};
 use crate::flaky::Fault;
-use crate::output::{Colour, Paint, print};
+use crate::output::{Colour, Paint};
 
 const HIDE_CURSOR: &str = "\x1b[?25l";
 const SHOW_CURSOR: &str = "\x1b[?25h";
@@ -28,11 +29,12 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn open(paint: Paint) -> Screen {
-        print(HIDE_CURSOR);
+        put(HIDE_CURSOR);
         Screen { paint, drawn: 0 }
     }
 
-    pub(super) fn draw(&mut self, score: &Score, now: Duration, time: Duration) {
+    /// Draws it anew; `false` when nobody sees it any more.
+    pub(super) fn draw(&mut self, score: &Score, now: Duration, time: Duration) -> bool {
         let lines = lines(self.paint, score, now, time);
         // One write for the whole picture, so that half of one is never seen.
         let mut frame = NO_WRAP.to_owned();
@@ -43,14 +45,14 @@ impl Screen {
             frame += &format!("\r{line}{TO_END_OF_LINE}\n");
         }
         self.drawn = lines.len();
-        print(&(frame + WRAP));
+        put(&(frame + WRAP))
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // What the terminal echoed of an interrupt goes with it.
-        print(&format!("\r{TO_END_OF_LINE}{SHOW_CURSOR}"));
+        put(&format!("\r{TO_END_OF_LINE}{SHOW_CURSOR}"));
     }
 }
 

@@ -1,0 +1,142 @@
+//! A broker in a process of its own, as a user would run it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// How long one scrape of `/metrics` may take; a broker in a storm has other things to do.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How to start a broker.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BrokerArgs {
+    /// The binary to measure [default: `tenure` beside this one]
+    #[arg(long = "broker", value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// An environment variable for the broker, such as MALLOC_ARENA_MAX=1
+    #[arg(long = "broker-env", value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// `default` (lease 90 s, ping 30 s, stale 75 s, tick 30 s), or a lease in ms that the others follow
+    #[arg(long, value_name = "default|MS", default_value = "default")]
+    intervals: String,
+}
+
+impl BrokerArgs {
+    /// The intervals, for people.
+    pub(crate) fn shown_intervals(&self) -> String {
+        match self.intervals.as_str() {
+            "default" => "default: lease 90 s, ping 30 s, stale 75 s, tick 30 s".to_owned(),
+            ttl => format!("lease {ttl} ms, ping and tick a third of it, stale five sixths"),
+        }
+    }
+}
+
+/// A running broker with a data directory of its own.
+#[derive(Debug)]
+pub(crate) struct BrokerProcess {
+    args: BrokerArgs,
+    dir: TempDir,
+    child: Child,
+    /// `ADDRESS:PORT`.
+    listen: String,
+}
+
+impl BrokerProcess {
+    /// Starts a broker on a free port with an empty store, and waits until it is ready.
+    pub(crate) fn start(args: &BrokerArgs) -> Result<BrokerProcess> {
+        let dir = tempfile::tempdir().context("make a data directory")?;
+        let (child, listen) = spawn(args, dir.path(), "127.0.0.1:0")?;
+        Ok(BrokerProcess { args: args.clone(), dir, child, listen })
+    }
+
+    /// Kills it, as a crash would, and starts another on the same port and data directory at once. Returns how
+    /// long after the kill the new one was ready.
+    pub(crate) fn crash_and_restart(&mut self) -> Result<Duration> {
+        let killed = Instant::now();
+        self.child.kill().context("kill the broker")?;
+        self.child.wait().context("wait for the killed broker")?;
+        (self.child, self.listen) = spawn(&self.args, self.dir.path(), &self.listen)?;
+        Ok(killed.elapsed())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where sessions dial.
+    pub(crate) fn url(&self) -> String {
+        format!("ws://{}", self.listen)
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> Result<u64> {
+        let page = self.scrape().context("read the broker's metrics")?;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("the broker has no metric {name}"))?;
+        Ok(value.trim().parse::<f64>().with_context(|| format!("{name} is no number"))? as u64)
+    }
+
+    fn scrape(&self) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.listen)?;
+        stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.listen)?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        Ok(page)
+    }
+}
+
+impl Drop for BrokerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(args: &BrokerArgs, dir: &Path, listen: &str) -> Result<(Child, String)> {
+    let binary = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => beside_us("tenure")?,
+    };
+    let mut command = Command::new(&binary);
+    command.args(["broker", "--json", "--log", "warn", "--listen", listen, "--data-dir"]).arg(dir);
+    if args.intervals != "default" {
+        command.args(["--lease-ttl-ms", &args.intervals]);
+    }
+    for pair in &args.env {
+        let (name, value) = pair.split_once('=').with_context(|| format!("{pair} is not NAME=VALUE"))?;
+        command.env(name, value);
+    }
+    let (child, ready) = spawn_until_ready(&mut command)?;
+    let ready: serde_json::Value = serde_json::from_str(&ready).context("read the broker's ready line")?;
+    let listen = ready["listen"].as_str().context("the broker's ready line has no address")?;
+    Ok((child, listen.to_owned()))
+}
+
+/// Starts a child and waits for its first line.
+pub(crate) fn spawn_until_ready(command: &mut Command) -> Result<(Child, String)> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {program}; `cargo build --release` makes it"))?;
+    let stdout = child.stdout.take().context("the child has no stdout")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    if line.is_empty() {
+        bail!("{program} ended before it was ready ({})", child.wait()?);
+    }
+    Ok((child, line.trim().to_owned()))
+}
+
+/// A program in the directory of this one.
+fn beside_us(name: &str) -> Result<PathBuf> {
+    let us = std::env::current_exe().context("find this program")?;
+    Ok(us.with_file_name(name))
+}

@@ -1,0 +1,112 @@
+//! The floor: a WebSocket server on the broker's own stack that does nothing but echo.
+//!
+//! hyper accepts and upgrades, axum and tungstenite frame, with the broker's buffers of 4 KiB. Whatever a
+//! session costs beyond this is ours.
+
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use axum::Router;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use axum::routing::get;
+use futures_util::{SinkExt, StreamExt};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message as ClientMessage;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+use crate::broker::spawn_until_ready;
+use crate::proc;
+
+/// Bytes of a socket's buffers, as in the broker.
+const BUFFER: usize = 4 * 1024;
+/// Bytes of the one message that every connection echoes.
+const ECHO: usize = 200;
+/// Connections that are opened at a time.
+const OPENING: usize = 64;
+
+/// What the bare server costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floor {
+    pub(crate) empty_bytes: u64,
+    pub(crate) full_bytes: u64,
+}
+
+/// Serves until killed; prints its address when ready.
+pub(crate) async fn serve() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("listen")?;
+    println!("{}", listener.local_addr()?);
+    let service = TowerToHyperService::new(Router::new().route("/", get(upgrade)));
+    loop {
+        let (stream, _) = listener.accept().await.context("accept")?;
+        stream.set_nodelay(true)?;
+        let connection = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service.clone())
+            .with_upgrades();
+        tokio::spawn(connection);
+    }
+}
+
+async fn upgrade(upgrade: WebSocketUpgrade) -> Response {
+    upgrade.read_buffer_size(BUFFER).write_buffer_size(BUFFER).on_upgrade(echo)
+}
+
+async fn echo(mut ws: WebSocket) {
+    while let Some(Ok(message)) = ws.recv().await {
+        let data = matches!(message, Message::Text(_) | Message::Binary(_));
+        if data && ws.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Starts the bare server, opens `count` connections, lets each echo once, reads the memory.
+pub(crate) async fn measure(count: usize) -> Result<Floor> {
+    let us = std::env::current_exe().context("find this program")?;
+    let (child, address) = spawn_until_ready(Command::new(us).arg("floor-server"))?;
+    let server = Server(child);
+    let empty_bytes = proc::rss_bytes(server.0.id())?;
+    let opening = Arc::new(Semaphore::new(OPENING));
+    let mut tasks = Vec::with_capacity(count);
+    for _ in 0..count {
+        let permit = opening.clone().acquire_owned().await?;
+        let address = address.clone();
+        tasks.push(tokio::spawn(async move {
+            let ws = open(&address).await;
+            drop(permit);
+            ws
+        }));
+    }
+    let mut open = Vec::with_capacity(count);
+    for task in tasks {
+        open.push(task.await?.context("connect to the bare server")?);
+    }
+    let full_bytes = proc::rss_bytes(server.0.id())?;
+    Ok(Floor { empty_bytes, full_bytes })
+}
+
+/// The bare server's process; it ends with the measurement.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn open(address: &str) -> Result<WebSocketStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    let config = WebSocketConfig::default().read_buffer_size(BUFFER).write_buffer_size(BUFFER);
+    let url = format!("ws://{address}/");
+    let (mut ws, _) = tokio_tungstenite::client_async_with_config(url, stream, Some(config)).await?;
+    ws.send(ClientMessage::text("e".repeat(ECHO))).await?;
+    let answer = ws.next().await.context("the bare server closed")??;
+    ensure!(answer.len() == ECHO, "the bare server's echo is wrong");
+    Ok(ws)
+}

@@ -1,1 +1,0 @@
-//! Measurements of Tenure against its floors
