@@ -250,7 +250,7 @@ impl RawConfig {
         };
         if let Some(bytes) = self.max_payload {
             mesh.max_payload = size("max_payload", bytes)?;
-            mesh.max_buffered_bytes = mesh.max_buffered_bytes.max(mesh.max_payload * 4);
+            mesh.max_buffered_bytes = mesh.max_buffered_bytes.max(mesh.max_payload.saturating_mul(4));
         }
         if let Some(bytes) = self.max_buffered_bytes {
             mesh.max_buffered_bytes = size("max_buffered_bytes", bytes)?;

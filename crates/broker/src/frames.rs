@@ -70,16 +70,21 @@ fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Re
     let name = method.ok_or_else(|| WireError::bad_request("a request needs a method"))?;
     match Method::from_wire(name) {
         Some(Method::Hello) => Err(WireError::bad_request("this socket has said hello already")),
-        Some(Method::Bye) => Ok(Call::Bye),
-        Some(Method::Ping) => Ok(Call::Ping),
+        Some(Method::Bye) => no_params(codec, bytes).map(|()| Call::Bye),
+        Some(Method::Ping) => no_params(codec, bytes).map(|()| Call::Ping),
         Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
         Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
-        Some(Method::Health) => Ok(Call::Health(shared.store_health())),
+        Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(shared.store_health())),
         _ => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
         }
     }
+}
+
+/// Params that ask for nothing must still be an object, and a sound one.
+fn no_params(codec: Codec, bytes: &[u8]) -> Result<(), WireError> {
+    frame::params_or_default(codec, bytes).map(|Empty {}| ()).map_err(Into::into)
 }
 
 /// The response to a request.

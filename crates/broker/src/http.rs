@@ -44,10 +44,13 @@ pub(crate) fn router(shared: Arc<Shared>, tasks: TaskTracker) -> Router {
 }
 
 async fn readyz(State(app): State<App>) -> Response {
-    if app.shared.ready.load(Ordering::Acquire) {
-        "ready\n".into_response()
+    let refuse = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    if !app.shared.ready.load(Ordering::Acquire) {
+        refuse("starting or stopping\n")
+    } else if !app.shared.store_sound.load(Ordering::Relaxed) {
+        refuse("the store cannot write\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "starting or stopping\n").into_response()
+        "ready\n".into_response()
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) ready: AtomicBool,
     /// Set when the broker stops: sockets that have not said hello are let go.
     pub(crate) stopping: CancellationToken,
+    /// Whether the store's last transaction went well.
+    pub(crate) store_sound: AtomicBool,
     /// Rung when a drain is complete.
     pub(crate) drained: Notify,
     store_kind: &'static str,
@@ -70,6 +72,7 @@ impl Shared {
             unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_SOCKETS)),
             ready: AtomicBool::new(false),
             stopping: CancellationToken::new(),
+            store_sound: AtomicBool::new(true),
             drained: Notify::new(),
             store_kind,
             oldest_write: AtomicU64::new(0),

@@ -17,11 +17,12 @@ use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::ConnId;
-use tenure_proto::limits::{CLOSE_FLUSH_MS, MAX_INFLIGHT};
+use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES, MAX_INFLIGHT};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::WebSocketStream;
+use tungstenite::error::ProtocolError;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::{Error, Message};
 
@@ -61,6 +62,8 @@ pub(super) struct Wire {
     held: Option<Message>,
     /// Whether a batch of events is on its way, and the mesh wants to know when it has left.
     batch: bool,
+    /// What is asked of the socket and has no room yet: at most one batch, and an answer per request.
+    backlog: VecDeque<Out>,
 }
 
 /// Carries a socket from its upgrade to its end.
@@ -83,6 +86,7 @@ pub(crate) async fn run(
         knocking: false,
         held: None,
         batch: false,
+        backlog: VecDeque::new(),
     };
     // The handshake's state is large and short-lived: it must not be part of ten thousand idle tasks.
     let greeted = Box::pin(handshake::greet(&mut wire, host)).await;
@@ -114,33 +118,54 @@ impl Wire {
 
     async fn obey(&mut self, outs: VecDeque<Out>, mesh: &MeshHandle) -> bool {
         for out in outs {
-            match out {
-                Out::Respond(request, outcome) => {
-                    self.unanswered = self.unanswered.saturating_sub(1);
-                    self.knocking = false;
-                    if let Err(error) = outcome.as_ref() {
-                        self.shared.metrics.refusal(error.code.as_str());
-                    }
-                    let message = frames::response(self.codec, self.conn, request, *outcome, &self.shared);
-                    self.push(&message);
-                }
-                Out::Events(batch) => {
-                    self.batch = true;
-                    frames::events(self.codec, &batch, |event| self.push(event));
-                }
-                Out::Ping => self.push_as(pipe::Kind::Ping, &[]),
-                Out::Close(closing) => {
-                    self.close(&closing).await;
-                    let at = self.shared.clock.at();
-                    let gone = Input::Closed { conn: self.conn, at, by_client: false };
-                    mesh.send(MeshMsg::Input(gone)).await;
-                    return false;
-                }
+            if let Out::Close(closing) = out {
+                // What the socket can still take goes before the close; what it cannot is lost with it.
+                self.pump();
+                self.close(&closing).await;
+                let at = self.shared.clock.at();
+                let gone = Input::Closed { conn: self.conn, at, by_client: false };
+                mesh.send(MeshMsg::Input(gone)).await;
+                return false;
             }
+            self.backlog.push_back(out);
         }
+        self.pump();
         match self.held.take_if(|_| !self.knocking) {
             Some(message) => self.received(Some(Ok(message)), mesh).await,
             None => true,
+        }
+    }
+
+    /// Encodes what is asked of the socket for as long as it has room. What waits in the backlog shares its
+    /// contents with the mesh and weighs little; what is encoded is held to `max_buffered_bytes` and one frame.
+    fn pump(&mut self) {
+        while self.has_room() {
+            match self.backlog.pop_front() {
+                Some(out) => self.emit(out),
+                // An idle socket holds no queue.
+                None => return self.backlog = VecDeque::new(),
+            }
+        }
+    }
+
+    fn emit(&mut self, out: Out) {
+        match out {
+            Out::Respond(request, outcome) => {
+                self.unanswered = self.unanswered.saturating_sub(1);
+                self.knocking = false;
+                if let Err(error) = outcome.as_ref() {
+                    self.shared.metrics.refusal(error.code.as_str());
+                }
+                let message = frames::response(self.codec, self.conn, request, *outcome, &self.shared);
+                self.push(&message);
+            }
+            Out::Events(batch) => {
+                self.batch = true;
+                frames::events(self.codec, &batch, |event| self.push(event));
+            }
+            Out::Ping => self.push_as(pipe::Kind::Ping, &[]),
+            // Closes are carried out when they come, never from the backlog.
+            Out::Close(_) => {}
         }
     }
 
@@ -183,6 +208,11 @@ impl Wire {
                 mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
                 return false;
             }
+            Some(Err(error)) if breaks_websocket(&error) => {
+                self.close(&Closing::new(Reason::BadFrame)).await;
+                mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
+                return false;
+            }
             Some(Err(_)) | None => {
                 mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: false })).await;
                 return false;
@@ -192,10 +222,9 @@ impl Wire {
     }
 
     async fn flushed(&mut self, mesh: &MeshHandle) -> bool {
-        if !std::mem::take(&mut self.batch) {
-            return true;
-        }
-        mesh.send(MeshMsg::Input(Input::Flushed { conn: self.conn })).await
+        let batch = std::mem::take(&mut self.batch);
+        self.pump();
+        !batch || mesh.send(MeshMsg::Input(Input::Flushed { conn: self.conn })).await
     }
 
     /// Lets a message leave.
@@ -213,8 +242,18 @@ impl Wire {
     /// Whether another request may be read: not while too many wait for their answer, or too much for the
     /// socket. What is not read waits in the client's own buffers.
     fn may_read(&self) -> bool {
-        let room = self.ws.get_ref().waiting() < self.shared.config.mesh.max_buffered_bytes;
-        self.unanswered < MAX_INFLIGHT && room && self.held.is_none()
+        self.unanswered < MAX_INFLIGHT && self.has_room() && self.held.is_none()
+    }
+
+    /// Whether the socket has room for more; a stranger's has little.
+    fn has_room(&self) -> bool {
+        let pipe = self.ws.get_ref();
+        let bound = if pipe.is_trusted() {
+            self.shared.config.mesh.max_buffered_bytes
+        } else {
+            FRAME_BEFORE_HELLO_BYTES
+        };
+        pipe.waiting() < bound
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -253,6 +292,7 @@ impl Wire {
 
     /// Says why, flushes, closes, and waits a moment for the client to have read it.
     async fn close(&mut self, closing: &Closing) {
+        self.ws.get_mut().trust();
         let deadline = Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS);
         let event = EventBody::Closing(closing.clone());
         self.push(&frames::unnumbered(self.codec, &event));
@@ -285,5 +325,14 @@ impl Wire {
     /// Answers a client's close.
     async fn finish(&mut self) {
         self.flush_until(Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS)).await;
+    }
+}
+
+/// Whether the client sent something that is no WebSocket. Silence and a reset are not something it sent.
+fn breaks_websocket(error: &Error) -> bool {
+    match error {
+        Error::Utf8(_) => true,
+        Error::Protocol(error) => !matches!(error, ProtocolError::ResetWithoutClosingHandshake),
+        _ => false,
     }
 }

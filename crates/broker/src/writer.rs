@@ -106,12 +106,22 @@ impl Writer {
             return;
         }
         let outcome = self.store.apply(&writes);
-        self.shared.oldest_write.store(0, Ordering::Relaxed);
+        let since = if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.shared.clock.at().0 + 1 };
+        self.shared.oldest_write.store(since, Ordering::Relaxed);
+        let was_sound = self.shared.store_sound.swap(outcome.is_ok(), Ordering::Relaxed);
         self.shared.metrics.commits.inc();
         self.shared.metrics.writes.inc_by(writes.len() as u64);
-        if let Err(error) = &outcome {
-            self.shared.metrics.failed_commits.inc();
-            tracing::error!(event = "store_failed", poisoned = matches!(error, StoreError::Poisoned(_)), %error);
+        match &outcome {
+            Ok(()) if !was_sound => tracing::info!(event = "store_recovered"),
+            Ok(()) => {}
+            Err(error) => {
+                self.shared.metrics.failed_commits.inc();
+                // Said once: a full disk fails every transaction until a person has looked.
+                if was_sound {
+                    let poisoned = matches!(error, StoreError::Poisoned(_));
+                    tracing::error!(event = "store_failed", poisoned, %error);
+                }
+            }
         }
         let (Some(through), Some(inputs)) = (last, self.inputs.upgrade()) else { return };
         let input = match outcome {

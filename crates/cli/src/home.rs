@@ -76,6 +76,7 @@ pub(crate) fn key_at(path: &Path) -> Result<SigningKey, Failure> {
         |what: &str, error: std::io::Error| Failure::Failed(format!("{what} {}: {error}", path.display()));
     match std::fs::read_to_string(path) {
         Ok(text) => {
+            warn_if_open(path);
             let seed = text::unhex_array(text.trim());
             let help = || Failure::Failed(format!("{} is not a key: 64 hex digits", path.display()));
             seed.map(|seed| SigningKey::from_bytes(&seed)).ok_or_else(help)
@@ -87,6 +88,18 @@ pub(crate) fn key_at(path: &Path) -> Result<SigningKey, Failure> {
             Err(error) => Err(failed("make", error)),
         },
         Err(error) => Err(failed("read", error)),
+    }
+}
+
+/// Says so when others than the owner can get at a key.
+fn warn_if_open(path: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(path) {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
+        if mode & 0o077 != 0 {
+            let path = path.display();
+            eprintln!("warning: others can read the key {path} (mode {mode:03o}); run `chmod 600 {path}`");
+        }
     }
 }
 

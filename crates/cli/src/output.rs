@@ -18,8 +18,7 @@ pub(crate) struct Paint(bool);
 
 impl Paint {
     pub(crate) fn stdout() -> Paint {
-        let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Paint(std::io::stdout().is_terminal() && !objects)
+        Paint(wants_colour(&std::io::stdout()))
     }
 
     pub(crate) fn paint(self, colour: Colour, text: &str) -> String {
@@ -32,6 +31,12 @@ impl Paint {
         };
         if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
+}
+
+/// Whether `stream` is a terminal and nobody objects to colour.
+pub(crate) fn wants_colour(stream: &impl IsTerminal) -> bool {
+    let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !objects
 }
 
 /// Rows of text as columns that line up.
@@ -55,9 +60,18 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 
 /// What others wrote, made safe for a terminal: no control characters, bounded.
 pub(crate) fn safe(text: &str) -> String {
+    bounded(text, 80)
+}
+
+/// A sentence of a broker or server, made safe for a terminal in the same way.
+pub(crate) fn sentence(text: &str) -> String {
+    bounded(text, 400)
+}
+
+fn bounded(text: &str, most: usize) -> String {
     let mut safe: String =
-        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(80).collect();
-    if text.chars().nth(80).is_some() {
+        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(most).collect();
+    if text.chars().nth(most).is_some() {
         safe.push('…');
     }
     safe

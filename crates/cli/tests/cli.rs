@@ -11,6 +11,7 @@ use std::process::{Output, Stdio};
 use common::proc::Proc;
 use common::{World, join};
 use serde_json::Value;
+use tenure_cli::flaky::Flaky;
 
 /// Nobody listens here: the port is reserved and needs privileges.
 const NOWHERE: &str = "ws://127.0.0.1:1";
@@ -70,6 +71,25 @@ fn a_broker_that_is_not_there_is_five() {
     });
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_turns_us_away_is_four_and_says_why() {
+    let world = World::new();
+    // No public hosts: whoever comes through a proxy names a host that it does not know.
+    let mut broker = Proc::spawn("broker", world.tenure(&["broker", "--json", "--listen", "127.0.0.1:0"]));
+    let ready = broker.until("ready", |line| line["event"] == "ready").await;
+    let proxy = Flaky::start(ready["listen"].as_str().unwrap().parse().unwrap()).unwrap();
+    let mut session = world.session("alice", proxy.addr());
+    let url = format!("ws://{}", proxy.addr());
+    fails(&world, &["status", "--broker", &url], 4, &[&url, "HTTP 403", "TENURE_PUBLIC_HOSTS"]);
+    let told = |line: &Value| line["event"] == "waiting";
+    let waiting = session.until("waiting", told).await;
+    assert!(waiting["reason"].as_str().unwrap().starts_with("HTTP 403: "), "{waiting}");
+    session.signal("TERM");
+    assert_eq!(session.exit_code().await, Some(0));
+    assert_eq!(session.events("waiting").len(), 1, "the same reason is told once");
+    assert_eq!(session.events("bye")[0]["wasIn"], false);
+}
+
 #[test]
 fn the_configuration_in_force_is_shown_without_its_secrets() {
     let world = World::new();
@@ -83,6 +103,14 @@ fn the_configuration_in_force_is_shown_without_its_secrets() {
     assert_eq!(shown["listen"].as_str(), Some("127.0.0.1:7402"), "flags win over the file");
     assert_eq!(shown["lease_ttl_ms"].as_integer(), Some(3_000), "and so does the environment");
     assert!(shown.contains_key("admin_token") && !stdout(&output).contains("s3cret"));
+    let defaults =
+        ["data_dir", "store", "ping_interval_ms", "stale_after_ms", "tick_interval_ms", "max_payload"];
+    let more = ["max_buffered_bytes", "max_sessions", "public_hosts", "allowed_origins", "log", "log_format"];
+    for key in defaults.iter().chain(&more) {
+        assert!(shown.contains_key(*key), "{key} is not shown: {}", stdout(&output));
+    }
+    fails(&world, &["broker", "--print-config", "--stale-after-ms", "9000"], 2, &["9000"]);
+    fails(&world, &["broker", "--print-config", "--log-format", "xml"], 2, &["xml"]);
 }
 
 #[test]
@@ -127,6 +155,18 @@ fn keys_are_made_once_for_their_owner_only() {
     assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert_eq!(json(&world.run(&["keys", "--json"])), first);
     assert!(stdout(&world.run(&["keys"])).contains(first["member"].as_str().unwrap()));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_warned_about() {
+    let world = World::new();
+    let first = json(&world.run(&["keys", "--json"]));
+    let path = first["file"].as_str().unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let output = world.run(&["keys", "--json"]);
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning") && stderr(&output).contains(path), "{}", stderr(&output));
+    assert_eq!(json(&output), first);
 }
 
 #[test]
@@ -176,7 +216,7 @@ async fn watching_prints_who_is_here_and_then_every_change() {
     watch.until("bob's bye", |line| line["kind"] == "left" && line["peer"]["name"] == "bob").await;
     assert_eq!(bob.exit_code().await, Some(0));
     assert_eq!(bob.events("bye").len(), 1);
-    watch.signal("INT");
+    watch.signal("TERM");
     assert_eq!(watch.exit_code().await, Some(0));
     drop(alice);
 }

@@ -83,6 +83,10 @@ impl Driver {
                         SockEvent::Frame(bytes) => LinkInput::Frame(sock, bytes),
                         SockEvent::Heard => LinkInput::Heard(sock),
                         SockEvent::Answered => LinkInput::Answered(sock),
+                        SockEvent::Failed(reason, answered) => {
+                            self.socks.retain(|s| s.id != sock);
+                            LinkInput::Failed { sock, reason, answered }
+                        }
                         SockEvent::Gone(code) => {
                             self.socks.retain(|s| s.id != sock);
                             LinkInput::Gone(sock, code)

@@ -78,6 +78,15 @@ impl Session {
     /// Starts a session and waits until it is in, or until it is clear that it never will be. While the broker
     /// cannot be reached this goes on trying: wrap it in a timeout to give up.
     pub async fn connect(options: Options) -> Result<(Session, Events), ConnectError> {
+        Session::connect_with(options, |_| {}).await
+    }
+
+    /// Does what [`Session::connect`] does, and shows `meanwhile` what happens until the session is in: each
+    /// [`SessionEvent::Waiting`] says why it is not.
+    pub async fn connect_with(
+        options: Options,
+        mut meanwhile: impl FnMut(&SessionEvent) + Send,
+    ) -> Result<(Session, Events), ConnectError> {
         let (session, mut events) = Session::start(options)?;
         loop {
             match events.next().await {
@@ -85,7 +94,7 @@ impl Session {
                     events.first = Some(event);
                     return Ok((session, events));
                 }
-                Ok(_) => {}
+                Ok(event) => meanwhile(&event),
                 Err(end) => return Err(ConnectError::Ended(end)),
             }
         }

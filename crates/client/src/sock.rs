@@ -19,6 +19,8 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 /// Bytes of a socket's read and write buffers; they grow with what passes through.
 const BUFFER: usize = 4 * 1024;
+/// Characters of a refusing server's words that are passed on.
+const REASON: usize = 300;
 
 type Ws = WebSocketStream<TcpStream>;
 type Dial = Pin<Box<dyn Future<Output = Result<Ws, Error>> + Send>>;
@@ -33,6 +35,8 @@ pub(crate) enum SockEvent {
     Heard,
     /// The pong to our last ping came.
     Answered,
+    /// The dial failed: why, and whether somebody answered it.
+    Failed(String, bool),
     /// It ended; with its close code, if there was one.
     Gone(Option<u16>),
 }
@@ -93,7 +97,8 @@ impl Sock {
                     }
                     Err(error) => {
                         tracing::debug!(%error, "dial failed");
-                        self.over()
+                        self.state = State::Over;
+                        failed(&error)
                     }
                 });
             }
@@ -133,6 +138,24 @@ impl Sock {
     fn over(&mut self) -> SockEvent {
         self.state = State::Over;
         SockEvent::Gone(self.close_code)
+    }
+}
+
+/// Why a dial failed, in a few words.
+fn failed(error: &Error) -> SockEvent {
+    match error {
+        Error::Http(response) => {
+            let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            let line = body.trim().lines().next().unwrap_or_default();
+            let line: String = line.chars().take(REASON).collect();
+            let reason = format!("HTTP {}: {line}", response.status().as_u16());
+            SockEvent::Failed(reason.trim_end_matches([':', ' ']).to_owned(), true)
+        }
+        Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            SockEvent::Failed("connection refused".to_owned(), false)
+        }
+        Error::Io(error) => SockEvent::Failed(error.to_string(), false),
+        error => SockEvent::Failed(error.to_string(), false),
     }
 }
 

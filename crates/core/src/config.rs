@@ -80,6 +80,12 @@ impl MeshConfig {
                 self.stale_after_ms, self.lease_ttl_ms
             ));
         }
+        if self.tick_interval_ms > day_ms {
+            return refuse("the tick interval must be at most a day".to_owned());
+        }
+        if self.max_sessions == 0 {
+            return refuse("max sessions must be above zero".to_owned());
+        }
         let payload = limits::MAX_PAYLOAD_BYTES_FLOOR..=64 * 1024 * 1024;
         if !payload.contains(&self.max_payload) {
             return refuse(format!(

@@ -83,6 +83,7 @@ reasons! {
     FeatureUnavailable "feature_unavailable" 4010 false Stop "A required feature is missing here.";
     FeatureParamInvalid "feature_param_invalid" 4011 false Stop "A feature's parameter is malformed.";
     FeatureParamBelowFloor "feature_param_below_floor" 4012 false Stop "A feature's parameter is below its floor.";
+    BadFrame "bad_frame" 1002 true Backoff "A message broke the WebSocket protocol itself.";
 }
 
 /// `event closing`: precedes every close that the broker decides.

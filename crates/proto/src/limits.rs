@@ -15,7 +15,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 pub const MAX_PAYLOAD_BYTES_FLOOR: usize = 64 * 1024;
 /// Bytes of a frame after hello, for a given `maxPayload`: base64 grows a body by a third.
 pub const fn frame_bytes(max_payload: usize) -> usize {
-    max_payload / 3 * 4 + 4 + FRAME_BEFORE_HELLO_BYTES
+    (max_payload / 3).saturating_mul(4).saturating_add(4 + FRAME_BEFORE_HELLO_BYTES)
 }
 
 /// Milliseconds an accepted socket may take until its hello arrived.

@@ -34,6 +34,8 @@ const CLOSES: &[(u16, &[&str], &str)] = &[
     (4010, &["feature_unavailable"], "stop"),
     (4011, &["feature_param_invalid"], "stop"),
     (4012, &["feature_param_below_floor"], "stop"),
+    // Ours: the contract has no reason for a message that breaks WebSocket itself after hello.
+    (1002, &["bad_frame"], "backoff"),
 ];
 
 const METHODS: &str = "hello bye ping reconcile presence.list profile.set health send send.status subscribe \

@@ -19,7 +19,9 @@ pub enum StoreError {
     #[error("the store stopped writing after an I/O error; check the disk, then restart the broker: {0}")]
     Poisoned(String),
     /// The data is not what was written, or cannot be understood.
-    #[error("the store is damaged; stop the broker, copy its data directory and run `tenure check`: {0}")]
+    #[error(
+        "the store is damaged; stop the broker, then restore a backup of its data directory, or move it aside to start afresh: {0}"
+    )]
     Corrupt(String),
     /// The settings are not at the version that the caller read.
     #[error(

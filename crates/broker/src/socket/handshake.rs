@@ -1,18 +1,18 @@
 //! From the upgrade to an admitted hello.
 
-use std::time::Duration;
+use std::io::ErrorKind;
 
 use tenure_core::Input;
 use tenure_core::admit::{Admission, Gate, Refusal, admit};
-use tenure_proto::close::Reason;
+use tenure_core::thaw::Thaw;
+use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head};
 use tenure_proto::hello::{Challenge, HelloParams};
 use tenure_proto::ids::RequestId;
-use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, FROZEN_AFTER_MS, HELLO_TIMEOUT_MS, NONCE_BYTES};
+use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, HELLO_TIMEOUT_MS, NONCE_BYTES};
 use tenure_proto::number::U53;
-use tokio::time::Instant;
 use tungstenite::{Error, Message};
 
 use super::{Io, Wire};
@@ -48,25 +48,27 @@ pub(super) async fn greet(wire: &mut Wire, host: String) -> Option<(MeshHandle, 
 
 /// The client's first frame, in time and of a bearable size.
 async fn first_frame(wire: &mut Wire) -> Option<Message> {
-    let stop = wire.shared.stopping.clone();
-    let mut deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
+    let (clock, stop) = (wire.shared.clock, wire.shared.stopping.clone());
+    let opened = clock.at();
+    // The frozen-broker rule holds for strangers too: their time runs on thawed time.
+    let mut thaw = Thaw::new(wire.shared.config.mesh.lease_ttl_ms, opened);
     loop {
+        let now = clock.at();
+        thaw.look(now);
+        if thaw.thawed(now) >= opened.plus(HELLO_TIMEOUT_MS) {
+            wire.close(&Closing::new(Reason::HelloTimeout)).await;
+            return None;
+        }
+        let due = thaw.next_look().min(thaw.shell(opened.plus(HELLO_TIMEOUT_MS)));
+        // In this order: a hello that has arrived counts, however late we come to read it.
         let io = tokio::select! {
+            biased;
             io = wire.io() => io,
             () = stop.cancelled() => {
                 wire.close(&stopping().closing).await;
                 return None;
             }
-            () = tokio::time::sleep_until(deadline) => {
-                // A timer that is this late was not the client's fault: the broker was frozen.
-                let late = Instant::now().duration_since(deadline);
-                if late > Duration::from_millis(FROZEN_AFTER_MS) {
-                    deadline += late;
-                    continue;
-                }
-                wire.close(&tenure_proto::Closing::new(Reason::HelloTimeout)).await;
-                return None;
-            }
+            () = tokio::time::sleep_until(clock.instant(due)) => continue,
         };
         match io {
             Io::Flushed | Io::Received(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
@@ -78,16 +80,16 @@ async fn first_frame(wire: &mut Wire) -> Option<Message> {
                 wire.shared.metrics.frames_in.inc();
                 return Some(message);
             }
-            Io::Received(Some(Ok(_))) => {
-                wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
+            Io::Received(Some(Ok(_) | Err(Error::Capacity(_)))) => {
+                wire.close(&Closing::new(Reason::TooLarge)).await;
                 return None;
             }
-            Io::Received(Some(Err(Error::Capacity(_)))) => {
-                wire.close(&tenure_proto::Closing::new(Reason::TooLarge)).await;
+            Io::Received(Some(Err(Error::Io(error)))) if error.kind() == ErrorKind::FileTooLarge => {
+                wire.close(&Closing::new(Reason::TooLarge)).await;
                 return None;
             }
-            Io::Received(Some(Err(Error::Utf8(_) | Error::Protocol(_)))) => {
-                wire.close(&tenure_proto::Closing::new(Reason::BadFirstFrame)).await;
+            Io::Received(Some(Err(error))) if super::breaks_websocket(&error) => {
+                wire.close(&Closing::new(Reason::BadFirstFrame)).await;
                 return None;
             }
             Io::Received(_) => return None,
@@ -150,6 +152,7 @@ async fn enter(wire: &mut Wire, request: RequestId, admission: Admission) -> Opt
         refuse(wire, Some(request), refusal).await;
         return None;
     };
+    wire.ws.get_mut().trust();
     let mailbox = Mailbox::default();
     let input = Input::Hello { conn: wire.conn, request, admission: Box::new(admission) };
     wire.unanswered += 1;

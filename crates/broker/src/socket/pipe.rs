@@ -6,13 +6,18 @@
 //! buffer is given back when it has left. What the library itself has to say (pongs, closes) goes through the
 //! same buffer, whole frames at a time, because the pipe takes whatever it is handed: so nothing interleaves.
 //!
-//! The pipe has no bound of its own: the owner stops reading requests while too much waits here.
+//! On the way out the pipe has no bound of its own: the owner stops encoding and reading while too much waits here.
+//! On the way in a stranger may send one hello's worth of bytes, whatever frames they are in, until it is trusted.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use tenure_proto::limits::FRAME_BEFORE_HELLO_BYTES;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that a stranger may send: a hello, its frame's header, a few pings.
+const BEFORE_HELLO_BYTES: usize = FRAME_BEFORE_HELLO_BYTES + 8 * 1024;
 
 /// What kind of frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +37,13 @@ pub(crate) struct Pipe<S> {
     waiting: Vec<u8>,
     /// How much of `waiting` has been written.
     written: usize,
+    /// How much a stranger may still send; `None` once it is trusted.
+    allowance: Option<usize>,
 }
 
 impl<S> Pipe<S> {
     pub(crate) fn new(stream: S) -> Pipe<S> {
-        Pipe { stream, waiting: Vec::new(), written: 0 }
+        Pipe { stream, waiting: Vec::new(), written: 0, allowance: Some(BEFORE_HELLO_BYTES) }
     }
 
     /// Lets a frame wait its turn.
@@ -63,6 +70,16 @@ impl<S> Pipe<S> {
         self.waiting.extend_from_slice(payload);
     }
 
+    /// From here on the other side may send what it likes.
+    pub(crate) fn trust(&mut self) {
+        self.allowance = None;
+    }
+
+    /// Whether it may.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.allowance.is_none()
+    }
+
     /// Bytes that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len() - self.written
@@ -75,7 +92,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Pipe<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.allowance == Some(0) {
+            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if let Some(allowance) = &mut self.allowance {
+            *allowance = allowance.saturating_sub(buf.filled().len() - before);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -88,7 +113,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Pipe<S> {
 
     /// Ready when nothing waits any more; then nothing is held either.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Pipe { stream, waiting, written } = &mut *self;
+        let Pipe { stream, waiting, written, .. } = &mut *self;
         while *written < waiting.len() {
             match ready!(Pin::new(&mut *stream).poll_write(cx, &waiting[*written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -131,6 +156,25 @@ mod tests {
             assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(text.into_bytes()));
             assert_eq!(client.next().await.unwrap().unwrap(), Message::Ping(Default::default()));
         }
+    }
+
+    #[tokio::test]
+    async fn a_stranger_may_send_a_hello_and_no_more_until_it_is_trusted() {
+        use tokio::io::AsyncReadExt;
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut pipe = Pipe::new(ours);
+        theirs.write_all(&vec![0; BEFORE_HELLO_BYTES + 8 * 1024]).await.unwrap();
+        let mut some = vec![0; 4096];
+        let mut read = 0;
+        let error = loop {
+            match pipe.read(&mut some).await {
+                Ok(count) => read += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((read, error.kind()), (BEFORE_HELLO_BYTES, io::ErrorKind::FileTooLarge));
+        pipe.trust();
+        assert_eq!(pipe.read(&mut some).await.unwrap(), 4096);
     }
 
     #[tokio::test]

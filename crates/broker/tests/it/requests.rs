@@ -387,3 +387,24 @@ async fn more_requests_than_may_wait_are_all_answered() {
     }
     still_serves(broker.addr()).await;
 }
+
+#[tokio::test]
+async fn what_is_no_websocket_closes_the_socket_with_a_reason_and_costs_the_lease_nothing() {
+    let broker = broker(LONG).await;
+    let (mut watcher, _) = join(broker.addr(), "watcher").await;
+    let reserved = Frame::message("x", OpCode::Data(Data::Reserved(3)), true);
+    let not_text = Frame::message(vec![0xff, 0xfe], OpCode::Data(Data::Text), true);
+    for frame in [reserved, not_text] {
+        let (mut sock, who) = join(broker.addr(), "a").await;
+        watcher.sees("joined", &who).await;
+        let past = sock.past();
+        sock.send_message(Message::Frame(frame)).await;
+        let ended = sock.ended().await;
+        assert_closing(&ended.closing, 1002, "bad_frame", true);
+        let mut sock = Sock::open(broker.addr()).await;
+        assert_eq!(sock.resume(&who, &past).await["lease"], "kept");
+        sock.bye().await;
+        watcher.sees("left", &who).await;
+    }
+    still_serves(broker.addr()).await;
+}

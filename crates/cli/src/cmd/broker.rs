@@ -9,7 +9,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::Failure;
 use crate::home::Home;
-use crate::output::{print, println};
+use crate::output::{print, println, wants_colour};
+
+/// What is logged unless told otherwise.
+const DEFAULT_LOG: &str = "info";
 
 /// Run a broker: on loopback, open, with an embedded store, unless told otherwise. Every option is also a
 /// TENURE_* variable and a key of the TOML file; flags win over the environment, and that over the file.
@@ -62,17 +65,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let raw = merged(&args)?;
-    if args.print_config {
-        let text =
-            toml::to_string(&raw.without_secrets()).map_err(|error| Failure::Failed(error.to_string()))?;
-        print(&text);
-        return Ok(());
-    }
-    start_log(&raw)?;
+    let (filter, json_log) = log_options(&raw)?;
     let default_dir =
         Home::find().map(|home| home.broker_dir()).unwrap_or_else(|_| PathBuf::from("tenure-data"));
     let mut config = raw.check(default_dir).map_err(|problem| Failure::Usage(problem.to_string()))?;
     config.test_echo = args.test_echo;
+    if args.print_config {
+        let shown = in_force(&config, raw).without_secrets();
+        print(&toml::to_string(&shown).map_err(|error| Failure::Failed(error.to_string()))?);
+        return Ok(());
+    }
+    start_log(filter, json_log)?;
     crate::block_on(serve(config, args.json))
 }
 
@@ -106,20 +109,51 @@ fn merged(args: &Args) -> Result<RawConfig, Failure> {
     Ok(flags.or(env).or(file))
 }
 
-fn start_log(raw: &RawConfig) -> Result<(), Failure> {
-    let filter = raw.log.as_deref().unwrap_or("info");
+/// The checked configuration written out, defaults and derived numbers included, over what somebody wrote.
+fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
+    let (mesh, number) = (&config.mesh, |bytes: usize| Some(bytes as u64));
+    let (store, data_dir) = match &config.store {
+        StoreChoice::Sqlite(dir) => ("sqlite", Some(dir.display().to_string())),
+        StoreChoice::Memory => ("memory", None),
+    };
+    let filled = RawConfig {
+        listen: Some(config.listen.to_string()),
+        data_dir,
+        store: Some(store.to_owned()),
+        lease_ttl_ms: Some(mesh.lease_ttl_ms),
+        ping_interval_ms: Some(mesh.ping_interval_ms),
+        stale_after_ms: Some(mesh.stale_after_ms),
+        tick_interval_ms: Some(mesh.tick_interval_ms),
+        max_payload: number(mesh.max_payload),
+        max_buffered_bytes: number(mesh.max_buffered_bytes),
+        max_sessions: number(mesh.max_sessions),
+        public_hosts: Some(config.public_hosts.join(",")),
+        allowed_origins: Some(config.allowed_origins.join(",")),
+        log: Some(raw.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned())),
+        log_format: Some(raw.log_format.clone().unwrap_or_else(|| "pretty".to_owned())),
+        ..RawConfig::default()
+    };
+    filled.or(raw)
+}
+
+/// What to log, and whether as JSON.
+fn log_options(raw: &RawConfig) -> Result<(EnvFilter, bool), Failure> {
+    let filter = raw.log.as_deref().unwrap_or(DEFAULT_LOG);
     let filter =
         EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("log filter: {error}")))?;
+    match raw.log_format.as_deref() {
+        None | Some("pretty") => Ok((filter, false)),
+        Some("json") => Ok((filter, true)),
+        Some(other) => Err(Failure::Usage(format!("log format must be json or pretty, not {other:?}"))),
+    }
+}
+
+fn start_log(filter: EnvFilter, json: bool) -> Result<(), Failure> {
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    let started = match raw.log_format.as_deref() {
-        None | Some("pretty") => {
-            log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
-        }
-        Some("json") => log.json().flatten_event(true).try_init(),
-        Some(other) => {
-            return Err(Failure::Usage(format!("log format must be json or pretty, not {other:?}")));
-        }
+    let started = match json {
+        false => log.with_ansi(wants_colour(&std::io::stderr())).try_init(),
+        true => log.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
 }

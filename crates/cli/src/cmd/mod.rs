@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure_client::proto::peer::Profile;
-use tenure_client::{Events, Options, Session, random_key};
+use tenure_client::{Events, Options, Session, SessionEvent, random_key};
 
 use crate::exit::Failure;
 use crate::home::Home;
+use crate::output::sentence;
 
 /// How long a command that only asks waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,13 +39,31 @@ impl Where {
             .mesh(&self.mesh)?
             .profile(Profile { host: hostname(), ..Profile::named(name) })?
             .client("tenure", env!("CARGO_PKG_VERSION"));
-        match tokio::time::timeout(PATIENCE, Session::connect(options)).await {
+        let mut last = None;
+        let meanwhile = |event: &SessionEvent| {
+            if let SessionEvent::Waiting { reason, answered, .. } = event {
+                last = Some((sentence(reason), *answered));
+            }
+        };
+        match tokio::time::timeout(PATIENCE, Session::connect_with(options, meanwhile)).await {
             Ok(connected) => Ok(connected?),
-            Err(_) => Err(Failure::Unreachable(format!(
-                "no broker answers at {}; start one with `tenure broker`, or name another with --broker",
-                self.broker
-            ))),
+            Err(_) => Err(self.unanswered(last)),
         }
+    }
+
+    /// Why a visit came to nothing: the last reason, and whether somebody gave it.
+    fn unanswered(&self, last: Option<(String, bool)>) -> Failure {
+        let why = match last {
+            Some((reason, true)) => {
+                return Failure::Refused(format!("{} does not let us in: {reason}", self.broker));
+            }
+            Some((reason, false)) => format!(" ({reason})"),
+            None => String::new(),
+        };
+        Failure::Unreachable(format!(
+            "no broker answers at {}{why}; start one with `tenure broker`, or name another with --broker",
+            self.broker
+        ))
     }
 }
 

@@ -6,7 +6,7 @@ use tenure_client::proto::event::PresenceKind;
 use tenure_client::proto::limits::PRESENCE_PAGE;
 use tenure_client::proto::method::PresenceListParams;
 use tenure_client::proto::number::U53;
-use tenure_client::proto::peer::{Peer, Status, Transport};
+use tenure_client::proto::peer::{Peer, SharedPeer, Status, Transport};
 use tenure_client::{Events, PeerChange, PeerMap, Session};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -102,30 +102,35 @@ async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), 
     let paint = Paint::stdout();
     let own = session.key();
     // Listened to from here on: an interrupt that comes while a change is printed must not be lost.
-    let mut interrupt = signal(SignalKind::interrupt())
-        .map_err(|error| Failure::Failed(format!("watch for signals: {error}")))?;
+    let listen = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let tell = |kind: PresenceKind, peer: &Peer| {
+        if peer.session != own {
+            match args.json {
+                true => println(&json!({"kind": kind, "peer": peer}).to_string()),
+                false => println(&change(paint, kind, peer)),
+            }
+        }
+    };
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = interrupt.recv() => {
-                super::leave(session, events).await;
-                return Ok(());
-            }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
         };
         match map.apply(&event) {
-            PeerChange::Peer(kind, peer) if peer.get().session != own => {
-                if args.json {
-                    println(&json!({"kind": kind, "peer": peer.get()}).to_string());
-                } else {
-                    println(&change(paint, kind, peer.get()));
-                }
-            }
-            _ => {}
+            PeerChange::Peer(kind, peer) => tell(kind, peer.get()),
+            PeerChange::Replaced(found) => found.iter().for_each(|(kind, peer)| tell(*kind, peer.get())),
+            PeerChange::None => {}
         }
         if map.needs_fetch() {
-            refetch(&session, &mut map).await?;
+            let found = refetch(&session, &mut map).await?;
+            found.iter().for_each(|(kind, peer)| tell(*kind, peer.get()));
         }
     }
+    super::leave(session, events).await;
+    Ok(())
 }
 
 /// One line for what became of a peer.
@@ -145,16 +150,19 @@ pub(super) fn change(paint: Paint, kind: PresenceKind, peer: &Peer) -> String {
     line + &paint.paint(Colour::Dim, &format!("  {}", &peer.session.to_string()[..12]))
 }
 
-/// Reads the whole map again, page by page.
-pub(super) async fn refetch(session: &Session, map: &mut PeerMap) -> Result<(), Failure> {
+/// Reads the whole map again, page by page; gives what was missed meanwhile.
+pub(super) async fn refetch(
+    session: &Session,
+    map: &mut PeerMap,
+) -> Result<Vec<(PresenceKind, SharedPeer)>, Failure> {
     let mut after = None;
     loop {
         let limit = Some(U53::saturating(PRESENCE_PAGE as u64));
         let page = session.presence_page(PresenceListParams { after, limit, debug: false }).await?;
-        map.page(&page, after.is_none());
+        let change = map.page(&page, after.is_none());
         after = page.next;
         if after.is_none() {
-            return Ok(());
+            return Ok(if let PeerChange::Replaced(found) = change { found } else { Vec::new() });
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
-use tenure_client::proto::event::EventBody;
+use tenure_client::proto::event::{EventBody, PresenceKind};
 use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
-use tenure_client::proto::peer::Profile;
+use tenure_client::proto::peer::{Profile, SharedPeer};
 use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Where, hostname, leave, peers};
 use crate::exit::Failure;
 use crate::home::Home;
-use crate::output::{Colour, Paint, println, safe};
+use crate::output::{Colour, Paint, println, safe, sentence};
 
 /// Hold a session in the foreground and print what it sees. The same name is the same session: its key is kept,
 /// so stopping and starting again within the lease is a break that no peer notices. Interrupt to say goodbye.
@@ -60,8 +60,14 @@ fn options(args: &Args) -> Result<Options, Failure> {
 
 async fn hold(args: Args) -> Result<(), Failure> {
     let (session, mut events) = Session::start(options(&args)?)?;
-    let mut screen =
-        Screen { paint: Paint::stdout(), json: args.json, map: PeerMap::default(), own: session.key() };
+    let mut screen = Screen {
+        paint: Paint::stdout(),
+        json: args.json,
+        map: PeerMap::default(),
+        own: session.key(),
+        was_in: false,
+        told: None,
+    };
     screen.say("dialling", &args.at.broker, json!({"event": "dialling", "broker": args.at.broker}));
     // Listened to from here on: a signal that comes while an event is printed must not be lost.
     let watch = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
@@ -76,11 +82,13 @@ async fn hold(args: Args) -> Result<(), Failure> {
         screen.show(&event);
         if screen.map.needs_fetch() && matches!(event, SessionEvent::Attached(_) | SessionEvent::Event { .. })
         {
-            peers::refetch(&session, &mut screen.map).await?;
+            let found = peers::refetch(&session, &mut screen.map).await?;
+            screen.show_found(&found);
         }
     }
     leave(session, events).await;
-    screen.say("bye", "the lease is given up; peers see it at once", json!({"event": "bye"}));
+    let text = if screen.was_in { "the lease is given up; peers see it at once" } else { "it never got in" };
+    screen.say("bye", text, json!({"event": "bye", "wasIn": screen.was_in}));
     Ok(())
 }
 
@@ -89,6 +97,10 @@ struct Screen {
     json: bool,
     map: PeerMap,
     own: tenure_client::proto::SessionKey,
+    /// Whether it was ever attached.
+    was_in: bool,
+    /// The reason last told for not being attached.
+    told: Option<String>,
 }
 
 impl Screen {
@@ -104,6 +116,10 @@ impl Screen {
         let change = self.map.apply(event);
         match event {
             SessionEvent::Attached(hello) => {
+                (self.was_in, self.told) = (true, None);
+                // A large mesh does not fit into the hello: the rest is still to be read.
+                let cut = self.map.needs_fetch();
+                let least = if cut { "at least " } else { "" };
                 let others = self.map.peers().filter(|peer| peer.get().session != self.own).count();
                 let how = match (hello.lease, hello.resume.outcome) {
                     (LeaseFate::New, ResumeOutcome::New) => "a new lease",
@@ -111,21 +127,39 @@ impl Screen {
                     (LeaseFate::Kept, ResumeOutcome::Resumed) => "resumed; nobody noticed",
                     (LeaseFate::Kept, _) => "the lease was still there",
                 };
-                let text = format!("{how}; {others} others are here ({})", hello.session_id);
+                let text = format!("{how}; {least}{others} others are here ({})", hello.session_id);
                 let (lease, outcome) = (hello.lease, hello.resume.outcome);
                 let value = json!({"event": "attached", "session": hello.session_id, "lease": lease, "outcome": outcome,
-                    "replay": hello.events.replay, "leaseTtlMs": hello.lease_ttl_ms, "peers": others});
+                    "replay": hello.events.replay, "leaseTtlMs": hello.lease_ttl_ms, "peers": others, "morePeers": cut});
                 self.say("attached", &text, value);
+                if let PeerChange::Replaced(found) = &change {
+                    self.show_found(found);
+                }
             }
             SessionEvent::Detached { reason } => {
+                self.told = Some(reason.clone());
                 self.say("detached", &safe(reason), json!({"event": "detached", "reason": reason}));
             }
-            SessionEvent::Waiting { ms } => {
-                if self.json {
-                    println(&json!({"event": "waiting", "ms": ms}).to_string());
+            SessionEvent::Waiting { ms, reason, .. } => {
+                if self.told.as_ref() != Some(reason) {
+                    let value = json!({"event": "waiting", "ms": ms, "reason": reason});
+                    self.say("waiting", &sentence(reason), value);
+                    self.told = Some(reason.clone());
                 }
             }
             SessionEvent::Event { seq, body } => self.show_event(*seq, body, change),
+        }
+    }
+
+    /// What a reading of the whole map found, which no event had told.
+    fn show_found(&self, found: &[(PresenceKind, SharedPeer)]) {
+        for (kind, peer) in found.iter().filter(|(_, peer)| peer.get().session != self.own) {
+            if self.json {
+                let data = json!({"kind": kind, "peer": peer.get()});
+                println(&json!({"event": "presence", "found": true, "data": data}).to_string());
+            } else {
+                println(&peers::change(self.paint, *kind, peer.get()));
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::error::WireError;
 use tenure_proto::frame::Response;
 use tenure_proto::hello::{Attestation, Challenge, HelloParams, HelloResult, ProtocolRange, ResumeParams};
-use tenure_proto::limits::PROTOCOL;
+use tenure_proto::limits::{PROTOCOL, frame_bytes};
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 
@@ -120,6 +120,8 @@ impl Link {
         self.policy.lease_ttl_ms = result.lease_ttl_ms.get();
         self.policy.ping_interval_ms = result.policy.ping_interval_ms.get().max(1);
         self.policy.tick_interval_ms = result.policy.tick_interval_ms.get().max(1);
+        let max_payload = usize::try_from(result.policy.max_payload.get()).unwrap_or(usize::MAX / 2);
+        self.policy.frame_bytes = frame_bytes(max_payload);
         let last_seq = result.events.next_seq.get().saturating_sub(1);
         self.resume = Some(Position {
             token: result.resume.token.clone(),

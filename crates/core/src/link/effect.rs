@@ -25,7 +25,16 @@ pub enum LinkInput {
     /// The pong to the last [`LinkEffect::Ping`] came. Anything else may have lain unread while we slept; this
     /// was sent after we asked.
     Answered(SockId),
-    /// It ended, or the dial failed; with the close code, if there was one.
+    /// The dial failed.
+    Failed {
+        /// Which.
+        sock: SockId,
+        /// Why, in a few words.
+        reason: String,
+        /// Whether somebody answered, if only to refuse: an HTTP status instead of a WebSocket.
+        answered: bool,
+    },
+    /// It ended; with the close code, if there was one.
     Gone(SockId, Option<u16>),
 }
 
@@ -62,6 +71,10 @@ pub enum SessionEvent {
     Waiting {
         /// Milliseconds.
         ms: u64,
+        /// Why the last socket or dial did not do.
+        reason: String,
+        /// Whether a broker, or a server in its place, said so itself; otherwise nothing answered.
+        answered: bool,
     },
     /// An event of the broker, in order.
     Event {

@@ -23,7 +23,9 @@ use tenure_proto::event::EventBody;
 use tenure_proto::frame::{FrameType, Head};
 use tenure_proto::hello::Challenge;
 use tenure_proto::ids::Epoch;
-use tenure_proto::limits::{LEASE_TTL_MS, PING_INTERVAL_MS, TICK_INTERVAL_MS};
+use tenure_proto::limits::{
+    LEASE_TTL_MS, MAX_PAYLOAD_BYTES, PING_INTERVAL_MS, TICK_INTERVAL_MS, frame_bytes,
+};
 use tenure_proto::peer::{Profile, ProfilePatch};
 
 pub use backoff::Backoff;
@@ -110,6 +112,25 @@ struct Numbers {
     lease_ttl_ms: u64,
     ping_interval_ms: u64,
     tick_interval_ms: u64,
+    /// Bytes of the largest frame that the broker reads.
+    frame_bytes: usize,
+}
+
+/// Why a socket or a dial came to nothing.
+#[derive(Clone, Copy, Debug)]
+struct Loss<'a> {
+    reason: &'a str,
+    /// Whether a broker, or a server in its place, said so itself.
+    answered: bool,
+    /// How long the broker asked to be left alone.
+    retry_after: Option<u64>,
+}
+
+impl Loss<'_> {
+    /// A loss that nobody has explained.
+    fn of(reason: &str) -> Loss<'_> {
+        Loss { reason, answered: false, retry_after: None }
+    }
 }
 
 impl Link {
@@ -129,6 +150,7 @@ impl Link {
                 lease_ttl_ms: LEASE_TTL_MS,
                 ping_interval_ms: PING_INTERVAL_MS,
                 tick_interval_ms: TICK_INTERVAL_MS,
+                frame_bytes: frame_bytes(MAX_PAYLOAD_BYTES),
             },
             heard: now.at,
             looked: now,
@@ -161,6 +183,9 @@ impl Link {
             LinkInput::Frame(sock, bytes) => self.frame(now, sock, &bytes, effects),
             LinkInput::Heard(sock) => self.hear(now.at, sock),
             LinkInput::Answered(sock) => self.ponged(now.at, sock, effects),
+            LinkInput::Failed { sock, reason, answered } => {
+                self.lose(now.at, sock, Loss { answered, ..Loss::of(&reason) }, effects);
+            }
             LinkInput::Gone(sock, code) => self.gone(now.at, sock, code, effects),
         }
         self.wake = self.next_deadline();
@@ -181,7 +206,10 @@ impl Link {
             && let Some(next) = self.next.take()
         {
             effects.push(LinkEffect::Drop(next.sock));
-            self.retry(at, None, effects);
+            let refused = next.refused.map(|error| error.to_string());
+            let answered = refused.is_some();
+            let reason = refused.unwrap_or_else(|| "no answer in time".to_owned());
+            self.retry(at, Loss { answered, ..Loss::of(&reason) }, effects);
         }
         if self.redial_at.is_some_and(|due| at >= due) {
             self.dial(at, effects);
@@ -344,7 +372,7 @@ impl Link {
     /// A frame that makes no sense, or a number that is not the next: this socket is not to be trusted.
     fn garbled(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
         effects.push(LinkEffect::Drop(sock));
-        self.lose(now, sock, None, "garbled", effects);
+        self.lose(now, sock, Loss::of("garbled"), effects);
     }
 
     fn closing(&mut self, now: Millis, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
@@ -362,7 +390,10 @@ impl Link {
             Action::ResumeIfOwn if !own => self.end(End::Replaced { by: closing.instance_id }, effects),
             Action::Stop => self.end(End::Stopped { reason: closing.reason, error: refused }, effects),
             Action::Resume | Action::Backoff | Action::ResumeIfOwn => {
-                self.lose(now, sock, retry_after, &closing.reason, effects);
+                if closing.reason == Reason::TooLarge.as_str() {
+                    self.too_large(sock, effects);
+                }
+                self.lose(now, sock, Loss { reason: &closing.reason, answered: true, retry_after }, effects);
             }
         }
     }
@@ -385,19 +416,17 @@ impl Link {
                     self.end(End::Stopped { reason: reason.as_str().to_owned(), error: refused }, effects);
                 }
             }
-            _ => self.lose(now, sock, None, "connection lost", effects),
+            Some(Reason::TooLarge) => {
+                self.too_large(sock, effects);
+                let reason = Reason::TooLarge.as_str();
+                self.lose(now, sock, Loss { answered: true, ..Loss::of(reason) }, effects);
+            }
+            _ => self.lose(now, sock, Loss::of("connection lost"), effects),
         }
     }
 
     /// A socket is lost; the session is not.
-    fn lose(
-        &mut self,
-        now: Millis,
-        sock: SockId,
-        retry_after: Option<u64>,
-        reason: &str,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn lose(&mut self, now: Millis, sock: SockId, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
         if self.current.as_ref().is_some_and(|current| current.sock == sock) {
             if let Some(current) = self.current.take()
                 && now.since(current.since) >= STEADY_MS
@@ -405,28 +434,32 @@ impl Link {
                 self.backoff.reset();
             }
             self.requests.unsend();
-            effects.push(LinkEffect::Deliver(SessionEvent::Detached { reason: reason.to_owned() }));
+            effects.push(LinkEffect::Deliver(SessionEvent::Detached { reason: loss.reason.to_owned() }));
             if self.bye_until.is_some() {
                 return self.end(End::Bye, effects);
             }
             if self.next.is_none() {
-                self.retry(now, retry_after, effects);
+                self.retry(now, loss, effects);
             }
-        } else if self.next.as_ref().is_some_and(|next| next.sock == sock) {
-            self.next = None;
-            self.retry(now, retry_after, effects);
+        } else if let Some(next) = self.next.take_if(|next| next.sock == sock) {
+            // What the hello was answered says more than how the socket ended.
+            match next.refused.map(|error| error.to_string()) {
+                Some(reason) => self.retry(now, Loss { reason: &reason, answered: true, ..loss }, effects),
+                None => self.retry(now, loss, effects),
+            }
         }
     }
 
     /// Plans the next dial, unless the session is carried.
-    fn retry(&mut self, now: Millis, retry_after: Option<u64>, effects: &mut Vec<LinkEffect>) {
+    fn retry(&mut self, now: Millis, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
         if self.current.is_some() {
             return;
         }
         let leased = now.since(self.heard) < self.policy.lease_ttl_ms;
-        let wait = self.backoff.next_ms(leased) + retry_after.unwrap_or(0);
+        let wait = self.backoff.next_ms(leased) + loss.retry_after.unwrap_or(0);
         self.redial_at = Some(now.plus(wait));
-        effects.push(LinkEffect::Deliver(SessionEvent::Waiting { ms: wait }));
+        let (reason, answered) = (loss.reason.to_owned(), loss.answered);
+        effects.push(LinkEffect::Deliver(SessionEvent::Waiting { ms: wait, reason, answered }));
     }
 
     fn watch(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
@@ -435,7 +468,7 @@ impl Link {
         let unanswered = current.probe_until.is_some_and(|until| now >= until);
         if unanswered || now.since(self.heard) >= self.policy.tick_interval_ms * 2 {
             effects.push(LinkEffect::Drop(sock));
-            return self.lose(now, sock, None, "silent", effects);
+            return self.lose(now, sock, Loss::of("silent"), effects);
         }
         if now.since(current.pinged) >= self.policy.ping_interval_ms {
             current.pinged = now;

@@ -19,6 +19,10 @@ pub struct PeerMap {
     /// Pages of a refetch so far.
     refetch: Option<BTreeMap<SessionKey, SharedPeer>>,
     missing: bool,
+    /// Whether everybody was known at some time; until then, somebody new to us has not joined.
+    known: bool,
+    /// What was known before a snapshot that is only a part, until the rest is read.
+    before: Option<BTreeMap<SessionKey, SharedPeer>>,
 }
 
 /// What an event did to the mirror.
@@ -26,8 +30,9 @@ pub struct PeerMap {
 pub enum PeerChange {
     /// Nothing.
     None,
-    /// Everything may be different.
-    Replaced,
+    /// The map was read anew; this is what became of peers since, as far as it was not told before. Empty for
+    /// the very first map, and for a part of one.
+    Replaced(Vec<(PresenceKind, SharedPeer)>),
     /// One peer joined, left or changed.
     Peer(PresenceKind, SharedPeer),
 }
@@ -71,18 +76,34 @@ impl PeerMap {
         if page.next.is_some() {
             return PeerChange::None;
         }
-        self.peers = self.refetch.take().unwrap_or_default();
-        self.missing = false;
-        PeerChange::Replaced
+        let fetched = self.refetch.take().unwrap_or_default();
+        let old = std::mem::replace(&mut self.peers, fetched);
+        self.settle(old)
     }
 
     fn attached(&mut self, hello: &HelloResult) -> PeerChange {
         let Some(snapshot) = &hello.snapshot else { return PeerChange::None };
         self.version = hello.state_version.presence.get();
-        self.peers = snapshot.presence.iter().map(|peer| (peer.get().session, peer.clone())).collect();
-        self.missing = snapshot.more;
+        let new = snapshot.presence.iter().map(|peer| (peer.get().session, peer.clone())).collect();
+        let old = std::mem::replace(&mut self.peers, new);
         self.refetch = None;
-        PeerChange::Replaced
+        if !snapshot.more {
+            return self.settle(old);
+        }
+        // Whoever is not in this part need not have left: compare when the rest is read.
+        self.missing = true;
+        if self.known && self.before.is_none() {
+            self.before = Some(old);
+        }
+        PeerChange::Replaced(Vec::new())
+    }
+
+    /// The map is whole again: says what became of those who were known before.
+    fn settle(&mut self, old: BTreeMap<SessionKey, SharedPeer>) -> PeerChange {
+        self.missing = false;
+        let before = self.before.take().unwrap_or(old);
+        let known = std::mem::replace(&mut self.known, true);
+        PeerChange::Replaced(if known { differences(&before, &self.peers) } else { Vec::new() })
     }
 
     fn step(&mut self, event: &PresenceEvent) -> PeerChange {
@@ -93,12 +114,46 @@ impl PeerMap {
             self.missing = true;
         }
         self.version = event.version.get();
-        for map in [Some(&mut self.peers), self.refetch.as_mut()].into_iter().flatten() {
+        let session = event.peer.get().session;
+        let had = self.peers.get(&session);
+        let same = if event.kind == PresenceKind::Left { had.is_none() } else { had == Some(&event.peer) };
+        // A page that was read later than the first may have told this already.
+        let told = same && self.known && !self.missing;
+        let maps = [Some(&mut self.peers), self.refetch.as_mut(), self.before.as_mut()];
+        for map in maps.into_iter().flatten() {
             match event.kind {
-                PresenceKind::Left => map.remove(&event.peer.get().session),
-                _ => map.insert(event.peer.get().session, event.peer.clone()),
+                PresenceKind::Left => map.remove(&session),
+                _ => map.insert(session, event.peer.clone()),
             };
         }
-        PeerChange::Peer(event.kind, event.peer.clone())
+        if told { PeerChange::None } else { PeerChange::Peer(event.kind, event.peer.clone()) }
     }
 }
+
+/// What became of peers from `old` to `new`. Whoever joined anew in between has left as well.
+fn differences(
+    old: &BTreeMap<SessionKey, SharedPeer>,
+    new: &BTreeMap<SessionKey, SharedPeer>,
+) -> Vec<(PresenceKind, SharedPeer)> {
+    let again = |was: &SharedPeer, is: &SharedPeer| was.get().joined_at != is.get().joined_at;
+    let mut found = Vec::new();
+    for (session, was) in old {
+        if new.get(session).is_none_or(|is| again(was, is)) {
+            found.push((PresenceKind::Left, was.clone()));
+        }
+    }
+    for (session, is) in new {
+        match old.get(session) {
+            Some(was) if !again(was, is) => {
+                if was != is {
+                    found.push((PresenceKind::Updated, is.clone()));
+                }
+            }
+            _ => found.push((PresenceKind::Joined, is.clone())),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

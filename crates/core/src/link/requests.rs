@@ -61,6 +61,17 @@ impl Requests {
         }
     }
 
+    /// A frame was over the broker's limit: the largest that was sent is not sent again.
+    fn too_large(&mut self, effects: &mut Vec<LinkEffect>) {
+        let sent = self.open.iter().filter(|(_, open)| open.sent);
+        let largest = sent.max_by_key(|(_, open)| open.frame.len()).map(|(number, _)| *number);
+        if let Some(number) = largest
+            && let Some(open) = self.open.remove(&number)
+        {
+            effects.push(LinkEffect::Answer(RequestNumber(number), Err(too_large(open.frame.len()))));
+        }
+    }
+
     pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
         for (number, _) in std::mem::take(&mut self.open) {
             let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
@@ -85,9 +96,12 @@ impl Link {
         if self.requests.open.len() >= MAX_INFLIGHT as usize {
             return Err(WireError::new(ErrorCode::Busy, "too many requests wait for their answers"));
         }
-        self.requests.last += 1;
-        let number = self.requests.last;
+        let number = self.requests.last + 1;
         let frame = frame(self.config.codec, &number.to_string(), method, params);
+        if frame.len() > self.policy.frame_bytes {
+            return Err(too_large(frame.len()));
+        }
+        self.requests.last = number;
         let until = now.at.plus(timeout_ms);
         let sock = self.current.as_ref().map(|current| current.sock);
         if let Some(sock) = sock {
@@ -98,12 +112,23 @@ impl Link {
         Ok(RequestNumber(number))
     }
 
+    /// The broker closed `sock` over a frame that was too large.
+    pub(super) fn too_large(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
+        if self.current.as_ref().is_some_and(|current| current.sock == sock) {
+            self.requests.too_large(effects);
+        }
+    }
+
     pub(super) fn answered(&mut self, id: &RequestId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
         let Some(number) = id.as_str().parse().ok() else { return };
         if self.requests.open.remove(&number).is_some() {
             effects.push(LinkEffect::Answer(RequestNumber(number), Ok(bytes.to_vec())));
         }
     }
+}
+
+fn too_large(bytes: usize) -> WireError {
+    WireError::new(ErrorCode::TooLarge, format!("a request of {bytes} bytes is more than the broker reads"))
 }
 
 /// The request of a goodbye.

@@ -428,3 +428,77 @@ fn ten_seconds_attached_forgive_earlier_failures() {
     assert!(longest_wait(9_999) > 900);
     assert!(longest_wait(10_000) <= 250);
 }
+
+/// Why the link waits, and whether somebody told it.
+fn waiting(effects: &[LinkEffect]) -> Option<(&str, bool)> {
+    effects.iter().find_map(|effect| match effect {
+        LinkEffect::Deliver(SessionEvent::Waiting { reason, answered, .. }) => {
+            Some((reason.as_str(), *answered))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn waiting_says_what_for() {
+    let mut world = World::new();
+    let sock = World::dialled(&world.take());
+    let failed = |sock, reason: &str, answered| LinkInput::Failed { sock, reason: reason.into(), answered };
+    let effects = world.input(failed(sock, "connection refused", false));
+    assert_eq!(waiting(&effects), Some(("connection refused", false)));
+    let sock = world.redial();
+    let effects = world.input(failed(sock, "HTTP 403: no", true));
+    assert_eq!(waiting(&effects), Some(("HTTP 403: no", true)));
+    let sock = world.redial();
+    world.challenge(sock);
+    let error = json!({"code": "busy", "message": "the mesh is full", "retryable": true});
+    world.frame(sock, json!({"type": "res", "id": "hello", "ok": false, "error": error}));
+    let effects = world.closing(sock, &Closing::new(Reason::Restart));
+    assert_eq!(waiting(&effects), Some(("busy: the mesh is full", true)));
+    let sock = world.redial();
+    world.challenge(sock);
+    let effects = world.closing(sock, &Closing::new(Reason::Restart));
+    assert_eq!(waiting(&effects), Some((Reason::Restart.as_str(), true)));
+    world.redial();
+    assert_eq!(waiting(&world.pass(5_000)), Some(("no answer in time", false)));
+}
+
+#[test]
+fn a_request_that_the_broker_would_not_read_is_refused_at_once() {
+    let ask = |world: &mut World, bytes: usize| {
+        let params = json!({"x": "y".repeat(bytes)});
+        world.link.request(world.now, Method::Ping, &params, 20_000, &mut world.effects)
+    };
+    let mut world = World::new();
+    assert!(ask(&mut world, 70_000).is_ok(), "before the hello the default holds");
+    assert_eq!(ask(&mut world, 2_000_000).unwrap_err().code.as_str(), "too_large");
+    let (mut world, _) = World::attached();
+    // The scripted broker takes bodies of one byte, and what goes around them.
+    assert_eq!(ask(&mut world, 70_000).unwrap_err().code.as_str(), "too_large");
+    assert!(world.take().is_empty());
+    assert!(ask(&mut world, 60_000).is_ok());
+}
+
+#[test]
+fn a_close_over_a_large_frame_answers_the_largest_and_sends_the_rest_again() {
+    let reasons: [fn(&mut World, SockId) -> Vec<LinkEffect>; 2] = [
+        |world, sock| world.closing(sock, &Closing::new(Reason::TooLarge)),
+        |world, sock| world.input(LinkInput::Gone(sock, Some(Reason::TooLarge.code()))),
+    ];
+    for close in reasons {
+        let (mut world, sock) = World::attached();
+        for bytes in [10, 1_000, 100] {
+            let params = json!({"x": "y".repeat(bytes)});
+            world.link.request(world.now, Method::Ping, &params, 20_000, &mut world.effects).unwrap();
+        }
+        world.take();
+        let effects = close(&mut world, sock);
+        let answers: Vec<_> = effects.iter().filter(|e| matches!(e, LinkEffect::Answer(..))).collect();
+        let [LinkEffect::Answer(RequestNumber(2), Err(error))] = answers[..] else { panic!("{effects:?}") };
+        assert_eq!(error.code.as_str(), "too_large");
+        let sock = world.redial();
+        world.challenge(sock);
+        let again = sent(&world.answer(sock, "kept", "resumed", 1));
+        assert_eq!(again.iter().map(|frame| &frame["id"]).collect::<Vec<_>>(), ["1", "3"]);
+    }
+}

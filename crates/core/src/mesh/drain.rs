@@ -1,7 +1,7 @@
 //! Stopping without surprise: tell everybody the truth, let what is on its way arrive, close, say when done.
 
 use tenure_proto::close::{Closing, Reason};
-use tenure_proto::event::{EventBody, HealthEvent, Shutdown};
+use tenure_proto::event::{EventBody, Shutdown};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::number::U53;
 
@@ -74,9 +74,7 @@ impl Mesh {
             deadline_ms: U53::saturating(drain.deadline_ms),
             reconnect_after_ms: U53::saturating(drain.reconnect_after(&session)),
         });
-        let health =
-            HealthEvent { status: self.health_status(), version: U53::saturating(self.health_version) };
-        self.tell(session, EventBody::Health(health), 64);
+        self.tell_health(session);
         self.tell(session, event, 128);
     }
 

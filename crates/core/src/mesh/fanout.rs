@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_proto::close::Reason;
-use tenure_proto::event::{EventBody, Resync, ResyncWhat};
+use tenure_proto::event::{EventBody, HealthEvent, Resync, ResyncWhat};
 use tenure_proto::ids::{ConnId, SessionKey};
+use tenure_proto::number::U53;
 
 use crate::effect::{Batch, Effect};
 use crate::lease::State;
@@ -45,6 +46,13 @@ impl Mesh {
             self.caught_up.remove(&session);
             self.ready.insert(session);
         }
+    }
+
+    /// Lets one session know how the broker is.
+    pub(super) fn tell_health(&mut self, session: SessionKey) {
+        let version = U53::saturating(self.health_version);
+        let health = HealthEvent { status: self.health_status(), version };
+        self.tell(session, EventBody::Health(health), 64);
     }
 
     fn hand_out(

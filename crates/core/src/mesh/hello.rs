@@ -321,7 +321,11 @@ impl Mesh {
     }
 
     pub(super) fn health_status(&self) -> HealthStatus {
-        if self.drain.is_some() { HealthStatus::Draining } else { HealthStatus::Ok }
+        match (&self.drain, self.store_sound) {
+            (Some(_), _) => HealthStatus::Draining,
+            (None, false) => HealthStatus::Degraded,
+            (None, true) => HealthStatus::Ok,
+        }
     }
 
     /// A socket that waited for the store is gone before the store answered.

@@ -75,6 +75,8 @@ pub struct Mesh {
     startup: Startup,
     drain: Option<Drain>,
     health_version: u64,
+    /// Whether the last thing that the store was asked to write is on disk.
+    store_sound: bool,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +113,7 @@ impl Mesh {
             startup: Startup::default(),
             drain: None,
             health_version: 1,
+            store_sound: true,
         };
         mesh.restore(now.at, restored);
         mesh

@@ -30,6 +30,7 @@ impl Mesh {
 
     /// Everything up to `through` is on disk.
     pub(super) fn committed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+        self.store_is(true);
         while let Some(session) = self.next_awaiting(through) {
             match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.begun(now, session, effects),
@@ -41,6 +42,7 @@ impl Mesh {
 
     /// Nothing up to `through` that was still open is on disk.
     pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+        self.store_is(false);
         // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
         let mut again = Vec::new();
         for (session, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.touched) {
@@ -56,6 +58,18 @@ impl Mesh {
                 Some(State::Ending(..)) => self.not_ended(now, session, effects),
                 _ => {}
             }
+        }
+    }
+
+    /// Whether the store can write is everybody's business: it is part of health.
+    fn store_is(&mut self, sound: bool) {
+        if self.store_sound == sound {
+            return;
+        }
+        self.store_sound = sound;
+        self.health_version += 1;
+        for session in self.conns.values().copied().collect::<Vec<_>>() {
+            self.tell_health(session);
         }
     }
 

@@ -82,7 +82,8 @@ impl Mirror {
         };
         match change {
             PeerChange::None => {}
-            PeerChange::Replaced => news.push(self.look(0)),
+            // Whoever left or joined by the difference has blinked: the look counts each of the cast once.
+            PeerChange::Replaced(_) => news.push(self.look(0)),
             PeerChange::Peer(kind, peer) => {
                 let session = peer.get().session;
                 let other = session != self.own && self.cast.contains(&session);
@@ -122,6 +123,8 @@ impl Mirror {
 mod tests {
     use tenure_client::proto::MemberKey;
     use tenure_client::proto::event::{EventBody, PresenceEvent};
+    use tenure_client::proto::hello::StateVersion;
+    use tenure_client::proto::method::PresenceListResult;
     use tenure_client::proto::peer::{Peer, Profile, SharedPeer};
 
     use super::*;
@@ -152,5 +155,28 @@ mod tests {
         assert_eq!(blinks(&mut mirror, step(PresenceKind::Left, BOB, 5, 4)), 1);
         assert_eq!(blinks(&mut mirror, step(PresenceKind::Joined, BOB, 7, 5)), 1);
         assert_eq!(blinks(&mut mirror, step(PresenceKind::Joined, SessionKey([4; 32]), 8, 6)), 0);
+    }
+
+    #[test]
+    fn what_a_new_reading_of_the_map_finds_is_a_blink_once() {
+        let mut mirror = Mirror::new(OWN, vec![OWN, BOB, CAROL]);
+        let page = |peers: &[(SessionKey, u64)]| {
+            let peer = |(session, joined): &(SessionKey, u64)| {
+                let instance = "instance-of-the-test".parse().unwrap();
+                let profile = Profile::named("x");
+                SharedPeer::new(Peer::new(*session, MemberKey([9; 32]), instance, *joined, &profile))
+            };
+            let zero = U53::saturating(0);
+            let state_version = StateVersion { presence: zero, services: zero, health: zero };
+            PresenceListResult { peers: peers.iter().map(peer).collect(), next: None, state_version }
+        };
+        let mut read = |peers: &[(SessionKey, u64)]| {
+            mirror.map.page(&page(peers), true);
+            if let News::Sees { blinks, .. } = mirror.look(0) { blinks } else { 0 }
+        };
+        assert_eq!(read(&[(BOB, 5), (CAROL, 6)]), 0);
+        assert_eq!(read(&[(CAROL, 6)]), 1, "left");
+        assert_eq!(read(&[(BOB, 7), (CAROL, 6)]), 1, "joined");
+        assert_eq!(read(&[(BOB, 7), (CAROL, 8)]), 1, "left and joined again");
     }
 }

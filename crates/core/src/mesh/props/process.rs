@@ -108,7 +108,7 @@ impl Process {
                 self.direct += 1;
                 None
             }
-            EventBody::Tick(_) => None,
+            EventBody::Tick(_) | EventBody::Health(_) => None,
             other => panic!("nothing here causes {other:?}"),
         }
     }

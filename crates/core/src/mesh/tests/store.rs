@@ -1,13 +1,15 @@
 //! Leases begin and end through the store: nothing is so for anybody before it is on disk.
 
 use tenure_proto::ErrorCode;
-use tenure_proto::hello::{LeaseFate, ResumeOutcome};
+use tenure_proto::hello::{HealthStatus, LeaseFate, ResumeOutcome};
+use tenure_proto::method::StoreHealth;
 use tenure_proto::name::Cap;
+use tenure_proto::number::U53;
 use tenure_proto::peer::{ProfilePatch, Status};
 
 use super::world::{Disk, World, knock, process, session};
 use crate::admit::{Admission, Voucher};
-use crate::effect::Note;
+use crate::effect::{Answer, Note};
 use crate::input::Call;
 
 #[test]
@@ -31,11 +33,31 @@ fn a_lease_that_the_store_refuses_never_was() {
     let conn = world.hello(knock(2));
     assert_eq!(world.refusal(conn), (ErrorCode::Unavailable, "busy", Some(1_000)));
     assert!(ErrorCode::Unavailable.retryable());
-    assert!(world.seen(watcher).is_empty());
+    assert_eq!(world.seen(watcher), ["1 health"], "no joined");
     assert_eq!((world.mesh.sessions(), world.mesh.presence_version()), (1, 1));
     world.disk(Disk::Commits);
     world.join(2);
-    assert_eq!(world.seen(watcher), ["1 joined s2"], "exactly once, when it is true");
+    assert_eq!(world.seen(watcher), ["2 health", "3 joined s2"], "exactly once, when it is true");
+}
+
+#[test]
+fn a_store_that_cannot_write_is_part_of_health_until_it_can() {
+    let mut world = World::new();
+    let watcher = world.join(1);
+    let status = |world: &mut World| {
+        let store = StoreHealth { kind: "memory".into(), lag_ms: U53::default() };
+        match world.ask(watcher, Call::Health(store)) {
+            Some(Ok(Answer::Health(health))) => health.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(status(&mut world), HealthStatus::Ok);
+    world.disk(Disk::Fails);
+    world.hello(knock(2));
+    assert_eq!(status(&mut world), HealthStatus::Degraded);
+    world.disk(Disk::Commits);
+    world.join(3);
+    assert_eq!(status(&mut world), HealthStatus::Ok);
 }
 
 #[test]
@@ -185,7 +207,7 @@ fn a_hello_that_waits_for_an_end_that_fails_finds_its_lease_alive() {
     world.disk(Disk::Fails);
     let answer = world.answer(again);
     assert_eq!((answer.lease, &answer.lease_id), (LeaseFate::Kept, &world.answer(conn).lease_id));
-    assert!(world.seen(watcher).is_empty());
+    assert!(world.seen(watcher).iter().all(|event| event.ends_with("health")), "neither left nor joined");
 }
 
 #[test]
