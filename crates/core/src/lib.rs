@@ -13,16 +13,19 @@
 //! Where to read next: [`lease`] for the life of a session, [`mesh`] for the aggregate, [`stream`] for event
 //! numbering and replay, [`presence`] for who is here, [`admit`] for who may come in.
 
+pub mod accept;
 pub mod admit;
 pub mod config;
 pub mod deadline;
 pub mod effect;
+pub mod envelope;
 pub mod host;
 pub mod input;
 pub mod lease;
 pub mod link;
 pub mod mesh;
 pub mod presence;
+pub mod record;
 pub mod stream;
 pub mod thaw;
 pub mod time;

@@ -1,0 +1,173 @@
+//! Messages as the broker carries them: an envelope before it has a place, an entry once it has one.
+
+use std::sync::{Arc, OnceLock};
+
+use tenure_proto::codec::Codec;
+use tenure_proto::ids::MessageId;
+use tenure_proto::log::LogName;
+use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
+use tenure_proto::number::U53;
+
+/// Which part of a log an entry is in: an inbox has one per priority, a topic only the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(pub u8);
+
+impl Lane {
+    /// The lanes of an inbox, the most urgent first.
+    pub const ALL: [Lane; 3] = [Lane(0), Lane(1), Lane(2)];
+
+    /// The lane that a message of `priority` takes in `log`.
+    pub fn of(log: &LogName, priority: Priority) -> Lane {
+        match (log.is_inbox(), priority) {
+            (false, _) | (true, Priority::Now) => Lane(0),
+            (true, Priority::Next) => Lane(1),
+            (true, Priority::Low) => Lane(2),
+        }
+    }
+
+    /// The lanes that `log` has.
+    pub fn of_log(log: &LogName) -> &'static [Lane] {
+        if log.is_inbox() { &Lane::ALL } else { &Lane::ALL[..1] }
+    }
+
+    /// Its place in an array of lanes.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// UTF-8 text.
+    Text(String),
+    /// Any bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Body {
+    /// The bytes themselves: what is hashed and counted.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Body::Text(text) => text.as_bytes(),
+            Body::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// A message before it has a place in a log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Envelope {
+    /// The broker's id for it.
+    pub id: MessageId,
+    /// The sender's id for it.
+    pub client_message_id: Arc<str>,
+    /// Who sent it.
+    pub from: Sender,
+    /// Where it was sent.
+    pub to: Address,
+    /// What chose its partition.
+    pub key: Option<String>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// The message it answers.
+    pub reply_to: Option<String>,
+    /// Free facts beside the body.
+    pub meta: Option<Meta>,
+    /// What it says.
+    pub body: Body,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// When it was accepted, Unix milliseconds.
+    pub sent_at: u64,
+    /// When it goes to the dead letters, Unix milliseconds, if its sender said so.
+    pub expires_at: Option<u64>,
+    /// Before when it is handed to nobody, Unix milliseconds.
+    pub not_before: Option<u64>,
+    /// What happens when the receiver's lease ends first.
+    pub fallback: Fallback,
+    /// What it is.
+    pub kind: MessageKind,
+}
+
+impl Envelope {
+    /// Roughly the memory it takes, for bounds.
+    pub fn weight(&self) -> usize {
+        let meta = self.meta.as_ref().map_or(0, |meta| 64 * meta.0.len());
+        self.body.as_bytes().len() + meta + 256
+    }
+}
+
+/// A message with its place in a log; encoded at most once per codec, whatever the number of readers.
+#[derive(Debug)]
+pub struct Entry {
+    /// The log.
+    pub log: LogName,
+    /// Its part of the log.
+    pub lane: Lane,
+    /// Its number there.
+    pub seq: u64,
+    /// The message.
+    pub envelope: Arc<Envelope>,
+    json: OnceLock<Box<[u8]>>,
+    msgpack: OnceLock<Box<[u8]>>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (&self.log, self.lane, self.seq, &self.envelope)
+            == (&other.log, other.lane, other.seq, &other.envelope)
+    }
+}
+
+impl Entry {
+    /// `envelope` at its place.
+    pub fn new(log: LogName, lane: Lane, seq: u64, envelope: Arc<Envelope>) -> Entry {
+        Entry { log, lane, seq, envelope, json: OnceLock::new(), msgpack: OnceLock::new() }
+    }
+
+    /// When it expires, Unix milliseconds: what its sender said, else a week in an inbox, never in a topic.
+    pub fn expires_at(&self) -> Option<u64> {
+        let default = self.log.is_inbox().then(|| self.envelope.sent_at.saturating_add(INBOX_TTL_MS));
+        self.envelope.expires_at.or(default)
+    }
+
+    /// The message as it stands on the wire.
+    pub fn message(&self) -> Message {
+        let envelope = &*self.envelope;
+        let (body, body_b64) = match &envelope.body {
+            Body::Text(text) => (Some(text.clone()), None),
+            Body::Bytes(bytes) => (None, Some(Bytes(bytes.clone()))),
+        };
+        Message {
+            id: envelope.id,
+            client_message_id: envelope.client_message_id.as_ref().to_owned(),
+            from: envelope.from.clone(),
+            to: envelope.to.clone(),
+            log: self.log.to_string(),
+            seq: U53::saturating(self.seq),
+            key: envelope.key.clone(),
+            priority: envelope.priority,
+            reply_to: envelope.reply_to.clone(),
+            meta: envelope.meta.clone(),
+            body,
+            body_b64,
+            content_type: envelope.content_type.clone(),
+            sent_at: U53::saturating(envelope.sent_at),
+            expires_at: self.expires_at().map(U53::saturating),
+            kind: envelope.kind,
+        }
+    }
+
+    /// The wire's bytes of the message, made on first use.
+    pub fn encoded(&self, codec: Codec) -> &[u8] {
+        let cell = match codec {
+            Codec::Json => &self.json,
+            Codec::MsgPack => &self.msgpack,
+        };
+        cell.get_or_init(|| codec.encode(&self.message()).into_boxed_slice())
+    }
+}
+
+/// How long an inbox keeps what nobody reads, unless the sender said otherwise: 7 days.
+pub const INBOX_TTL_MS: u64 = 7 * 24 * 3600 * 1000;

@@ -1,0 +1,424 @@
+//! What a mesh asks its store to keep and to read, and what it gets back: the one vocabulary of both.
+
+use std::sync::Arc;
+
+use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, SessionKey, SubId};
+use tenure_proto::log::LogName;
+use tenure_proto::message::SendState;
+use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::subscribe::{AckMode, From};
+
+use crate::accept::{Accept, Accepted};
+use crate::envelope::{Entry, Lane};
+use crate::input::LeaseRecord;
+
+/// A group: one reader's, or one crew's, place in one lane of a log. Unique across restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u64);
+
+/// Whose place it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// The owner of the inbox.
+    Inbox,
+    /// One session; gone with its lease.
+    Private(SessionKey),
+    /// A crew whose members compete.
+    Shared(GroupName),
+}
+
+/// A group's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// Its number.
+    pub id: GroupId,
+    /// The log it reads.
+    pub log: LogName,
+    /// Which lane of it.
+    pub lane: Lane,
+    /// Whose it is.
+    pub reader: Reader,
+}
+
+/// An entry that a group has read past and that is not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenRecord {
+    /// The entry.
+    pub seq: u64,
+    /// How often it was handed out.
+    pub attempt: u32,
+    /// How often that failed.
+    pub tries: u32,
+    /// Who has it in hand.
+    pub holder: Option<SessionKey>,
+    /// Before when nobody gets it, Unix milliseconds.
+    pub ready_at: Option<u64>,
+}
+
+/// A change of a group: the row is made if it is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupWrite {
+    /// Which group.
+    pub record: GroupRecord,
+    /// Every entry up to here is settled, or open.
+    pub cursor: u64,
+    /// When it was last used, Unix milliseconds.
+    pub used_at: u64,
+    /// Whether `put` is all that is open; else it is what changed.
+    pub replace: bool,
+    /// Entries that are open, with what is known of them.
+    pub put: Vec<OpenRecord>,
+    /// Entries that are not open any more.
+    pub del: Vec<u64>,
+}
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicRecord {
+    /// Its name.
+    pub name: TopicName,
+    /// How many logs it has.
+    pub partitions: u32,
+    /// How long settled entries stay, if it differs from the default.
+    pub retention_ms: Option<u64>,
+    /// When it was made, Unix milliseconds.
+    pub created_at: u64,
+}
+
+/// A subscription of a session to a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubRecord {
+    /// Whose.
+    pub session: SessionKey,
+    /// Its name there.
+    pub sub: SubId,
+    /// The topic.
+    pub topic: TopicName,
+    /// The crew, if it is shared.
+    pub group: Option<GroupName>,
+    /// The partition, if it is one.
+    pub partition: Option<u32>,
+    /// When a delivery counts as settled.
+    pub ack_mode: AckMode,
+    /// Deliveries that may be unsettled at once.
+    pub prefetch: u32,
+}
+
+/// An entry that goes to the dead letters of one reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Burial {
+    /// The log.
+    pub log: LogName,
+    /// Its lane.
+    pub lane: Lane,
+    /// The entry.
+    pub seq: u64,
+    /// Who could not settle it: a group's name, or nothing for an inbox, a private reader or everybody.
+    pub group: Option<GroupName>,
+    /// How often it was handed out.
+    pub attempts: u32,
+    /// Why: `max_attempts`, `expired`, `lease_expired`, `retention`, `damaged`, or what the reader said.
+    pub reason: String,
+    /// When, Unix milliseconds.
+    pub at: u64,
+    /// Whether the entry leaves the log as well.
+    pub remove: bool,
+}
+
+/// A write, in order with all others; one batch of them is one transaction.
+#[derive(Clone, Debug)]
+pub enum StoreWrite {
+    /// A lease began, or its particulars changed; it was attached in this run.
+    PutLease(Box<LeaseRecord>),
+    /// A lease was attached for the first time in this run.
+    TouchLease(SessionKey, LeaseId),
+    /// A lease ended, at this Unix millisecond; with it its subscriptions and private groups.
+    EndLease(SessionKey, LeaseId, u64),
+    /// Decide about a message and keep it. Answered by [`StoreOutcome::Accepted`].
+    Accept(Arc<Accept>),
+    /// Keep a topic, in place of what it was.
+    PutTopic(TopicRecord),
+    /// Make a group that begins at `from`. Answered by [`StoreOutcome::Opened`].
+    OpenGroup {
+        /// The group.
+        record: GroupRecord,
+        /// Where it begins.
+        from: From,
+        /// Now, Unix milliseconds.
+        used_at: u64,
+    },
+    /// Change a group.
+    Group(Box<GroupWrite>),
+    /// Forget a group and what is open in it.
+    DropGroup(GroupId),
+    /// Keep a subscription, in place of what its name stood for.
+    PutSub(Box<SubRecord>),
+    /// Forget a subscription.
+    DropSub(SessionKey, SubId),
+    /// Copy an entry to the dead letters. An entry that is not there is nothing to bury.
+    Bury(Box<Burial>),
+    /// Take dead letters out again: the entry is put back at its place in the log if it has left it.
+    /// Answered by [`StoreOutcome::Revived`].
+    Revive {
+        /// The log.
+        log: LogName,
+        /// Which of its dead letters.
+        seqs: Vec<u64>,
+    },
+    /// Forget dead letters. Answered by [`StoreOutcome::Count`].
+    DropDead {
+        /// The log.
+        log: LogName,
+        /// Which of its dead letters.
+        seqs: Vec<u64>,
+    },
+    /// A slice of what a session left unsettled when its lease ended: `fallback: member` moves to the member's
+    /// inbox, `fallback: fail` to the dead letters (reason `lease_expired`), both out of the session's inbox.
+    /// Answered by [`StoreOutcome::Evacuated`].
+    Evacuate {
+        /// Whose inbox.
+        session: SessionKey,
+        /// Where entries move.
+        member: MemberKey,
+        /// At most so many entries are looked at, and at most so many moved.
+        limit: u32,
+        /// Go on after this place.
+        after: (Lane, u64),
+        /// Now, Unix milliseconds.
+        at: u64,
+    },
+    /// Delete a slice of entries of a lane up to `through` that were sent before `before`. Their ids stay known.
+    /// Answered by [`StoreOutcome::Count`].
+    Prune {
+        /// The log.
+        log: LogName,
+        /// Its lane.
+        lane: Lane,
+        /// The last seq that may go.
+        through: u64,
+        /// Unix milliseconds.
+        before: u64,
+        /// At most so many.
+        limit: u32,
+    },
+    /// Delete a slice of what has outlived its time: remembered ids past theirs, dead letters older than
+    /// `dead_before`, ended sessions older than that with nothing in their inbox.
+    /// Answered by [`StoreOutcome::Count`].
+    Sweep {
+        /// Now, Unix milliseconds.
+        now: u64,
+        /// Dead letters and ended sessions from before this moment go.
+        dead_before: u64,
+        /// At most so many rows are looked at.
+        limit: u32,
+    },
+}
+
+/// What a write that has an answer came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreOutcome {
+    /// Nothing to say.
+    Done,
+    /// Of an accept.
+    Accepted(Accepted),
+    /// Of a group that was to be made: where its cursor stands, or where the log ends when that is before the
+    /// seq it was to begin at (and then nothing was made).
+    Opened(Result<u64, u64>),
+    /// The dead letters that were taken out: lane, seq, group, attempts.
+    Revived(Vec<(Lane, u64, Option<GroupName>, u32)>),
+    /// A slice of an inbox was cleared.
+    Evacuated {
+        /// What moved to the member's inbox, at its new place.
+        moved: Vec<Arc<Entry>>,
+        /// What went to the dead letters.
+        failed: Vec<Arc<Entry>>,
+        /// Where to go on, if there is more.
+        next: Option<(Lane, u64)>,
+    },
+    /// How many rows went, and whether there may be more.
+    Count {
+        /// Rows.
+        rows: u64,
+        /// Whether the slice was full.
+        more: bool,
+    },
+}
+
+/// Something to read from what is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreRead {
+    /// Entries of a lane after a seq, in order. Answered by [`StoreFound::Page`].
+    Page {
+        /// The log.
+        log: LogName,
+        /// Its lane.
+        lane: Lane,
+        /// Begin after this seq.
+        after: u64,
+        /// At most so many entries.
+        limit: u32,
+        /// At most so many bytes of bodies, but at least one entry.
+        bytes: usize,
+    },
+    /// Certain entries of a lane, in the order of their seqs. Answered by [`StoreFound::Page`].
+    Entries {
+        /// The log.
+        log: LogName,
+        /// Its lane.
+        lane: Lane,
+        /// Which.
+        seqs: Vec<u64>,
+    },
+    /// Entries of all lanes from a seq on, in order. Answered by [`StoreFound::History`].
+    History {
+        /// The log.
+        log: LogName,
+        /// Begin at this seq.
+        from: u64,
+        /// At most so many entries.
+        limit: u32,
+        /// At most so many bytes of bodies, but at least one entry.
+        bytes: usize,
+    },
+    /// The fates of messages that a member sent. Answered by [`StoreFound::Fates`].
+    Fates {
+        /// The sender.
+        member: MemberKey,
+        /// The sender's ids.
+        ids: Vec<ClientMessageId>,
+    },
+    /// Dead letters of a log. Answered by [`StoreFound::Dead`].
+    Dead {
+        /// The log.
+        log: LogName,
+        /// After this seq.
+        after: u64,
+        /// At most so many.
+        limit: u32,
+        /// At most so many bytes of bodies, but at least one entry.
+        bytes: usize,
+    },
+    /// Entries whose time has run out. Answered by [`StoreFound::Expired`].
+    Expired {
+        /// Now, Unix milliseconds.
+        now: u64,
+        /// At most so many.
+        limit: u32,
+    },
+    /// When the entry after a group's cursor was sent. Answered by [`StoreFound::Oldest`].
+    Oldest {
+        /// The lanes and the seqs after which to look.
+        places: Vec<(LogName, Lane, u64)>,
+    },
+}
+
+/// A dead letter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadEntry {
+    /// The entry.
+    pub entry: Arc<Entry>,
+    /// Which group could not settle it.
+    pub group: Option<GroupName>,
+    /// How often it was handed out.
+    pub attempts: u32,
+    /// Why.
+    pub reason: String,
+    /// When, Unix milliseconds.
+    pub at: u64,
+}
+
+/// What a read found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreFound {
+    /// Entries, and the seqs of those whose bytes are damaged.
+    Page {
+        /// What reads.
+        entries: Vec<Arc<Entry>>,
+        /// What does not.
+        damaged: Vec<u64>,
+    },
+    /// Entries, and where to go on if there are more.
+    History {
+        /// The entries.
+        entries: Vec<Arc<Entry>>,
+        /// The next seq.
+        next: Option<u64>,
+    },
+    /// One for each id asked for: the broker's id, the state, and why.
+    Fates(Vec<(Option<MessageId>, SendState, Option<String>)>),
+    /// Dead letters, and where to go on if there are more.
+    Dead {
+        /// The dead letters.
+        letters: Vec<DeadEntry>,
+        /// After which seq to go on.
+        next: Option<u64>,
+    },
+    /// Entries whose time has run out.
+    Expired(Vec<Arc<Entry>>),
+    /// For each place when its entry was sent, if there is one.
+    Oldest(Vec<Option<u64>>),
+    /// The store cannot read now.
+    Unavailable,
+}
+
+/// A lane of a log as the store remembers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneRecord {
+    /// The last seq in this lane; 0 when there never was one.
+    pub end: u64,
+    /// Entries ever appended to it, and their bytes.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Every entry up to here may be missing because it was pruned.
+    pub pruned: u64,
+}
+
+/// A log as the store remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRecord {
+    /// Its name.
+    pub log: LogName,
+    /// Its lanes; a topic uses only the first.
+    pub lanes: [LaneRecord; 3],
+}
+
+/// A group as the store remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupState {
+    /// Which.
+    pub record: GroupRecord,
+    /// Every entry up to here is settled, or open.
+    pub cursor: u64,
+    /// When it was last used, Unix milliseconds.
+    pub used_at: u64,
+    /// Entries appended up to the cursor, and their bytes: what is left of the lane's counts waits.
+    pub passed: (u64, u64),
+    /// What is open; of an inbox with who sent it.
+    pub open: Vec<(OpenRecord, Option<Origin>)>,
+}
+
+/// Who is to be told of an entry's fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The session that sent it.
+    pub session: SessionKey,
+    /// The broker's id.
+    pub id: MessageId,
+    /// The sender's id.
+    pub client_message_id: Arc<str>,
+}
+
+/// All that a mesh's store remembers of messages; its size follows logs, groups and what is open, never the
+/// number of messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoredMessages {
+    /// Topics.
+    pub topics: Vec<TopicRecord>,
+    /// Logs.
+    pub logs: Vec<LogRecord>,
+    /// Groups.
+    pub groups: Vec<GroupState>,
+    /// Subscriptions.
+    pub subs: Vec<SubRecord>,
+}
