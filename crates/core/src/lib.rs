@@ -19,14 +19,17 @@ pub mod config;
 pub mod deadline;
 pub mod effect;
 pub mod envelope;
+pub mod group;
 pub mod host;
 pub mod input;
 pub mod lease;
 pub mod link;
+pub mod log;
 pub mod mesh;
 pub mod presence;
 pub mod record;
 pub mod stream;
+pub mod subs;
 pub mod thaw;
 pub mod time;
 

@@ -1,0 +1,413 @@
+//! A group: one reader's, or one crew's, place in one lane of a log.
+//!
+//! It is a cursor with sparse exceptions. Every entry up to the cursor is settled, unless it is *open*: in
+//! somebody's hand, given back and ready for the next, or delayed. So a group's size follows what is unsettled,
+//! never what has passed through it, and an entry that is neither open nor beyond the cursor is done.
+//!
+//! An attempt is a hand-out; its number is in the tag. A tag settles while its attempt is the current one: held
+//! by its session, or given back and not handed out since.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_proto::ids::{SessionKey, SubId};
+
+use crate::record::{OpenRecord, Origin};
+use crate::time::Millis;
+
+/// Entries that may be open in one group; at the bound it reads on when some of them are settled.
+pub const OPEN_MAX: usize = 131_072;
+
+/// Who has an entry in hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The session.
+    pub session: SessionKey,
+    /// Through which of its subscriptions.
+    pub sub: SubId,
+}
+
+/// An entry that was read and is not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// How often it was handed out.
+    pub attempt: u32,
+    /// How often that failed.
+    pub tries: u32,
+    /// Where it is.
+    pub state: OpenState,
+    /// Who is to be told of its fate.
+    pub origin: Option<Origin>,
+    /// Whether the store has a row for it.
+    stored: bool,
+}
+
+/// Where an open entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenState {
+    /// In a session's hand. `unread`: on a socket that broke, so that it must be pushed again.
+    Held {
+        /// Whose.
+        holder: Holder,
+        /// Until when it must be settled.
+        until: Option<Millis>,
+        /// Whether it may never have been read.
+        unread: bool,
+    },
+    /// Given back; the next to be handed out.
+    Ready,
+    /// Waits until then; the wall clock's word for it is what the store keeps.
+    Delayed(Millis, u64),
+}
+
+/// What a tag came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It took effect; with what was known of the entry and who had it in hand, if somebody had.
+    Settled(Box<Open>, Option<Holder>),
+    /// It had taken effect before.
+    Again,
+    /// It did not, and why.
+    Stale(&'static str),
+}
+
+/// What happened to a group by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fired {
+    /// A delay is over.
+    Ready,
+    /// Its holder did not settle it in time.
+    TimedOut(u64, u32),
+}
+
+/// What the store has to be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Whether `put` is all there is.
+    pub replace: bool,
+    /// Open entries that changed.
+    pub put: Vec<OpenRecord>,
+    /// Entries that are not open any more.
+    pub del: Vec<u64>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    cursor: u64,
+    /// Bounded by [`OPEN_MAX`].
+    open: BTreeMap<u64, Open>,
+    ready: BTreeSet<u64>,
+    delayed: BTreeSet<(Millis, u64)>,
+    /// Deadlines in the order in which they were set; stale ones are skipped when they come up.
+    timeouts: VecDeque<(Millis, u64, u32)>,
+    /// Entries whose row must be written.
+    touched: BTreeSet<u64>,
+    /// Entries whose row must go.
+    gone: Vec<u64>,
+    moved: bool,
+    replace: bool,
+}
+
+impl Group {
+    /// A group that has read up to `cursor`.
+    pub fn at(cursor: u64) -> Group {
+        Group { cursor, ..Group::default() }
+    }
+
+    /// Takes up an open entry that the store remembers.
+    pub fn restore(&mut self, record: &OpenRecord, state: OpenState, origin: Option<Origin>) {
+        let OpenRecord { seq, attempt, tries, .. } = *record;
+        self.open.insert(seq, Open { attempt, tries, state: state.clone(), origin, stored: true });
+        match state {
+            OpenState::Ready => drop(self.ready.insert(seq)),
+            OpenState::Delayed(until, _) => drop(self.delayed.insert((until, seq))),
+            OpenState::Held { until: Some(until), .. } => self.timeouts.push_back((until, seq, attempt)),
+            OpenState::Held { until: None, .. } => {}
+        }
+    }
+
+    /// The last entry that was read.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// The last entry up to which everything is settled.
+    pub fn floor(&self) -> u64 {
+        self.open.first_key_value().map_or(self.cursor, |(seq, _)| seq.saturating_sub(1).min(self.cursor))
+    }
+
+    /// How many entries are open.
+    pub fn open_len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// What is known of an open entry.
+    pub fn open(&self, seq: u64) -> Option<&Open> {
+        self.open.get(&seq)
+    }
+
+    /// Open entries, in order.
+    pub fn opens(&self) -> impl Iterator<Item = (u64, &Open)> {
+        self.open.iter().map(|(seq, open)| (*seq, open))
+    }
+
+    /// Whether another entry may be opened.
+    pub fn has_room(&self) -> bool {
+        self.open.len() < OPEN_MAX
+    }
+
+    /// The first entry that was given back.
+    pub fn first_ready(&self) -> Option<u64> {
+        self.ready.first().copied()
+    }
+
+    /// Entries that were given back, in order.
+    pub fn ready(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ready.iter().copied()
+    }
+
+    /// Reads past entries up to `seq` that nobody needs to see.
+    pub fn skip_to(&mut self, seq: u64) {
+        if seq > self.cursor {
+            self.cursor = seq;
+            self.moved = true;
+        }
+    }
+
+    /// Hands out the next entry for the first time.
+    pub fn take_new(&mut self, seq: u64, holder: Holder, until: Option<Millis>, origin: Option<Origin>) {
+        self.skip_to(seq);
+        if let Some(until) = until {
+            self.timeouts.push_back((until, seq, 1));
+        }
+        let state = OpenState::Held { holder, until, unread: false };
+        self.put(seq, Open { attempt: 1, tries: 0, state, origin, stored: false });
+    }
+
+    /// Reads past the next entry, which nobody may have before `until`.
+    pub fn delay_new(&mut self, seq: u64, until: Millis, wall: u64, origin: Option<Origin>) {
+        self.skip_to(seq);
+        self.delayed.insert((until, seq));
+        let state = OpenState::Delayed(until, wall);
+        self.put(seq, Open { attempt: 0, tries: 0, state, origin, stored: false });
+    }
+
+    /// Hands out an entry that was given back; says which attempt this is.
+    pub fn take_ready(&mut self, seq: u64, holder: Holder, until: Option<Millis>) -> Option<u32> {
+        if !self.ready.remove(&seq) {
+            return None;
+        }
+        let open = self.open.get_mut(&seq)?;
+        open.attempt += 1;
+        open.state = OpenState::Held { holder, until, unread: false };
+        let attempt = open.attempt;
+        if let Some(until) = until {
+            self.timeouts.push_back((until, seq, attempt));
+        }
+        self.touched.insert(seq);
+        Some(attempt)
+    }
+
+    /// Settles the entry that the tag of `session` and `attempt` stands for.
+    pub fn settle(&mut self, seq: u64, attempt: u32, session: &SessionKey) -> Verdict {
+        match self.claim(seq, attempt, session) {
+            Claim::Good => {}
+            Claim::Done => return Verdict::Again,
+            Claim::Stale(reason) => return Verdict::Stale(reason),
+        }
+        match self.remove(seq) {
+            Some(open) => {
+                let holder = match &open.state {
+                    OpenState::Held { holder, .. } => Some(holder.clone()),
+                    _ => None,
+                };
+                Verdict::Settled(Box::new(open), holder)
+            }
+            None => Verdict::Again,
+        }
+    }
+
+    /// Whether a tag is good: the entry is in that session's hand, or was given back and not handed out since.
+    pub fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
+        let Some(open) = self.open.get(&seq) else {
+            return if seq <= self.cursor { Claim::Done } else { Claim::Stale("never_delivered") };
+        };
+        match &open.state {
+            _ if open.attempt != attempt => Claim::Stale("requeued"),
+            OpenState::Held { holder, .. } if holder.session != *session => Claim::Stale("requeued"),
+            _ => Claim::Good,
+        }
+    }
+
+    /// Takes an entry out, whatever its state: it is settled, dead, or not there.
+    pub fn remove(&mut self, seq: u64) -> Option<Open> {
+        let open = self.open.remove(&seq)?;
+        self.forget_place(seq, &open.state);
+        self.touched.remove(&seq);
+        if open.stored {
+            self.gone.push(seq);
+        }
+        Some(open)
+    }
+
+    /// Gives an entry back, to be handed out again at once or after a delay. `failed` counts as a try.
+    pub fn give_back(&mut self, seq: u64, delay: Option<(Millis, u64)>, failed: bool) -> Option<Holder> {
+        let open = self.open.get_mut(&seq)?;
+        let state = match delay {
+            Some((until, wall)) => OpenState::Delayed(until, wall),
+            None => OpenState::Ready,
+        };
+        let old = std::mem::replace(&mut open.state, state);
+        if failed {
+            open.tries += 1;
+        }
+        self.forget_place(seq, &old);
+        match delay {
+            Some((until, _)) => drop(self.delayed.insert((until, seq))),
+            None => drop(self.ready.insert(seq)),
+        }
+        self.touched.insert(seq);
+        match old {
+            OpenState::Held { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
+    /// A session takes an entry that was given back in its name into its hand again, under the same attempt.
+    pub fn reclaim(&mut self, seq: u64, holder: Holder, until: Option<Millis>) {
+        let Some(open) = self.open.get_mut(&seq) else { return };
+        let attempt = open.attempt;
+        let old = std::mem::replace(&mut open.state, OpenState::Held { holder, until, unread: false });
+        self.forget_place(seq, &old);
+        if let Some(until) = until {
+            self.timeouts.push_back((until, seq, attempt));
+        }
+        self.touched.insert(seq);
+    }
+
+    /// Marks an entry in hand as never read, or as read.
+    pub fn mark_unread(&mut self, seq: u64, is_unread: bool) {
+        if let Some(OpenState::Held { unread, .. }) = self.open.get_mut(&seq).map(|open| &mut open.state) {
+            *unread = is_unread;
+        }
+    }
+
+    /// Its holder is still at work: the deadline starts again.
+    pub fn progress(&mut self, seq: u64, deadline: Option<Millis>) {
+        let Some(open) = self.open.get_mut(&seq) else { return };
+        if let OpenState::Held { until, .. } = &mut open.state {
+            *until = deadline;
+            if let Some(deadline) = deadline {
+                self.timeouts.push_back((deadline, seq, open.attempt));
+            }
+        }
+    }
+
+    /// Brings a dead entry back: it is handed out next, and may fail as often as a new one.
+    pub fn revive(&mut self, seq: u64, attempt: u32, origin: Option<Origin>) {
+        self.remove(seq);
+        self.ready.insert(seq);
+        self.put(seq, Open { attempt, tries: 0, state: OpenState::Ready, origin, stored: false });
+    }
+
+    /// When something happens here by itself.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let delayed = self.delayed.first().map(|(until, _)| *until);
+        let timeout = self.timeouts.front().map(|(until, _, _)| *until);
+        delayed.into_iter().chain(timeout).min()
+    }
+
+    /// The next thing that has come due.
+    pub fn fire(&mut self, now: Millis) -> Option<Fired> {
+        if let Some((until, seq)) = self.delayed.first().copied()
+            && until <= now
+        {
+            self.give_back(seq, None, false);
+            return Some(Fired::Ready);
+        }
+        while let Some((until, seq, attempt)) = self.timeouts.front().copied()
+            && until <= now
+        {
+            self.timeouts.pop_front();
+            let Some(open) = self.open.get(&seq).filter(|open| open.attempt == attempt) else { continue };
+            if let OpenState::Held { until: Some(until), .. } = &open.state
+                && *until <= now
+            {
+                return Some(Fired::TimedOut(seq, attempt));
+            }
+        }
+        None
+    }
+
+    /// Whether the store does not know all of this yet.
+    pub fn is_dirty(&self) -> bool {
+        self.moved || self.replace || !self.touched.is_empty() || !self.gone.is_empty()
+    }
+
+    /// What the store has to be told; from here on it counts as told.
+    pub fn take_changes(&mut self) -> Changes {
+        self.moved = false;
+        let replace = std::mem::take(&mut self.replace);
+        let touched = std::mem::take(&mut self.touched);
+        let del = std::mem::take(&mut self.gone);
+        let del = if replace { Vec::new() } else { del };
+        let mut put = Vec::with_capacity(touched.len());
+        for seq in touched {
+            if let Some(open) = self.open.get_mut(&seq) {
+                open.stored = true;
+                put.push(open.record(seq));
+            }
+        }
+        Changes { replace, put, del }
+    }
+
+    /// The store did not take what it was told: all of it is to be said again.
+    pub fn changes_lost(&mut self) {
+        self.replace = true;
+        self.touched = self.open.keys().copied().collect();
+    }
+
+    fn put(&mut self, seq: u64, open: Open) {
+        self.open.insert(seq, open);
+        self.touched.insert(seq);
+    }
+
+    fn forget_place(&mut self, seq: u64, state: &OpenState) {
+        match state {
+            OpenState::Ready => drop(self.ready.remove(&seq)),
+            OpenState::Delayed(until, _) => drop(self.delayed.remove(&(*until, seq))),
+            OpenState::Held { .. } => {
+                // Settled entries mostly leave in the order in which they were handed out.
+                while self.timeouts.front().is_some_and(|(_, s, _)| *s == seq) {
+                    self.timeouts.pop_front();
+                }
+            }
+        }
+    }
+}
+
+/// Whether a tag is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is.
+    Good,
+    /// It has taken effect already.
+    Done,
+    /// It is not, and why.
+    Stale(&'static str),
+}
+
+impl Open {
+    fn record(&self, seq: u64) -> OpenRecord {
+        let (holder, ready_at) = match &self.state {
+            OpenState::Held { holder, .. } => (Some(holder.session), None),
+            OpenState::Ready => (None, None),
+            OpenState::Delayed(_, wall) => (None, Some(*wall)),
+        };
+        OpenRecord { seq, attempt: self.attempt, tries: self.tries, holder, ready_at }
+    }
+}
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;

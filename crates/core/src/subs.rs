@@ -1,0 +1,216 @@
+//! What a session reads: its subscriptions, and what each has in hand.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_proto::ids::{ConnId, RequestId, SubId};
+use tenure_proto::log::LogName;
+use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::subscribe::{AckMode, Subscription};
+
+use crate::record::GroupId;
+use crate::time::Millis;
+
+/// The name of the implicit subscription to a session's own inbox.
+pub const INBOX: &str = "inbox";
+/// The name of the implicit subscription to its member's inbox.
+pub const MEMBER: &str = "member";
+
+/// What a subscription reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An inbox: a lane per priority, each with its own credit.
+    Inbox(LogName),
+    /// A topic.
+    Topic {
+        /// Which.
+        topic: TopicName,
+        /// The crew, if it is shared.
+        group: Option<GroupName>,
+        /// The partition, if it is one.
+        partition: Option<u32>,
+    },
+}
+
+/// A `fetch` that waits for entries to be read from disk.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    /// The socket.
+    pub conn: ConnId,
+    /// The request.
+    pub request: RequestId,
+    /// How many it wants.
+    pub limit: usize,
+}
+
+/// A subscription.
+#[derive(Clone, Debug)]
+pub struct Sub {
+    /// What it reads.
+    pub source: Source,
+    /// When a delivery counts as settled.
+    pub ack_mode: AckMode,
+    /// Deliveries that may be unsettled at once; of an inbox in each lane.
+    pub prefetch: u32,
+    /// Its places: one per partition, or per lane.
+    pub groups: Vec<GroupId>,
+    /// Entries in hand; bounded by `prefetch` and what was fetched.
+    held: BTreeSet<(GroupId, u64)>,
+    counts: BTreeMap<GroupId, u32>,
+    /// Entries in hand that must be pushed again because they may never have been read.
+    pub unread: BTreeSet<(GroupId, u64)>,
+    /// Who waits for the store to know it; `None` once it does.
+    pub opening: Option<Vec<(ConnId, RequestId)>>,
+    /// Fetches that wait, oldest first; bounded by the requests of a socket.
+    pub fetches: VecDeque<Fetch>,
+    /// Which place has the next turn.
+    pub turn: usize,
+}
+
+impl Sub {
+    /// A subscription that has nothing in hand.
+    pub fn new(source: Source, ack_mode: AckMode, prefetch: u32) -> Sub {
+        Sub {
+            source,
+            ack_mode,
+            prefetch,
+            groups: Vec::new(),
+            held: BTreeSet::new(),
+            counts: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            opening: None,
+            fetches: VecDeque::new(),
+            turn: 0,
+        }
+    }
+
+    /// Whether it is one of the implicit ones.
+    pub fn is_inbox(&self) -> bool {
+        matches!(self.source, Source::Inbox(_))
+    }
+
+    /// How many more entries of `group` may be pushed.
+    pub fn credit(&self, group: GroupId) -> usize {
+        let used = match self.source {
+            Source::Inbox(_) => self.counts.get(&group).copied().unwrap_or(0) as usize,
+            Source::Topic { .. } => self.held.len(),
+        };
+        (self.prefetch as usize).saturating_sub(used)
+    }
+
+    /// How much is in hand.
+    pub fn in_hand(&self) -> usize {
+        self.held.len()
+    }
+
+    /// What is in hand.
+    pub fn held(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.held.iter().copied()
+    }
+
+    /// An entry is in hand.
+    pub fn hold(&mut self, group: GroupId, seq: u64) {
+        if self.held.insert((group, seq)) {
+            *self.counts.entry(group).or_default() += 1;
+        }
+    }
+
+    /// An entry is not in hand any more.
+    pub fn release(&mut self, group: GroupId, seq: u64) {
+        self.unread.remove(&(group, seq));
+        if self.held.remove(&(group, seq))
+            && let Some(count) = self.counts.get_mut(&group)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&group);
+            }
+        }
+    }
+
+    /// Everything in hand may never have been read.
+    pub fn doubt(&mut self) {
+        self.unread = self.held.clone();
+    }
+
+    /// As its session sees it, if it is one that is listed.
+    pub fn view(&self, id: &SubId) -> Option<Subscription> {
+        let Source::Topic { topic, group, partition } = &self.source else { return None };
+        Some(Subscription {
+            sub_id: id.clone(),
+            topic: topic.clone(),
+            group: group.clone(),
+            partition: *partition,
+            ack_mode: self.ack_mode,
+            prefetch: self.prefetch,
+        })
+    }
+}
+
+/// The subscriptions of a session.
+#[derive(Clone, Debug, Default)]
+pub struct Subs {
+    /// By name; bounded by `SUBSCRIPTIONS_PER_SESSION` and the two implicit ones.
+    by_id: BTreeMap<SubId, Sub>,
+    /// Those for which something may be waiting.
+    pub eager: BTreeSet<SubId>,
+    /// When what crews have in this session's hand goes back, while nobody carries it.
+    pub release_at: Option<Millis>,
+}
+
+impl Subs {
+    /// The subscription called `id`.
+    pub fn get(&self, id: &SubId) -> Option<&Sub> {
+        self.by_id.get(id)
+    }
+
+    /// The subscription called `id`.
+    pub fn get_mut(&mut self, id: &SubId) -> Option<&mut Sub> {
+        self.by_id.get_mut(id)
+    }
+
+    /// Keeps a subscription.
+    pub fn insert(&mut self, id: SubId, sub: Sub) {
+        self.by_id.insert(id, sub);
+    }
+
+    /// Forgets a subscription.
+    pub fn remove(&mut self, id: &SubId) -> Option<Sub> {
+        self.eager.remove(id);
+        self.by_id.remove(id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&SubId, &Sub)> {
+        self.by_id.iter()
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&SubId, &mut Sub)> {
+        self.by_id.iter_mut()
+    }
+
+    /// The names of all of them.
+    pub fn ids(&self) -> Vec<SubId> {
+        self.by_id.keys().cloned().collect()
+    }
+
+    /// How many were asked for.
+    pub fn asked_for(&self) -> usize {
+        self.by_id.values().filter(|sub| !sub.is_inbox()).count()
+    }
+
+    /// The subscription to the same thing.
+    pub fn same(
+        &self,
+        topic: &TopicName,
+        group: Option<&GroupName>,
+        partition: Option<u32>,
+    ) -> Option<(&SubId, &Sub)> {
+        self.by_id.iter().find(|(_, sub)| match &sub.source {
+            Source::Inbox(_) => false,
+            Source::Topic { topic: t, group: g, partition: p } => {
+                t == topic && g.as_ref() == group && *p == partition
+            }
+        })
+    }
+}
