@@ -36,6 +36,7 @@ pub mod run;
 pub mod schema;
 pub mod service;
 pub mod subscribe;
+pub mod tag;
 pub mod text;
 pub mod token;
 mod value;
@@ -49,3 +50,4 @@ pub use ids::{ClusterId, ConnId, InstanceId, LeaseId, MemberKey, MessageId, RunI
 pub use log::LogName;
 pub use name::{Cap, GroupName, MeshName, ServiceName, TopicName};
 pub use number::U53;
+pub use tag::TagParts;
