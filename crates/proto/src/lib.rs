@@ -16,6 +16,7 @@ mod body;
 pub mod canonical;
 pub mod close;
 pub mod codec;
+pub mod dead;
 pub mod error;
 pub mod event;
 pub mod fingerprint;
@@ -39,6 +40,7 @@ pub mod subscribe;
 pub mod tag;
 pub mod text;
 pub mod token;
+pub mod topic;
 mod value;
 #[cfg(any(test, feature = "schema"))]
 pub mod vectors;
