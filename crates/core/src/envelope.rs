@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tenure_proto::codec::Codec;
 use tenure_proto::ids::MessageId;
+use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
 use tenure_proto::number::U53;
@@ -168,6 +169,3 @@ impl Entry {
         cell.get_or_init(|| codec.encode(&self.message()).into_boxed_slice())
     }
 }
-
-/// How long an inbox keeps what nobody reads, unless the sender said otherwise: 7 days.
-pub const INBOX_TTL_MS: u64 = 7 * 24 * 3600 * 1000;

@@ -130,6 +130,14 @@ opaque!(
 opaque!(
     /// A delivery's handle: names group, seq, attempt and session to the broker, opaque to everybody else.
     Tag, 128);
+
+impl Tag {
+    /// The tag spelled `text`, which its maker knows to be legal.
+    pub(crate) fn legal(text: &str) -> Tag {
+        Tag(text.into())
+    }
+}
+
 opaque!(
     /// A subscription's name on its session; `inbox` and `member` are implicit.
     SubId, 128);

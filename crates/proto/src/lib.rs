@@ -16,6 +16,7 @@ mod body;
 pub mod canonical;
 pub mod close;
 pub mod codec;
+pub mod dead;
 pub mod error;
 pub mod event;
 pub mod fingerprint;
@@ -36,8 +37,10 @@ pub mod run;
 pub mod schema;
 pub mod service;
 pub mod subscribe;
+pub mod tag;
 pub mod text;
 pub mod token;
+pub mod topic;
 mod value;
 #[cfg(any(test, feature = "schema"))]
 pub mod vectors;
@@ -49,3 +52,4 @@ pub use ids::{ClusterId, ConnId, InstanceId, LeaseId, MemberKey, MessageId, RunI
 pub use log::LogName;
 pub use name::{Cap, GroupName, MeshName, ServiceName, TopicName};
 pub use number::U53;
+pub use tag::TagParts;

@@ -83,8 +83,63 @@ pub const ATTESTATION_CAPS: usize = 64;
 /// Bytes of a resume token: ours are under 500.
 pub const TOKEN_BYTES: usize = 2048;
 
-/// Entries of one `history` or `fetch` page, and ids of one `send.status`.
+/// Entries of one page of `history`, `fetch`, `topics.list` or `dead.list`, ids of one `send.status`, and seqs of one
+/// `dead.retry` or `dead.drop`.
 pub const PAGE: usize = 256;
+/// Tags of one `ack`, `nack` or `progress`.
+pub const TAGS_PER_SETTLE: usize = 4096;
+/// Subscriptions of one session, besides its inboxes.
+pub const SUBSCRIPTIONS_PER_SESSION: usize = 1024;
+/// The largest `prefetch`: deliveries of one subscription that may be unsettled at once.
+pub const PREFETCH_MAX: u32 = 4096;
+/// Logs of one topic.
+pub const PARTITIONS_MAX: u32 = 256;
+
+/// Bytes of `key`, what chooses a message's partition.
+pub const KEY_BYTES: usize = 256;
+/// Bytes of `replyTo`.
+pub const REPLY_TO_BYTES: usize = 128;
+/// Bytes of `contentType`.
+pub const CONTENT_TYPE_BYTES: usize = 128;
+/// Bytes of `meta` as JSON without white space.
+pub const META_BYTES: usize = 64 * 1024;
+/// Bytes of the `reason` of a `nack`.
+pub const REASON_BYTES: usize = 256;
+/// The longest `ttlMs`: how long a sender may have a message wait.
+pub const TTL_MAX_MS: u64 = 30 * DAY_MS;
+/// The longest `delayMs`: how long a sender may hold a message back.
+pub const DELAY_MAX_MS: u64 = 30 * DAY_MS;
+
+/// Times that an entry is handed out before it goes to the dead letters.
+pub const MAX_ATTEMPTS: u32 = 16;
+/// Milliseconds that a member of a shared group may take over a delivery before somebody else gets it; `progress`
+/// starts them again.
+pub const ACK_TIMEOUT_MS: u64 = 600_000;
+/// Default milliseconds that a shared group's deliveries stay with a session that has lost its socket.
+pub const RECONNECT_GRACE_MS: u64 = 5_000;
+/// Milliseconds from a broker's start that deliveries found in the store stay with their sessions at the least.
+pub const STARTUP_GRACE_MS: u64 = 30_000;
+/// Milliseconds that deliveries wait for a `reconcile` that a hello has announced.
+pub const RECONCILE_WAIT_MS: u64 = 5_000;
+
+/// Entries that may wait in one inbox; past it senders are told `busy`.
+pub const INBOX_ENTRIES: u64 = 100_000;
+/// Bytes of bodies that may wait in one inbox; past it senders are told `busy`.
+pub const INBOX_BYTES: u64 = 1024 * 1024 * 1024;
+/// Milliseconds that an entry waits in an inbox unless its sender said otherwise.
+pub const INBOX_TTL_MS: u64 = 7 * DAY_MS;
+/// Default days that the ids of accepted messages are remembered.
+pub const DEDUPE_DAYS: u32 = 30;
+/// The fewest days that they may be: an outbox must not outlive the memory that makes its retries safe.
+pub const DEDUPE_DAYS_FLOOR: u32 = 7;
+/// Default milliseconds that settled entries stay readable.
+pub const RETENTION_MS: u64 = 7 * DAY_MS;
+/// Milliseconds that dead letters stay, and that a session key is remembered after its lease ended.
+pub const DEAD_LETTER_MS: u64 = 30 * DAY_MS;
+/// Milliseconds after which a shared group that nobody uses is deleted.
+pub const GROUP_UNUSED_MS: u64 = 30 * DAY_MS;
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
 
 const _: () = {
     assert!(PING_INTERVAL_MS * 2 < STALE_AFTER_MS, "a socket must survive one lost ping");
@@ -93,4 +148,8 @@ const _: () = {
     assert!(CONTEST_RETRY_MS < CONTEST_WINDOW_MS);
     assert!(FREE_JSON_NESTING + 16 < NESTING, "a delivery must decode wherever its send did");
     assert!(ATTESTATION_CAPS * (NAME_BYTES + 3) < FRAME_BEFORE_HELLO_BYTES);
+    assert!(DEDUPE_DAYS_FLOOR as u64 * DAY_MS >= RETENTION_MS, "an id must outlive its message's retention");
+    assert!(INBOX_TTL_MS <= TTL_MAX_MS, "what a sender may ask for reaches beyond the default");
+    assert!(TAGS_PER_SETTLE * (128 + 3) < frame_bytes(MAX_PAYLOAD_BYTES), "a full ack must fit a frame");
+    assert!(META_BYTES < frame_bytes(MAX_PAYLOAD_BYTES_FLOOR));
 };

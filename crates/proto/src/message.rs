@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use crate::body::{Bytes, Meta};
+pub use crate::dead::{DeadListParams, DeadRetryParams};
 use crate::error::WireError;
 use crate::ids::{ClientMessageId, MemberKey, MessageId, SessionKey, SubId, Tag};
 use crate::name::TopicName;
@@ -339,7 +340,7 @@ pub enum SendState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TagsParams {
-    /// The deliveries meant.
+    /// The deliveries meant, at most 4,096.
     pub tags: Vec<Tag>,
 }
 
@@ -348,7 +349,7 @@ pub struct TagsParams {
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NackParams {
-    /// The deliveries given back.
+    /// The deliveries given back, at most 4,096.
     pub tags: Vec<Tag>,
     /// How long they wait before the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,25 +405,4 @@ pub struct HistoryResult {
     /// Where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<U53>,
-}
-
-/// The params of `dead.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct DeadListParams {
-    /// The log whose dead letters are meant.
-    pub log: String,
-    /// After which seq.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<U53>,
-}
-
-/// The params of `dead.retry`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct DeadRetryParams {
-    /// The log whose dead letters are meant.
-    pub log: String,
-    /// Which of them.
-    pub seqs: Vec<U53>,
 }

@@ -54,6 +54,7 @@ methods! {
     TopicsCreate "topics.create";
     DeadList "dead.list";
     DeadRetry "dead.retry";
+    DeadDrop "dead.drop";
     RunStart "run.start";
     RunChunk "run.chunk";
     RunEnd "run.end";

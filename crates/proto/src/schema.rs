@@ -15,13 +15,16 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::close::{Closing, Reason};
+use crate::dead::{
+    DeadDropParams, DeadDropResult, DeadListParams, DeadListResult, DeadRetryParams, DeadRetryResult,
+};
 use crate::error::{ErrorCode, WireError};
 use crate::event::{HealthEvent, Notice, PresenceEvent, Receipt, Resync, Shutdown, Tick};
 use crate::hello::{Challenge, HelloParams, HelloResult};
 use crate::ids::RequestId;
 use crate::message::{
-    DeadListParams, DeadRetryParams, Delivery, HistoryParams, HistoryResult, NackParams, SendParams,
-    SendResult, SendStatusParams, SendStatusResult, SettleResult, TagsParams,
+    Delivery, HistoryParams, HistoryResult, NackParams, SendParams, SendResult, SendStatusParams,
+    SendStatusResult, SettleResult, TagsParams,
 };
 use crate::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
 use crate::number::U53;
@@ -35,12 +38,9 @@ use crate::service::{
     ServiceWithdrawParams, ServicesListParams, ServicesListResult,
 };
 use crate::subscribe::{
-    FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, TopicCreateParams,
-    UnsubscribeParams,
+    FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, UnsubscribeParams,
 };
-
-/// An object whose fields are not fixed yet.
-type Open = Map<String, Value>;
+use crate::topic::{TopicCreateParams, TopicsListParams, TopicsListResult};
 
 /// Every schema: the name of its file, and the document.
 pub fn schemas() -> Vec<(&'static str, Value)> {
@@ -199,10 +199,11 @@ fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
         Method::Ack | Method::Progress => pair::<TagsParams, SettleResult>(book),
         Method::Nack => pair::<NackParams, SettleResult>(book),
         Method::History => pair::<HistoryParams, HistoryResult>(book),
-        Method::TopicsList => pair::<Empty, Open>(book),
-        Method::TopicsCreate => pair::<TopicCreateParams, Open>(book),
-        Method::DeadList => pair::<DeadListParams, Open>(book),
-        Method::DeadRetry => pair::<DeadRetryParams, Open>(book),
+        Method::TopicsList => pair::<TopicsListParams, TopicsListResult>(book),
+        Method::TopicsCreate => pair::<TopicCreateParams, Empty>(book),
+        Method::DeadList => pair::<DeadListParams, DeadListResult>(book),
+        Method::DeadRetry => pair::<DeadRetryParams, DeadRetryResult>(book),
+        Method::DeadDrop => pair::<DeadDropParams, DeadDropResult>(book),
         Method::RunStart => pair::<RunStartParams, RunStartResult>(book),
         Method::RunChunk => pair::<RunChunkParams, Empty>(book),
         Method::RunEnd => pair::<RunEndParams, Empty>(book),

@@ -8,6 +8,7 @@ use crate::ids::SubId;
 use crate::message::Delivery;
 use crate::name::{GroupName, TopicName};
 use crate::number::U53;
+pub use crate::topic::TopicCreateParams;
 
 /// When a delivery counts as settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,20 +167,6 @@ pub struct FetchParams {
 pub struct FetchResult {
     /// The deliveries.
     pub messages: Vec<Delivery>,
-}
-
-/// The params of `topics.create`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct TopicCreateParams {
-    /// The topic.
-    pub name: TopicName,
-    /// How many logs it has.
-    pub partitions: u32,
-    /// How long settled entries stay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retention_ms: Option<U53>,
 }
 
 /// `event subscription`.

@@ -38,8 +38,9 @@ const CLOSES: &[(u16, &[&str], &str)] = &[
     (1002, &["bad_frame"], "backoff"),
 ];
 
+/// `dead.drop` is ours: the contract lets an operator see and retry dead letters, but not forget them.
 const METHODS: &str = "hello bye ping reconcile presence.list profile.set health send send.status subscribe \
-    unsubscribe fetch ack nack progress history topics.list topics.create dead.list dead.retry run.start run.chunk \
+    unsubscribe fetch ack nack progress history topics.list topics.create dead.list dead.retry dead.drop run.start run.chunk \
     run.end run.cancel run.get services.list service.renew service.withdraw relay.open";
 
 const EVENTS: &str = "challenge closing message receipt presence service health run subscription tick shutdown resync \
@@ -121,6 +122,29 @@ fn the_numbers_are_those_of_the_contract() {
         ("contestReplacements", 5),
         ("contestWindowMs", 30_000),
         ("contestRetryMs", 5_000),
+        ("tagsPerSettle", 4_096),
+        ("subscriptionsPerSession", 1_024),
+        ("prefetchMax", 4_096),
+        ("partitionsMax", 256),
+        ("maxAttempts", 16),
+        ("ackTimeoutMs", 600_000),
+        ("reconnectGraceMs", 5_000),
+        ("reconcileWaitMs", 5_000),
+        ("inboxEntries", 100_000),
+        ("inboxBytes", 1_073_741_824),
+        ("inboxTtlMs", 604_800_000),
+        ("dedupeDays", 30),
+        ("dedupeDaysFloor", 7),
+        ("retentionMs", 604_800_000),
+        ("deadLetterMs", 2_592_000_000),
+        ("groupUnusedMs", 2_592_000_000),
+        ("ttlMaxMs", 2_592_000_000),
+        ("delayMaxMs", 2_592_000_000),
+        ("keyBytes", 256),
+        ("replyToBytes", 128),
+        ("contentTypeBytes", 128),
+        ("metaBytes", 65_536),
+        ("reasonBytes", 256),
         ("integerMax", 9_007_199_254_740_991u64),
     ] {
         assert_eq!(limits[name], value, "{name}");

@@ -1,10 +1,12 @@
 //! JSON and MessagePack of the same types.
 
+mod delivery;
 mod json;
 mod msgpack;
 mod presence;
 mod strict;
 
+pub use delivery::delivery_frame;
 pub use presence::presence_frame;
 
 use serde::Serialize;

@@ -42,6 +42,14 @@ pub(super) fn codes() -> Value {
 }
 
 fn limits() -> Value {
+    let mut limits = of_sessions();
+    if let (Value::Object(all), Value::Object(more)) = (&mut limits, of_messages()) {
+        all.extend(more);
+    }
+    limits
+}
+
+fn of_sessions() -> Value {
     json!({
         "protocol": limits::PROTOCOL,
         "subprotocolJson": limits::SUBPROTOCOL_JSON,
@@ -70,8 +78,6 @@ fn limits() -> Value {
         "profileTagBytes": limits::PROFILE_TAG_BYTES,
         "presencePage": limits::PRESENCE_PAGE,
         "presencePerMesh": limits::PRESENCE_PER_MESH,
-        "page": limits::PAGE,
-        "prefetch": DEFAULT_PREFETCH,
         "ringEvents": limits::RING_EVENTS,
         "ringBytes": limits::RING_BYTES,
         "leaseTtlMs": limits::LEASE_TTL_MS,
@@ -81,5 +87,35 @@ fn limits() -> Value {
         "contestReplacements": limits::CONTEST_REPLACEMENTS,
         "contestWindowMs": limits::CONTEST_WINDOW_MS,
         "contestRetryMs": limits::CONTEST_RETRY_MS,
+    })
+}
+
+fn of_messages() -> Value {
+    json!({
+        "page": limits::PAGE,
+        "prefetch": DEFAULT_PREFETCH,
+        "tagsPerSettle": limits::TAGS_PER_SETTLE,
+        "subscriptionsPerSession": limits::SUBSCRIPTIONS_PER_SESSION,
+        "prefetchMax": limits::PREFETCH_MAX,
+        "partitionsMax": limits::PARTITIONS_MAX,
+        "maxAttempts": limits::MAX_ATTEMPTS,
+        "ackTimeoutMs": limits::ACK_TIMEOUT_MS,
+        "reconnectGraceMs": limits::RECONNECT_GRACE_MS,
+        "reconcileWaitMs": limits::RECONCILE_WAIT_MS,
+        "inboxEntries": limits::INBOX_ENTRIES,
+        "inboxBytes": limits::INBOX_BYTES,
+        "inboxTtlMs": limits::INBOX_TTL_MS,
+        "dedupeDays": limits::DEDUPE_DAYS,
+        "dedupeDaysFloor": limits::DEDUPE_DAYS_FLOOR,
+        "retentionMs": limits::RETENTION_MS,
+        "deadLetterMs": limits::DEAD_LETTER_MS,
+        "groupUnusedMs": limits::GROUP_UNUSED_MS,
+        "ttlMaxMs": limits::TTL_MAX_MS,
+        "delayMaxMs": limits::DELAY_MAX_MS,
+        "keyBytes": limits::KEY_BYTES,
+        "replyToBytes": limits::REPLY_TO_BYTES,
+        "contentTypeBytes": limits::CONTENT_TYPE_BYTES,
+        "metaBytes": limits::META_BYTES,
+        "reasonBytes": limits::REASON_BYTES,
     })
 }

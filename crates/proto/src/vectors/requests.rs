@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::frames::request;
 use super::samples::{self, id, n, some};
+use crate::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use crate::hello::{Credential, HelloParams, HelloReconcile, Later};
 use crate::message::{
-    DeadListParams, DeadRetryParams, Fallback, HistoryParams, NackParams, Priority, SendParams,
-    SendStatusParams, TagsParams,
+    Fallback, HistoryParams, NackParams, Priority, SendParams, SendStatusParams, TagsParams,
 };
 use crate::method::{Empty, Method, PresenceListParams};
 use crate::peer::{ProfilePatch, Status};
@@ -17,9 +17,8 @@ use crate::service::{
     RelayOpenParams, RelayRole, ServiceKind, ServiceMetadata, ServiceOffer, ServiceRenewParams,
     ServiceWithdrawParams, ServicesListParams,
 };
-use crate::subscribe::{
-    AckMode, DEFAULT_PREFETCH, FetchParams, From, SubscribeParams, TopicCreateParams, UnsubscribeParams,
-};
+use crate::subscribe::{AckMode, DEFAULT_PREFETCH, FetchParams, From, SubscribeParams, UnsubscribeParams};
+use crate::topic::{TopicCreateParams, TopicsListParams};
 use crate::{ErrorCode, WireError};
 
 pub(super) fn requests() -> Vec<Value> {
@@ -74,6 +73,9 @@ fn messages() -> Vec<Value> {
     let status = SendStatusParams { client_message_ids: vec![id("01"), id("a b")] };
     let log = "topic/jobs/0".to_owned();
     let history = HistoryParams { log: log.clone(), from: Some(n(5)), limit: Some(n(256)) };
+    let dead = DeadListParams { log: log.clone(), after: None, limit: None };
+    let more = DeadListParams { after: Some(n(0)), limit: Some(n(256)), ..dead.clone() };
+    let seqs = vec![n(1), n(9_007_199_254_740_991)];
     vec![
         request("send, the least", Method::Send, samples::send_least()),
         request("send, everything", Method::Send, samples::send_full()),
@@ -85,12 +87,10 @@ fn messages() -> Vec<Value> {
         request("nack to the dead letters", Method::Nack, nack),
         request("progress", Method::Progress, tags()),
         request("history", Method::History, history),
-        request("dead.list", Method::DeadList, DeadListParams { log: log.clone(), after: Some(n(0)) }),
-        request(
-            "dead.retry",
-            Method::DeadRetry,
-            DeadRetryParams { log, seqs: vec![n(1), n(9_007_199_254_740_991)] },
-        ),
+        request("dead.list, first page", Method::DeadList, dead),
+        request("dead.list, next page", Method::DeadList, more),
+        request("dead.retry", Method::DeadRetry, DeadRetryParams { log: log.clone(), seqs: seqs.clone() }),
+        request("dead.drop", Method::DeadDrop, DeadDropParams { log, seqs }),
     ]
 }
 
@@ -112,6 +112,7 @@ fn subscriptions() -> Vec<Value> {
         ..private.clone()
     };
     let at = SubscribeParams { from: From::Seq(n(70_000)), ..private.clone() };
+    let page = TopicsListParams { after: Some(id("jobs")), limit: Some(n(256)) };
     let topic = TopicCreateParams { name: id("jobs"), partitions: 4, retention_ms: Some(n(86_400_000)) };
     vec![
         request("subscribe, private", Method::Subscribe, private),
@@ -119,7 +120,8 @@ fn subscriptions() -> Vec<Value> {
         request("subscribe from a seq", Method::Subscribe, at),
         request("unsubscribe", Method::Unsubscribe, UnsubscribeParams { sub_id: id("sub-1") }),
         request("fetch", Method::Fetch, FetchParams { sub_id: id("inbox"), limit: n(256) }),
-        request("topics.list", Method::TopicsList, Empty {}),
+        request("topics.list, first page", Method::TopicsList, TopicsListParams::default()),
+        request("topics.list, next page", Method::TopicsList, page),
         request("topics.create", Method::TopicsCreate, topic),
     ]
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::frames::response;
 use super::samples::{self, NOW, id, n, some};
+use crate::dead::{DeadDropResult, DeadLetter, DeadListResult, DeadRetryResult};
 use crate::error::{ErrorCode, WireError};
 use crate::hello::{HealthStatus, LeaseFate, Replay};
 use crate::message::{
@@ -16,16 +17,14 @@ use crate::peer::SharedPeer;
 use crate::run::{RunGetResult, RunStartResult, RunState};
 use crate::service::{RelayOpenResult, ServiceRenewResult, ServiceVerdict, ServicesListResult};
 use crate::subscribe::{FetchResult, SubscribeResult};
+use crate::topic::{GroupInfo, TopicInfo, TopicsListResult};
 
-/// The methods whose result is `{}`, or not fixed yet and shown as `{}`.
+/// The methods whose result is `{}`.
 const EMPTY: &[Method] = &[
     Method::Bye,
     Method::ProfileSet,
     Method::Unsubscribe,
-    Method::TopicsList,
     Method::TopicsCreate,
-    Method::DeadList,
-    Method::DeadRetry,
     Method::RunChunk,
     Method::RunEnd,
     Method::RunCancel,
@@ -35,6 +34,7 @@ const EMPTY: &[Method] = &[
 pub(super) fn responses() -> Vec<Value> {
     let mut responses = sessions();
     responses.extend(messages());
+    responses.extend(topics_and_dead_letters());
     responses.extend(runs_and_services());
     responses.extend(EMPTY.iter().map(|&method| response(method.as_str(), method, Ok(Empty {}))));
     responses.extend(errors());
@@ -122,6 +122,51 @@ fn messages() -> Vec<Value> {
         response("nack", Method::Nack, Ok(settled())),
         response("progress", Method::Progress, Ok(SettleResult::default())),
         response("history", Method::History, Ok(history)),
+    ]
+}
+
+fn topics_and_dead_letters() -> Vec<Value> {
+    let behind = GroupInfo {
+        name: id("crew"),
+        depth: n(10),
+        unsettled: n(3),
+        members: n(2),
+        oldest_ms: Some(n(1500)),
+    };
+    let idle = GroupInfo { name: id("idle"), depth: n(0), unsettled: n(0), members: n(0), oldest_ms: None };
+    let topic = TopicInfo {
+        name: id("jobs"),
+        partitions: 4,
+        retention_ms: Some(n(86_400_000)),
+        entries: n(70_000),
+        groups: vec![behind, idle],
+    };
+    let bare =
+        TopicInfo { name: id("news"), partitions: 1, retention_ms: None, entries: n(0), groups: Vec::new() };
+    let listed = TopicsListResult { topics: vec![topic, bare], next: Some(id("news")) };
+    let letter = DeadLetter {
+        message: samples::message(),
+        group: None,
+        attempts: 16,
+        reason: "max_attempts".to_owned(),
+        at: n(NOW + 1),
+    };
+    let of_a_group = DeadLetter {
+        message: samples::message_bytes(),
+        group: Some(id("crew")),
+        attempts: 1,
+        reason: "cannot parse".to_owned(),
+        ..letter.clone()
+    };
+    let dead = DeadListResult { letters: vec![letter, of_a_group], next: Some(n(3)) };
+    let retried = DeadRetryResult { retried: vec![n(1)], missing: vec![n(9_007_199_254_740_991)] };
+    vec![
+        response("topics.list, more", Method::TopicsList, Ok(listed)),
+        response("topics.list, nothing", Method::TopicsList, Ok(TopicsListResult::default())),
+        response("dead.list, more", Method::DeadList, Ok(dead)),
+        response("dead.list, nothing", Method::DeadList, Ok(DeadListResult::default())),
+        response("dead.retry", Method::DeadRetry, Ok(retried)),
+        response("dead.drop", Method::DeadDrop, Ok(DeadDropResult { dropped: n(1) })),
     ]
 }
 

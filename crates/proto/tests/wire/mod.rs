@@ -5,14 +5,17 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tenure_proto::codec::DecodeError;
+use tenure_proto::dead::{
+    DeadDropParams, DeadDropResult, DeadListParams, DeadListResult, DeadRetryParams, DeadRetryResult,
+};
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head, Request, Response};
 use tenure_proto::hello::{HelloParams, HelloResult};
 use tenure_proto::message::{
-    DeadListParams, DeadRetryParams, HistoryParams, HistoryResult, NackParams, SendParams, SendResult,
-    SendStatusParams, SendStatusResult, SettleResult, TagsParams,
+    HistoryParams, HistoryResult, NackParams, SendParams, SendResult, SendStatusParams, SendStatusResult,
+    SettleResult, TagsParams,
 };
 use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
 use tenure_proto::peer::ProfilePatch;
@@ -25,8 +28,9 @@ use tenure_proto::service::{
     ServicesListParams, ServicesListResult,
 };
 use tenure_proto::subscribe::{
-    FetchParams, FetchResult, SubscribeParams, SubscribeResult, TopicCreateParams, UnsubscribeParams,
+    FetchParams, FetchResult, SubscribeParams, SubscribeResult, UnsubscribeParams,
 };
+use tenure_proto::topic::{TopicCreateParams, TopicsListParams, TopicsListResult};
 use tenure_proto::{Codec, text};
 
 /// Both codecs.
@@ -74,7 +78,6 @@ fn response<R: DeserializeOwned + Serialize>(
 
 /// How the requests and responses of `method` are read.
 pub(crate) fn method_types(method: Method) -> (Transcode, Transcode) {
-    type Open = Map<String, Value>;
     match method {
         Method::Hello => (request::<HelloParams>, response::<HelloResult>),
         Method::Bye => (bare_request::<Empty>, response::<Empty>),
@@ -91,10 +94,11 @@ pub(crate) fn method_types(method: Method) -> (Transcode, Transcode) {
         Method::Ack | Method::Progress => (request::<TagsParams>, response::<SettleResult>),
         Method::Nack => (request::<NackParams>, response::<SettleResult>),
         Method::History => (request::<HistoryParams>, response::<HistoryResult>),
-        Method::TopicsList => (bare_request::<Empty>, response::<Open>),
-        Method::TopicsCreate => (request::<TopicCreateParams>, response::<Open>),
-        Method::DeadList => (request::<DeadListParams>, response::<Open>),
-        Method::DeadRetry => (request::<DeadRetryParams>, response::<Open>),
+        Method::TopicsList => (bare_request::<TopicsListParams>, response::<TopicsListResult>),
+        Method::TopicsCreate => (request::<TopicCreateParams>, response::<Empty>),
+        Method::DeadList => (request::<DeadListParams>, response::<DeadListResult>),
+        Method::DeadRetry => (request::<DeadRetryParams>, response::<DeadRetryResult>),
+        Method::DeadDrop => (request::<DeadDropParams>, response::<DeadDropResult>),
         Method::RunStart => (request::<RunStartParams>, response::<RunStartResult>),
         Method::RunChunk => (request::<RunChunkParams>, response::<Empty>),
         Method::RunEnd => (request::<RunEndParams>, response::<Empty>),
