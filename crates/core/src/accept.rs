@@ -36,6 +36,8 @@ pub enum Route {
     Log(LogName),
     /// To a session that has no lease now: what that means depends on whether it ever had one.
     Absent(SessionKey),
+    /// To a member of whom nobody is here and nothing is kept: a mistake, unless it was ever seen.
+    AbsentMember(MemberKey),
 }
 
 /// What is remembered of an accepted message.
@@ -85,11 +87,13 @@ pub enum Decision {
 }
 
 /// Decides about `accept`, given what is remembered under its id. `member_of` looks up who vouched for a
-/// session when it last had a lease: `None` when it was never seen in this mesh.
+/// session when it last had a lease: `None` when it was never seen in this mesh. `was_seen` looks up whether
+/// that member ever vouched for one.
 pub fn decide<E>(
     accept: &Accept,
     found: Option<Remembered>,
     member_of: impl FnOnce(&SessionKey) -> Result<Option<MemberKey>, E>,
+    was_seen: impl FnOnce(&MemberKey) -> Result<bool, E>,
 ) -> Result<Decision, E> {
     if let Some(found) = found {
         let same = found.fingerprint == accept.fingerprint;
@@ -101,6 +105,12 @@ pub fn decide<E>(
     }
     let session = match &accept.route {
         Route::Log(log) => return Ok(Decision::Append(log.clone())),
+        Route::AbsentMember(member) if was_seen(member)? => {
+            return Ok(Decision::Append(LogName::Member(*member)));
+        }
+        Route::AbsentMember(_) => {
+            return Ok(refuse(ErrorCode::NoSuchSession, "no session of that member was ever in this mesh"));
+        }
         Route::Absent(session) => session,
     };
     Ok(match (member_of(session)?, accept.envelope.fallback) {

@@ -6,16 +6,28 @@ use tenure_proto::close::Closing;
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, SessionKey};
+use tenure_proto::LogName;
+use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, SessionKey, SubId};
+use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
+use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::MeshName;
+use tenure_proto::reconcile::ReconcileResult;
+use tenure_proto::subscribe::SubscribeResult;
+use tenure_proto::tag::TagParts;
+use tenure_proto::topic::TopicsListResult;
 
-use crate::input::LeaseRecord;
+use crate::envelope::Entry;
 use crate::presence::Delta;
+use crate::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
 
 /// The number of a write; rises by one, commits in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
+
+/// The number of a read; answers come in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
 
 /// What a mesh may ask of its shell.
 #[derive(Clone, Debug)]
@@ -53,7 +65,14 @@ pub enum Effect {
         /// Its number.
         id: WriteId,
         /// What.
-        write: LeaseWrite,
+        write: StoreWrite,
+    },
+    /// Read from the store, from what is committed, and say [`crate::Input::Found`].
+    Read {
+        /// Its number.
+        id: ReadId,
+        /// What.
+        read: StoreRead,
     },
     /// Something worth a log line and a counter.
     Note(Note),
@@ -61,13 +80,41 @@ pub enum Effect {
     Drained,
 }
 
-/// Events for one socket: first the numbered direct ones, then a presence delta shared with other sockets.
-#[derive(Clone, Debug)]
+/// Events for one socket: first the numbered direct ones, then a presence delta shared with other sockets, then
+/// deliveries.
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Events with their numbers.
     pub direct: Vec<(u64, Arc<EventBody>)>,
     /// A presence delta and the number of its first step.
     pub presence: Option<(u64, Arc<Delta>)>,
+    /// Deliveries and the number of the first; the others follow by ones.
+    pub pushes: (u64, Vec<Push>),
+}
+
+/// A message in the hands of one reader.
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// The subscription it came through.
+    pub sub: SubId,
+    /// The group that handed it out.
+    pub group: GroupId,
+    /// Which hand-out this is.
+    pub attempt: u32,
+    /// To whom.
+    pub session: SessionKey,
+    /// Whether somebody may have seen it before.
+    pub redelivered: bool,
+    /// The message.
+    pub entry: Arc<Entry>,
+}
+
+impl Push {
+    /// What settles it.
+    pub fn tag(&self) -> TagParts {
+        let Push { group, attempt, session, entry, .. } = self;
+        TagParts { group: group.0, seq: entry.seq, attempt: *attempt, session: *session }
+    }
 }
 
 /// An answer.
@@ -83,6 +130,28 @@ pub enum Answer {
     PresenceList(Box<PresenceListResult>),
     /// To `health`.
     Health(Box<HealthResult>),
+    /// To `send`.
+    Send(Box<SendResult>),
+    /// To `send.status`.
+    Statuses(SendStatusResult),
+    /// To `subscribe`.
+    Subscribe(SubscribeResult),
+    /// To `fetch`.
+    Fetch(Vec<Push>),
+    /// To `ack`, `nack` and `progress`.
+    Settle(SettleResult),
+    /// To `reconcile`.
+    Reconcile(Box<ReconcileResult>),
+    /// To `history`: the entries, and where to go on.
+    History(Vec<Arc<Entry>>, Option<u64>),
+    /// To `topics.list`.
+    Topics(TopicsListResult),
+    /// To `dead.list`: the letters, and after which seq to go on.
+    Dead(Vec<DeadEntry>, Option<u64>),
+    /// To `dead.retry`.
+    DeadRetry(DeadRetryResult),
+    /// To `dead.drop`.
+    DeadDrop(DeadDropResult),
 }
 
 /// What the mesh knows for the result of `hello`; the shell adds what it knows and signs the token.
@@ -110,17 +179,8 @@ pub struct HelloAnswer {
     pub snapshot: Option<Box<Snapshot>>,
     /// Versions of the maps.
     pub state_version: StateVersion,
-}
-
-/// A write to the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeaseWrite {
-    /// A lease began, or its particulars changed; it was attached in this run.
-    Put(Box<LeaseRecord>),
-    /// A lease was attached for the first time in this run.
-    Touch(SessionKey, LeaseId),
-    /// A lease ended.
-    End(SessionKey, LeaseId),
+    /// What became of subscriptions and deliveries, when the hello asked.
+    pub reconcile: Option<Box<ReconcileResult>>,
 }
 
 /// Something worth a log line: the named events of operations.
@@ -203,6 +263,64 @@ pub enum Note {
         resumed: usize,
         /// How many did not.
         expired: usize,
+    },
+    /// Subscriptions and deliveries were reconciled.
+    ReconcileDone {
+        /// The session.
+        session: SessionKey,
+        /// Its socket.
+        conn: ConnId,
+        /// Subscriptions that go on.
+        kept: usize,
+        /// Subscriptions that one side closed.
+        closed: usize,
+        /// Subscriptions that the client makes again.
+        recreated: usize,
+        /// Deliveries that are still the client's.
+        inflight: usize,
+    },
+    /// Entries went back to their groups because their reader was away too long or gone.
+    Requeued {
+        /// The session that had them.
+        session: SessionKey,
+        /// How many.
+        count: usize,
+    },
+    /// A settle came after its entry had gone back, and still counted.
+    LateSettleAccepted {
+        /// The session.
+        session: SessionKey,
+    },
+    /// A settle came too late.
+    LateSettleRejected {
+        /// The session.
+        session: SessionKey,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A message had been accepted before.
+    AcceptDuplicate {
+        /// Who sent it.
+        session: SessionKey,
+    },
+    /// An id was used for two messages.
+    AcceptConflict {
+        /// Who sent it.
+        session: SessionKey,
+    },
+    /// An entry went to the dead letters.
+    Buried {
+        /// From which log.
+        log: LogName,
+        /// Its number there.
+        seq: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The wall clock jumped: nothing expires and nothing is pruned until it is back, or the broker restarts.
+    ClockJumped {
+        /// By how many milliseconds, forward or back.
+        ms: u64,
     },
     /// The broker itself was frozen; every deadline was shifted.
     Frozen {

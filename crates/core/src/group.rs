@@ -217,10 +217,7 @@ impl Group {
         }
         match self.remove(seq) {
             Some(open) => {
-                let holder = match &open.state {
-                    OpenState::Held { holder, .. } => Some(holder.clone()),
-                    _ => None,
-                };
+                let holder = open.holder().cloned();
                 Verdict::Settled(Box::new(open), holder)
             }
             None => Verdict::Again,
@@ -398,6 +395,14 @@ pub enum Claim {
 }
 
 impl Open {
+    /// Who has it in hand.
+    pub fn holder(&self) -> Option<&Holder> {
+        match &self.state {
+            OpenState::Held { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
     fn record(&self, seq: u64) -> OpenRecord {
         let (holder, ready_at) = match &self.state {
             OpenState::Held { holder, .. } => (Some(holder.session), None),

@@ -1,12 +1,19 @@
 //! What a shell may tell a mesh.
 
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
+use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
+use tenure_proto::message::{HistoryParams, NackParams, SendStatusParams, TagsParams};
 use tenure_proto::method::{PresenceListParams, StoreHealth};
 use tenure_proto::name::Cap;
 use tenure_proto::peer::{Profile, ProfilePatch};
+use tenure_proto::reconcile::ReconcileParams;
+use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
+use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
 use crate::admit::Admission;
-use crate::effect::WriteId;
+use crate::effect::{ReadId, WriteId};
+use crate::record::{StoreFound, StoreOutcome};
+use crate::send::Prepared;
 use crate::time::Millis;
 
 /// What a shell may tell a mesh. `at` is when it happened on the shell's clock, which may be a little before
@@ -67,11 +74,20 @@ pub enum Input {
     Committed {
         /// The last of them.
         through: WriteId,
+        /// What those that have an answer came to, in order.
+        outcomes: Vec<(WriteId, StoreOutcome)>,
     },
     /// The store could not commit the writes up to this one; nothing of them took effect.
     Failed {
         /// The last of them.
         through: WriteId,
+    },
+    /// The store has read what it was asked for.
+    Found {
+        /// Which read.
+        id: ReadId,
+        /// What it found.
+        found: StoreFound,
     },
     /// Somebody wants this broker to stop.
     Drain {
@@ -97,6 +113,36 @@ pub enum Call {
     ProfileSet(Box<ProfilePatch>),
     /// `health`, with what the shell knows of the store.
     Health(StoreHealth),
+    /// `send`.
+    Send(Box<Prepared>),
+    /// `send.status`.
+    SendStatus(SendStatusParams),
+    /// `subscribe`.
+    Subscribe(SubscribeParams),
+    /// `unsubscribe`.
+    Unsubscribe(UnsubscribeParams),
+    /// `fetch`.
+    Fetch(FetchParams),
+    /// `ack`.
+    Ack(TagsParams),
+    /// `nack`.
+    Nack(NackParams),
+    /// `progress`.
+    Progress(TagsParams),
+    /// `reconcile`.
+    Reconcile(Box<ReconcileParams>),
+    /// `history`.
+    History(HistoryParams),
+    /// `topics.list`.
+    TopicsList(TopicsListParams),
+    /// `topics.create`.
+    TopicsCreate(TopicCreateParams),
+    /// `dead.list`.
+    DeadList(DeadListParams),
+    /// `dead.retry`.
+    DeadRetry(DeadRetryParams),
+    /// `dead.drop`.
+    DeadDrop(DeadDropParams),
 }
 
 /// A lease as the store remembers it.

@@ -1,48 +1,139 @@
-//! Leases begin and end through the store: what waits for it, and what its answers mean.
+//! What waits for the store, and what its answers mean.
 
-use tenure_proto::ids::SessionKey;
+use tenure_proto::error::WireError;
+use tenure_proto::event::{EventBody, Receipt};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::name::TopicName;
 
-use crate::effect::{Effect, LeaseWrite, WriteId};
+use crate::effect::{Answer, Effect, HelloAnswer, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
+use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
+use super::messages::unavailable;
+use super::send::Pending;
+
+/// Who waits for a write.
+#[derive(Debug)]
+pub(super) enum Awaiting {
+    /// A lease that begins or ends.
+    Lease(SessionKey),
+    /// A message that wants to be accepted.
+    Accept(Box<Pending>),
+    /// A topic that was made for somebody's request.
+    Topic(TopicName),
+    /// A group that is made for a subscription.
+    Open(GroupId),
+    /// A subscription, the last write of it.
+    Subscribe(SessionKey, SubId),
+    /// A group that changed, and who is to be told of it.
+    Group(GroupId, Vec<(SessionKey, Receipt)>),
+    /// Somebody who is answered when everything so far is on disk.
+    Answer(ConnId, RequestId, Box<Answer>),
+    /// A hello that settled deliveries, and is answered when that is on disk.
+    Hello(ConnId, RequestId, Box<HelloAnswer>),
+    /// Dead letters that are taken out again.
+    Revive(ConnId, RequestId, tenure_proto::LogName, Vec<u64>),
+    /// Dead letters that are dropped.
+    DropDead(ConnId, RequestId),
+    /// What a session left behind moves on.
+    Evacuate(SessionKey, MemberKey),
+    /// Entries past their time go.
+    Prune(tenure_proto::LogName, crate::envelope::Lane),
+}
 
 impl Mesh {
     /// Asks for a write; nobody waits for it.
-    pub(super) fn write(&mut self, write: LeaseWrite, effects: &mut Vec<Effect>) -> WriteId {
+    pub(super) fn write(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) -> WriteId {
         self.last_write.0 += 1;
         effects.push(Effect::Write { id: self.last_write, write });
         self.last_write
+    }
+
+    /// Asks for a write that somebody waits for.
+    pub(super) fn write_for(&mut self, who: Awaiting, write: StoreWrite, effects: &mut Vec<Effect>) {
+        let id = self.write(write, effects);
+        self.awaiting.push_back((id, who));
     }
 
     /// Asks for a write that the lease of `session` waits for.
     pub(super) fn write_and_await(
         &mut self,
         session: SessionKey,
-        write: LeaseWrite,
+        write: StoreWrite,
         effects: &mut Vec<Effect>,
     ) {
-        let id = self.write(write, effects);
-        self.awaiting.push_back((id, session));
+        self.write_for(Awaiting::Lease(session), write, effects);
+    }
+
+    /// Lets somebody wait until everything that was asked for so far is on disk.
+    pub(super) fn await_all(&mut self, who: Awaiting, now: Millis, effects: &mut Vec<Effect>) {
+        if self.last_write > self.settled_write {
+            self.awaiting.push_back((self.last_write, who));
+        } else {
+            self.written(now, who, StoreOutcome::Done, effects);
+        }
     }
 
     /// Everything up to `through` is on disk.
-    pub(super) fn committed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+    pub(super) fn committed(
+        &mut self,
+        now: Millis,
+        through: WriteId,
+        outcomes: Vec<(WriteId, StoreOutcome)>,
+        effects: &mut Vec<Effect>,
+    ) {
         self.store_is(true);
-        while let Some(session) = self.next_awaiting(through) {
-            match self.leases.get(&session).map(|lease| &lease.state) {
+        self.settled_write = self.settled_write.max(through);
+        let mut outcomes = outcomes.into_iter().peekable();
+        while let Some((id, who)) = self.next_awaiting(through) {
+            while outcomes.next_if(|(other, _)| *other < id).is_some() {}
+            // Several may wait for one write; only the first, who asked for it, takes its answer.
+            let outcome = outcomes.next_if(|(other, _)| *other == id).map_or(StoreOutcome::Done, |(_, o)| o);
+            self.written(now, who, outcome, effects);
+        }
+    }
+
+    /// A write is on disk.
+    fn written(&mut self, now: Millis, who: Awaiting, outcome: StoreOutcome, effects: &mut Vec<Effect>) {
+        match (who, outcome) {
+            (Awaiting::Lease(session), _) => match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.begun(now, session, effects),
                 Some(State::Ending(..)) => self.ended(now, session, effects),
                 _ => {}
+            },
+            (Awaiting::Accept(pending), StoreOutcome::Accepted(accepted)) => {
+                self.accepted(*pending, accepted, effects);
             }
+            (Awaiting::Open(id), StoreOutcome::Opened(Ok(cursor))) => self.opened(id, cursor),
+            (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
+            (Awaiting::Group(_, receipts), _) => self.tell_receipts(receipts),
+            (Awaiting::Answer(conn, request, answer), _) => {
+                effects.push(super::respond(conn, request, *answer));
+            }
+            (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
+            (Awaiting::Revive(conn, request, log, seqs), StoreOutcome::Revived(found)) => {
+                self.revived(conn, request, &log, &seqs, found, effects);
+            }
+            (Awaiting::DropDead(conn, request), StoreOutcome::Count { rows, .. }) => {
+                self.dead_dropped(conn, request, rows, effects);
+            }
+            (Awaiting::Evacuate(session, member), StoreOutcome::Evacuated { moved, failed, next }) => {
+                self.evacuated(session, member, moved, failed, next, effects);
+            }
+            (Awaiting::Prune(log, lane), StoreOutcome::Count { rows, more }) => {
+                self.pruned(&log, lane, rows, more);
+            }
+            _ => {}
         }
     }
 
     /// Nothing up to `through` that was still open is on disk.
     pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
         self.store_is(false);
+        self.settled_write = self.settled_write.max(through);
         // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
         let mut again = Vec::new();
         for (session, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.touched) {
@@ -52,12 +143,44 @@ impl Mesh {
         for session in again {
             self.reschedule(session);
         }
-        while let Some(session) = self.next_awaiting(through) {
-            match self.leases.get(&session).map(|lease| &lease.state) {
+        while let Some((_, who)) = self.next_awaiting(through) {
+            self.not_written(now, who, effects);
+        }
+    }
+
+    fn not_written(&mut self, now: Millis, who: Awaiting, effects: &mut Vec<Effect>) {
+        let mut refuse = |conn, request| {
+            let outcome: Result<Answer, WireError> = Err(unavailable());
+            effects.push(Effect::Respond { conn, request, outcome });
+        };
+        match who {
+            Awaiting::Lease(session) => match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.not_begun(session, effects),
                 Some(State::Ending(..)) => self.not_ended(now, session, effects),
                 _ => {}
+            },
+            Awaiting::Accept(pending) => refuse(pending.conn, pending.request),
+            Awaiting::Topic(name) => self.forget_topic(&name),
+            Awaiting::Open(id) => drop(self.messages.close(id)),
+            Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
+            Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
+            Awaiting::Answer(conn, request, _) => refuse(conn, request),
+            Awaiting::Hello(conn, request, mut answer) => {
+                // What was said to be settled is not: the client has it in hand and says so again.
+                if let Some(reconcile) = &mut answer.reconcile {
+                    super::reconcile::unsettle(reconcile);
+                }
+                self.welcome(conn, request, answer, effects);
             }
+            Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => refuse(conn, request),
+            Awaiting::Evacuate(session, member) => self.evacuate_again(now, session, member),
+            Awaiting::Prune(..) => {}
+        }
+    }
+
+    fn tell_receipts(&mut self, receipts: Vec<(SessionKey, Receipt)>) {
+        for (session, receipt) in receipts {
+            self.tell(session, EventBody::Receipt(receipt), 192);
         }
     }
 
@@ -73,13 +196,8 @@ impl Mesh {
         }
     }
 
-    fn next_awaiting(&mut self, through: WriteId) -> Option<SessionKey> {
-        let (id, session) = *self.awaiting.front()?;
-        if id > through {
-            return None;
-        }
-        self.awaiting.pop_front();
-        Some(session)
+    fn next_awaiting(&mut self, through: WriteId) -> Option<(WriteId, Awaiting)> {
+        self.awaiting.pop_front_if(|(id, _)| *id <= through)
     }
 
     /// Tells the store, once a run, that this lease was attached.
@@ -89,7 +207,7 @@ impl Mesh {
             return;
         }
         lease.touched = true;
-        let write = LeaseWrite::Touch(session, lease.id.clone());
+        let write = StoreWrite::TouchLease(session, lease.id.clone());
         self.write(write, effects);
     }
 
@@ -109,6 +227,6 @@ impl Mesh {
             caps: lease.caps.clone(),
             joined_at: peer.joined_at.get(),
         };
-        self.write(LeaseWrite::Put(Box::new(record)), effects);
+        self.write(StoreWrite::PutLease(Box::new(record)), effects);
     }
 }

@@ -1,0 +1,520 @@
+//! All that a mesh knows of messages: logs, who reads them and where, and what waits to be told to the store.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tenure_proto::error::WireError;
+use tenure_proto::event::{Receipt, ReceiptState};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::log::LogName;
+use tenure_proto::message::SettleResult;
+use tenure_proto::name::{GroupName, TopicName};
+
+use crate::deadline::Deadlines;
+use crate::effect::ReadId;
+use crate::envelope::{Entry, Lane};
+use crate::group::{Group, Holder, Open};
+use crate::log::{Logs, Next};
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, TopicRecord};
+use crate::time::Millis;
+
+use super::reads::Purpose;
+
+/// Entries of one page that a lagging reader is given from disk.
+pub(super) const PAGE_ENTRIES: u32 = 128;
+/// Bytes of one page.
+pub(super) const PAGE_BYTES: usize = 512 * 1024;
+/// Entries that are read again in one go to be handed out again.
+const AGAIN_ENTRIES: usize = 64;
+
+/// A group with what surrounds it.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) record: GroupRecord,
+    pub(super) group: Group,
+    /// Who may be handed entries; takes turns.
+    pub(super) members: VecDeque<Holder>,
+    /// Entries after the cursor that were read from disk; bounded by one page.
+    page: VecDeque<Arc<Entry>>,
+    /// Entries to be handed out again that were read from disk; bounded by what was asked for.
+    again: BTreeMap<u64, Arc<Entry>>,
+    /// Entries to be handed out again that are not in memory.
+    wanted: BTreeSet<u64>,
+    /// Where the lane ended when the read that is under way was asked for.
+    pub(super) loading: Option<u64>,
+    /// Entries and bytes up to the cursor.
+    pub(super) passed: (u64, u64),
+    pub(super) used_at: u64,
+    /// Receipts that wait for the store to know what they say.
+    pub(super) receipts: Vec<(SessionKey, Receipt)>,
+    /// The floor that the store knows, of a private group.
+    pub(super) floor_told: u64,
+}
+
+impl Reading {
+    pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
+        Reading {
+            record,
+            group: Group::at(cursor),
+            members: VecDeque::new(),
+            page: VecDeque::new(),
+            again: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            loading: None,
+            passed: (0, 0),
+            used_at,
+            receipts: Vec::new(),
+            floor_told: cursor,
+        }
+    }
+
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self.record.reader, Reader::Private(_))
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.record.reader, Reader::Shared(_))
+    }
+
+    /// The crew's name, if it is one.
+    pub(super) fn crew(&self) -> Option<&GroupName> {
+        match &self.record.reader {
+            Reader::Shared(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Lets the sender of an entry know its fate, once the store knows it.
+    pub(super) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
+        let Some(Origin { session, id, client_message_id }) = origin else { return };
+        if !self.record.log.is_inbox() {
+            return;
+        }
+        let Ok(client_message_id) = client_message_id.parse() else { return };
+        self.receipts.push((session, Receipt { id, client_message_id, state, reason }));
+    }
+}
+
+/// A topic.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub(super) record: TopicRecord,
+    /// Whose turn it is among partitions, for messages without a key.
+    pub(super) turn: u32,
+}
+
+/// An answer to a settle that waits for the store.
+#[derive(Debug)]
+pub(super) struct PendingSettle {
+    pub(super) conn: ConnId,
+    pub(super) request: RequestId,
+    pub(super) result: SettleResult,
+}
+
+/// What a session is to be told about a subscription of its.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) holder: Holder,
+    pub(super) partition: Option<u32>,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+/// All that a mesh knows of messages.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub(super) topics: BTreeMap<TopicName, Topic>,
+    pub(super) logs: Logs,
+    pub(super) readings: BTreeMap<GroupId, Reading>,
+    /// Crews by what they read.
+    pub(super) crews: BTreeMap<(LogName, GroupName), GroupId>,
+    /// Sessions that read their member's inbox.
+    pub(super) member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
+    /// Delays and ack timeouts.
+    pub(super) deadlines: Deadlines<GroupId>,
+    /// Groups that the store does not know as they are; private ones wait longer.
+    pub(super) dirty: BTreeSet<GroupId>,
+    pub(super) lagging: BTreeSet<GroupId>,
+    /// Whether somebody waits for the dirty ones.
+    pub(super) urgent: bool,
+    pub(super) lazy_due: Option<Millis>,
+    pub(super) floors_due: Option<Millis>,
+    /// Groups that have something to hand out.
+    pub(super) wakes: BTreeSet<GroupId>,
+    /// Groups that need entries from disk.
+    hungry: BTreeSet<GroupId>,
+    /// Reads under way.
+    pub(super) reads: BTreeMap<ReadId, Purpose>,
+    pub(super) last_read: ReadId,
+    pub(super) last_group: u64,
+    pub(super) settles: Vec<PendingSettle>,
+    pub(super) burials: Vec<Burial>,
+    pub(super) gaps: Vec<Gap>,
+    pub(super) upkeep: super::upkeep::Upkeep,
+}
+
+/// What a pull needs to know of the moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Millis,
+    pub(super) wall: u64,
+    pub(super) ack_timeout_ms: u64,
+}
+
+/// An entry that a group hands out.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) entry: Arc<Entry>,
+    pub(super) attempt: u32,
+}
+
+impl Messages {
+    /// Notes that a group changed.
+    pub(super) fn touch(&mut self, id: GroupId) {
+        let Some(reading) = self.readings.get(&id) else { return };
+        if reading.group.is_dirty() {
+            if reading.is_private() {
+                self.lagging.insert(id);
+            } else {
+                self.dirty.insert(id);
+            }
+        }
+        match reading.group.next_deadline() {
+            Some(due) => self.deadlines.set(id, due),
+            None => self.deadlines.clear(&id),
+        }
+    }
+
+    /// Entries that wait in a group, and their bytes, as far as running totals tell.
+    pub(super) fn depth(&self, reading: &Reading) -> (u64, u64) {
+        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return (0, 0) };
+        let open = reading.group.open_len() as u64;
+        (lane.count.saturating_sub(reading.passed.0) + open, lane.bytes.saturating_sub(reading.passed.1))
+    }
+
+    /// Entries that wait in a log for its one reader, and their bytes.
+    pub(super) fn waiting(&self, log: &LogName) -> (u64, u64) {
+        let Some(found) = self.logs.get(log) else { return (0, 0) };
+        found.lanes.iter().fold((0, 0), |(entries, bytes), lane| {
+            let group = lane.groups.first().and_then(|id| self.readings.get(id));
+            let (more, weight) = group.map_or((lane.count, lane.bytes), |reading| self.depth(reading));
+            (entries + more, bytes + weight)
+        })
+    }
+
+    /// Makes a place in a lane.
+    pub(super) fn open(&mut self, record: GroupRecord, cursor: u64, used_at: u64) {
+        let id = record.id;
+        let lane = &mut self.logs.ensure(&record.log).lanes[record.lane.index()];
+        lane.groups.insert(id);
+        if let Reader::Shared(name) = &record.reader {
+            self.crews.insert((record.log.clone(), name.clone()), id);
+        }
+        let passed = if cursor >= lane.end { (lane.count, lane.bytes) } else { (0, 0) };
+        let mut reading = Reading::new(record, cursor, used_at);
+        reading.passed = passed;
+        self.readings.insert(id, reading);
+    }
+
+    /// Forgets a place.
+    pub(super) fn close(&mut self, id: GroupId) -> Option<Reading> {
+        let reading = self.readings.remove(&id)?;
+        let GroupRecord { log, lane, reader, .. } = &reading.record;
+        if let Some(lane) = self.logs.lane_mut(log, *lane) {
+            lane.groups.remove(&id);
+        }
+        if let Reader::Shared(name) = reader {
+            self.crews.remove(&(log.clone(), name.clone()));
+        }
+        self.deadlines.clear(&id);
+        self.dirty.remove(&id);
+        self.lagging.remove(&id);
+        self.wakes.remove(&id);
+        self.hungry.remove(&id);
+        Some(reading)
+    }
+
+    /// An entry that is in hand and must be pushed again.
+    pub(super) fn again(&mut self, id: GroupId, seq: u64) -> Option<Handed> {
+        let reading = self.readings.get_mut(&id)?;
+        let attempt = reading.group.open(seq)?.attempt;
+        let entry = self.body(id, seq)?;
+        Some(Handed { entry, attempt })
+    }
+
+    /// The next entry for `holder`, taken into its hand.
+    pub(super) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
+        let reading = self.readings.get(&id)?;
+        if self.logs.get(&reading.record.log).is_none_or(|log| log.evacuating) {
+            return None;
+        }
+        let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
+        self.tell_gap(id, holder);
+        while let Some(seq) = self.readings.get(&id)?.group.first_ready() {
+            let entry = self.body(id, seq)?;
+            if self.bury_if_expired(id, &entry, moment.wall) {
+                continue;
+            }
+            let reading = self.readings.get_mut(&id)?;
+            let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
+            reading.again.remove(&seq);
+            return Some(Handed { entry, attempt });
+        }
+        loop {
+            let entry = self.next_new(id)?;
+            let seq = entry.seq;
+            if self.bury_if_expired(id, &entry, moment.wall) {
+                continue;
+            }
+            let reading = self.readings.get_mut(&id)?;
+            if !reading.group.has_room() {
+                return None;
+            }
+            self.pass(id, &entry);
+            let origin = Some(origin(&entry)).filter(|_| entry.log.is_inbox());
+            let reading = self.readings.get_mut(&id)?;
+            match entry.envelope.not_before.filter(|wall| *wall > moment.wall) {
+                Some(wall) => {
+                    let until = moment.now.plus(wall - moment.wall);
+                    reading.group.delay_new(seq, until, wall, origin);
+                }
+                None => {
+                    reading.group.take_new(seq, holder.clone(), until, origin);
+                    return Some(Handed { entry, attempt: 1 });
+                }
+            }
+        }
+    }
+
+    /// The first entry after the cursor, if it is in memory; else it is asked for.
+    fn next_new(&mut self, id: GroupId) -> Option<Arc<Entry>> {
+        let reading = self.readings.get_mut(&id)?;
+        let cursor = reading.group.cursor();
+        while reading.page.front().is_some_and(|entry| entry.seq <= cursor) {
+            reading.page.pop_front();
+        }
+        if let Some(entry) = reading.page.front() {
+            return Some(entry.clone());
+        }
+        match self.logs.next(&reading.record.log, reading.record.lane, cursor) {
+            Next::Entry(entry) => Some(entry),
+            Next::End => None,
+            Next::OnDisk => {
+                self.hungry.insert(id);
+                None
+            }
+        }
+    }
+
+    /// Counts an entry as passed.
+    fn pass(&mut self, id: GroupId, entry: &Entry) {
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let (count, bytes) = reading.passed;
+        reading.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+        if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
+            && entry.seq >= lane.end
+        {
+            reading.passed = (lane.count, lane.bytes);
+        }
+    }
+
+    /// The entry `seq`, if it is in memory; else it is asked for.
+    fn body(&mut self, id: GroupId, seq: u64) -> Option<Arc<Entry>> {
+        let reading = self.readings.get_mut(&id)?;
+        let GroupRecord { log, lane, .. } = &reading.record;
+        let found = reading.again.get(&seq).or_else(|| self.logs.find(log, *lane, seq)).cloned();
+        if found.is_none() {
+            reading.wanted.insert(seq);
+            self.hungry.insert(id);
+        }
+        found
+    }
+
+    /// An entry whose time is over goes to the dead letters instead of to anybody.
+    fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, wall: u64) -> bool {
+        if entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
+            return false;
+        }
+        self.pass_over(id, entry);
+        self.bury(id, entry.seq, None, "expired", ReceiptState::Expired, wall, Some(origin(entry)));
+        true
+    }
+
+    /// Reads past an entry without handing it out.
+    fn pass_over(&mut self, id: GroupId, entry: &Entry) {
+        if self.readings.get(&id).is_some_and(|reading| entry.seq > reading.group.cursor()) {
+            self.pass(id, entry);
+            if let Some(reading) = self.readings.get_mut(&id) {
+                reading.group.skip_to(entry.seq);
+            }
+        }
+    }
+
+    /// Sends an entry to the dead letters of a group, and its sender the news. `open` is what was known of it,
+    /// if it was taken out of the group already.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn bury(
+        &mut self,
+        id: GroupId,
+        seq: u64,
+        open: Option<Open>,
+        reason: &str,
+        state: ReceiptState,
+        at: u64,
+        known: Option<Origin>,
+    ) {
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let open = open.or_else(|| reading.group.remove(seq));
+        let attempts = open.as_ref().map_or(0, |open| open.attempt);
+        let origin = open.and_then(|open| open.origin).or(known);
+        reading.receipt(origin, state, Some(reason.to_owned()));
+        let GroupRecord { log, lane, .. } = reading.record.clone();
+        let group = reading.crew().cloned();
+        let remove = log.is_inbox();
+        let reason = reason.to_owned();
+        self.burials.push(Burial { log, lane, seq, group, attempts, reason, at, remove });
+        self.touch(id);
+    }
+
+    /// A reader that is behind what was pruned is told once, and goes on after it.
+    fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let LogName::Topic(_, partition) = &reading.record.log else { return };
+        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
+        let (from, to) = (reading.group.cursor() + 1, lane.pruned);
+        if from <= to {
+            self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
+            reading.group.skip_to(to);
+        }
+    }
+
+    /// Reads that groups need, at most one under way for each.
+    pub(super) fn wanted_reads(&mut self) -> Vec<(GroupId, StoreRead)> {
+        let mut reads = Vec::new();
+        for id in std::mem::take(&mut self.hungry) {
+            let Some(reading) = self.readings.get_mut(&id) else { continue };
+            let GroupRecord { log, lane, .. } = reading.record.clone();
+            let end = self.logs.lane(&log, lane).map_or(0, |lane| lane.end);
+            if reading.loading.is_some() {
+                continue;
+            }
+            reading.loading = Some(end);
+            let seqs: Vec<u64> = reading.wanted.iter().copied().take(AGAIN_ENTRIES).collect();
+            let read = if seqs.is_empty() {
+                let after = reading.group.cursor();
+                StoreRead::Page { log, lane, after, limit: PAGE_ENTRIES, bytes: PAGE_BYTES }
+            } else {
+                StoreRead::Entries { log, lane, seqs }
+            };
+            reads.push((id, read));
+        }
+        reads
+    }
+
+    /// A page of new entries came.
+    pub(super) fn paged(&mut self, id: GroupId, entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let through = reading.loading.take().unwrap_or_default();
+        let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
+        if let Some(worst) = damaged.iter().copied().max()
+            && entries.is_empty()
+        {
+            // Nothing in this page reads: go on after it.
+            reading.group.skip_to(worst);
+        }
+        if last.is_none() {
+            // What is left up to there was removed.
+            reading.group.skip_to(through);
+        }
+        reading.page.extend(entries);
+        for seq in damaged {
+            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
+        }
+        self.touch(id);
+        self.wakes.insert(id);
+    }
+
+    /// Entries to be handed out again came. Says which are not there any more.
+    pub(super) fn reread(
+        &mut self,
+        id: GroupId,
+        asked: &[u64],
+        entries: Vec<Arc<Entry>>,
+        damaged: &[u64],
+        wall: u64,
+    ) -> Vec<(u64, Option<Holder>)> {
+        let Some(reading) = self.readings.get_mut(&id) else { return Vec::new() };
+        reading.loading = None;
+        for entry in entries {
+            reading.again.insert(entry.seq, entry);
+        }
+        let mut lost = Vec::new();
+        for seq in asked {
+            reading.wanted.remove(seq);
+            if !reading.again.contains_key(seq)
+                && let Some(open) = reading.group.remove(*seq)
+            {
+                let holder = open.holder().cloned();
+                lost.push((*seq, holder));
+            }
+        }
+        for seq in damaged {
+            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
+        }
+        self.touch(id);
+        self.wakes.insert(id);
+        lost
+    }
+
+    /// An entry that was pushed again is in the reader's hand: its body need not be kept.
+    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64) {
+        if let Some(reading) = self.readings.get_mut(&id) {
+            reading.again.remove(&seq);
+            reading.group.mark_unread(seq, false);
+        }
+    }
+
+    /// A read did not come to anything: it is asked for again when somebody wants it.
+    pub(super) fn unread(&mut self, id: GroupId) {
+        if let Some(reading) = self.readings.get_mut(&id) {
+            reading.loading = None;
+        }
+    }
+
+    /// The next number of a group; unique across restarts.
+    pub(super) fn next_group(&mut self, run: u64) -> GroupId {
+        self.last_group += 1;
+        GroupId((run << 32) + self.last_group)
+    }
+
+    /// The names of the places of an inbox.
+    pub(super) fn places(&self, log: &LogName) -> Vec<GroupId> {
+        let Some(found) = self.logs.get(log) else { return Vec::new() };
+        Lane::of_log(log).iter().filter_map(|lane| found.lanes[lane.index()].groups.first().copied()).collect()
+    }
+
+    /// Takes a reader out of a place.
+    pub(super) fn leave(&mut self, id: GroupId, session: &SessionKey, sub: &SubId) {
+        if let Some(reading) = self.readings.get_mut(&id) {
+            reading.members.retain(|holder| holder.session != *session || holder.sub != *sub);
+        }
+    }
+}
+
+pub(super) fn origin(entry: &Entry) -> Origin {
+    let envelope = &entry.envelope;
+    Origin {
+        session: envelope.from.session,
+        id: envelope.id,
+        client_message_id: envelope.client_message_id.clone(),
+    }
+}
+
+/// What a request is told when the store cannot write.
+pub(super) fn unavailable() -> WireError {
+    WireError::new(
+        tenure_proto::error::ErrorCode::Unavailable,
+        "the store cannot write now; nothing was done, try again",
+    )
+    .retry_after(1_000)
+}

@@ -1,0 +1,214 @@
+//! Accepting messages: who may send where, and what the store's verdict means.
+
+use std::sync::Arc;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES, TOPICS_MAX};
+use tenure_proto::log::LogName;
+use tenure_proto::message::{Address, Fallback, Recipient, SendResult, Sender};
+use tenure_proto::name::TopicName;
+use tenure_proto::number::U53;
+
+use crate::accept::{Accept, Accepted, Remembered, Route};
+use crate::effect::{Answer, Effect, Note};
+use crate::envelope::Entry;
+use crate::lease::State;
+use crate::record::{StoreWrite, TopicRecord};
+use crate::send::Prepared;
+
+use super::Mesh;
+use super::messages::Topic;
+use super::writes::Awaiting;
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+/// A message that waits for the store's verdict.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) conn: ConnId,
+    pub(super) request: RequestId,
+    accept: Arc<Accept>,
+}
+
+impl Mesh {
+    pub(super) fn send(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        prepared: Prepared,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(lease) = self.leases.get(&session) else { return };
+        let Prepared { mut envelope, fingerprint, .. } = prepared;
+        let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
+        envelope.from = Sender { member: lease.member, session, name };
+        let mut refusal = self.may(session, "send").err();
+        let route = match &envelope.to {
+            Address::Session(to) => self.route_to_session(to),
+            Address::Member(member) => match self.knows_member(member) {
+                true => Route::Log(LogName::Member(*member)),
+                false => Route::AbsentMember(*member),
+            },
+            Address::Topic(topic) => match self.partition(topic, envelope.key.as_deref(), effects) {
+                Ok(partition) => Route::Log(LogName::Topic(topic.clone(), partition)),
+                Err(error) => {
+                    refusal = refusal.or(Some(error));
+                    Route::Log(LogName::Topic(topic.clone(), 0))
+                }
+            },
+        };
+        let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
+        let remember_until =
+            self.config.dedupe_days.map(|days| self.wall.saturating_add(u64::from(days) * DAY_MS));
+        let accept =
+            Arc::new(Accept { envelope: Arc::new(envelope), fingerprint, route, refusal, remember_until });
+        let pending = Pending { conn, request, accept: accept.clone() };
+        self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
+    }
+
+    fn route_to_session(&self, to: &SessionKey) -> Route {
+        match self.leases.get(to).map(|lease| &lease.state) {
+            None | Some(State::Ending(..)) => Route::Absent(*to),
+            Some(_) => Route::Log(LogName::Session(*to)),
+        }
+    }
+
+    fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
+        self.members.contains_key(member) || self.messages.logs.get(&LogName::Member(*member)).is_some()
+    }
+
+    /// The partition of a topic that a message goes to; the first message makes the topic.
+    fn partition(
+        &mut self,
+        name: &TopicName,
+        key: Option<&str>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<u32, WireError> {
+        self.ensure_topic(name, effects)?;
+        let Some(topic) = self.messages.topics.get_mut(name) else { return Ok(0) };
+        let partitions = topic.record.partitions.max(1);
+        if let Some(key) = key {
+            return Ok((spread(key.as_bytes()) % u64::from(partitions)) as u32);
+        }
+        topic.turn = (topic.turn + 1) % partitions;
+        Ok(topic.turn)
+    }
+
+    /// Makes a topic of one partition if there is none of that name.
+    pub(super) fn ensure_topic(&mut self, name: &TopicName, effects: &mut Vec<Effect>) -> Result<(), WireError> {
+        if self.messages.topics.contains_key(name) {
+            return Ok(());
+        }
+        self.make_topic(TopicRecord { name: name.clone(), partitions: 1, retention_ms: None, created_at: self.wall }, effects)
+    }
+
+    pub(super) fn make_topic(&mut self, record: TopicRecord, effects: &mut Vec<Effect>) -> Result<(), WireError> {
+        if self.messages.topics.len() >= TOPICS_MAX {
+            return Err(WireError::new(ErrorCode::Busy, "this mesh has as many topics as it may"));
+        }
+        let name = record.name.clone();
+        self.messages.topics.insert(name.clone(), Topic { record: record.clone(), turn: 0 });
+        self.write_for(Awaiting::Topic(name), StoreWrite::PutTopic(record), effects);
+        Ok(())
+    }
+
+    /// A topic that the store could not take never was, unless something has been put into it since.
+    pub(super) fn forget_topic(&mut self, name: &TopicName) {
+        if self.messages.logs.get(&LogName::Topic(name.clone(), 0)).is_none() {
+            self.messages.topics.remove(name);
+        }
+    }
+
+    /// An inbox that holds as much as it may.
+    fn inbox_full(&self, route: &Route, fallback: Fallback) -> Option<WireError> {
+        let log = match route {
+            Route::Log(log) if log.is_inbox() => log.clone(),
+            Route::Absent(session) if fallback == Fallback::Hold => LogName::Session(*session),
+            _ => return None,
+        };
+        let (entries, bytes) = self.messages.waiting(&log);
+        (entries >= INBOX_ENTRIES || bytes >= INBOX_BYTES).then(|| {
+            let text = format!("the inbox holds {entries} messages that nobody has settled; try again later");
+            WireError::new(ErrorCode::Busy, text).retry_after(5_000)
+        })
+    }
+
+    /// The store has decided.
+    pub(super) fn accepted(&mut self, pending: Pending, accepted: Accepted, effects: &mut Vec<Effect>) {
+        let Pending { conn, request, accept } = pending;
+        let envelope = &accept.envelope;
+        let session = envelope.from.session;
+        let outcome = match accepted {
+            Accepted::Fresh { log, lane, seq } => {
+                let entry = Arc::new(Entry::new(log, lane, seq, envelope.clone()));
+                self.appended(&entry);
+                Ok(SendResult {
+                    id: envelope.id,
+                    log: entry.log.to_string(),
+                    seq: U53::saturating(seq),
+                    duplicate: false,
+                    recipient: self.recipient(&envelope.to),
+                    first_seen_at: None,
+                    history_available: None,
+                })
+            }
+            Accepted::Duplicate(Remembered { id, log, seq, first_seen_at, available, .. }) => {
+                effects.push(Effect::Note(Note::AcceptDuplicate { session }));
+                Ok(SendResult {
+                    id,
+                    log: log.to_string(),
+                    seq: U53::saturating(seq),
+                    duplicate: true,
+                    recipient: self.recipient(&envelope.to),
+                    first_seen_at: Some(U53::saturating(first_seen_at)),
+                    history_available: Some(available),
+                })
+            }
+            Accepted::Reused(known) => {
+                effects.push(Effect::Note(Note::AcceptConflict { session }));
+                let text = "this clientMessageId was used for another message; give each its own";
+                let details =
+                    serde_json::json!({"accepted": known.prefix(), "presented": accept.fingerprint.prefix()});
+                Err(WireError::new(ErrorCode::IdempotencyKeyReused, text).with_details(details))
+            }
+            Accepted::Refused(error) => Err(error),
+        };
+        let outcome = outcome.map(|result| Answer::Send(Box::new(result)));
+        effects.push(Effect::Respond { conn, request, outcome });
+    }
+
+    fn recipient(&self, to: &Address) -> Option<Recipient> {
+        let Address::Session(to) = to else { return None };
+        let here = matches!(self.route_to_session(to), Route::Log(_));
+        Some(if here { Recipient::Online } else { Recipient::Gone })
+    }
+
+    /// An entry is in its log: whoever reads that has something to read.
+    pub(super) fn appended(&mut self, entry: &Arc<Entry>) {
+        if entry.log.is_inbox() {
+            self.ensure_inbox(&entry.log);
+        }
+        self.messages.logs.append(entry);
+        if let Some(lane) = self.messages.logs.lane(&entry.log, entry.lane) {
+            self.messages.wakes.extend(lane.groups.iter().copied());
+        }
+    }
+
+    /// Whether a session's caps allow it.
+    pub(super) fn may(&self, session: SessionKey, cap: &str) -> Result<(), WireError> {
+        let caps = self.leases.get(&session).and_then(|lease| lease.caps.as_ref());
+        match caps {
+            Some(caps) if !caps.iter().any(|c| c.as_str() == cap) => {
+                Err(WireError::new(ErrorCode::Forbidden, format!("this session's attestation does not allow {cap}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A number that is the same for the same key in every program and version: FNV-1a.
+fn spread(key: &[u8]) -> u64 {
+    key.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,275 @@
+//! Settling: what becomes of entries in hand, by their reader's word or without it.
+
+use tenure_proto::error::WireError;
+use tenure_proto::event::ReceiptState;
+use tenure_proto::ids::{ConnId, RequestId, SessionKey, Tag};
+use tenure_proto::limits::{MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
+use tenure_proto::message::{NackParams, SettleResult, StaleTag};
+use tenure_proto::tag::TagParts;
+
+use crate::effect::{Answer, Effect, Note};
+use crate::group::{Claim, Fired, Holder, Verdict};
+use crate::record::GroupId;
+use crate::time::Millis;
+
+use super::Mesh;
+use super::messages::PendingSettle;
+use super::writes::Awaiting;
+
+/// The longest delay of a nack: a month.
+const DELAY_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
+
+/// How a delivery is settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How<'a> {
+    Ack,
+    Nack(&'a NackParams),
+    Progress,
+}
+
+impl Mesh {
+    pub(super) fn settle(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        tags: &[Tag],
+        how: How<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Err(error) = check(tags, how) {
+            return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+        }
+        let mut result = SettleResult::default();
+        let mut durable = false;
+        for tag in tags {
+            match self.settle_one(now, session, tag.as_str(), how, effects) {
+                Ok(waits) => {
+                    durable |= waits;
+                    result.settled.push(tag.clone());
+                }
+                Err(reason) => {
+                    effects.push(Effect::Note(Note::LateSettleRejected { session, reason }));
+                    result.stale.push(StaleTag { tag: tag.clone(), reason: reason.to_owned() });
+                }
+            }
+        }
+        if durable {
+            self.messages.settles.push(PendingSettle { conn, request, result });
+        } else {
+            effects.push(super::respond(conn, request, Answer::Settle(result)));
+        }
+    }
+
+    /// Settles one delivery. `Ok`: it took effect, now or before, and whether the store must know first.
+    pub(super) fn settle_one(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        tag: &str,
+        how: How<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, &'static str> {
+        let parts = TagParts::parse(tag).ok_or("unknown_tag")?;
+        if parts.session != session {
+            return Err("not_owner");
+        }
+        let id = GroupId(parts.group);
+        let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
+        let durable = !reading.is_private();
+        match reading.group.claim(parts.seq, parts.attempt, &session) {
+            Claim::Stale(reason) => return Err(reason),
+            // Said before; the store may still be about to hear of it.
+            Claim::Done => {
+                self.messages.urgent |= self.messages.dirty.contains(&id);
+                return Ok(durable);
+            }
+            Claim::Good => {}
+        }
+        let late = reading.group.open(parts.seq).is_some_and(|open| open.holder().is_none());
+        if late {
+            effects.push(Effect::Note(Note::LateSettleAccepted { session }));
+        }
+        match how {
+            How::Ack => self.ack(id, parts, effects),
+            How::Nack(params) => self.nack(now, id, parts.seq, params, effects),
+            How::Progress => {
+                let until = self.ack_deadline(now, id);
+                if let Some(reading) = self.messages.readings.get_mut(&id) {
+                    reading.group.progress(parts.seq, until);
+                }
+                self.messages.touch(id);
+                return Ok(false);
+            }
+        }
+        self.messages.urgent |= durable;
+        Ok(durable)
+    }
+
+    fn ack(&mut self, id: GroupId, parts: TagParts, _effects: &mut [Effect]) {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session) {
+            reading.receipt(open.origin, ReceiptState::Delivered, None);
+            self.messages.touch(id);
+            self.released(id, parts.seq, holder);
+        }
+    }
+
+    /// Gives an entry back, or sends it to the dead letters when it has failed often enough.
+    fn nack(&mut self, now: Millis, id: GroupId, seq: u64, params: &NackParams, effects: &mut Vec<Effect>) {
+        let delay_ms = params.delay_ms.map_or(0, |ms| ms.get());
+        let delay = (delay_ms > 0).then(|| (now.plus(delay_ms), self.wall.saturating_add(delay_ms)));
+        let Some(open) = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq)) else {
+            return;
+        };
+        let worn_out = open.tries + 1 >= MAX_ATTEMPTS;
+        if params.dead || worn_out {
+            let given = params.reason.as_deref().filter(|_| params.dead);
+            let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });
+            self.kill(id, seq, &reason.to_owned(), ReceiptState::Dead, effects);
+            return;
+        }
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        let holder = reading.group.give_back(seq, delay, true);
+        self.messages.touch(id);
+        self.messages.wakes.insert(id);
+        self.released(id, seq, holder);
+    }
+
+    /// Sends an open entry to the dead letters.
+    pub(super) fn kill(
+        &mut self,
+        id: GroupId,
+        seq: u64,
+        reason: &str,
+        state: ReceiptState,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        let Some(open) = reading.group.remove(seq) else { return };
+        let log = reading.record.log.clone();
+        let holder = open.holder().cloned();
+        let wall = self.wall;
+        self.messages.bury(id, seq, Some(open), reason, state, wall, None);
+        effects.push(Effect::Note(Note::Buried { log, seq, reason: reason.to_owned() }));
+        self.released(id, seq, holder);
+    }
+
+    /// An entry has left its holder's hand: there is room for another.
+    pub(super) fn released(&mut self, id: GroupId, seq: u64, holder: Option<Holder>) {
+        let Some(Holder { session, sub }) = holder else { return };
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        if let Some(found) = lease.subs.get_mut(&sub) {
+            found.release(id, seq);
+            lease.subs.eager.insert(sub);
+            self.rouse(session);
+        }
+    }
+
+    /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts it as a
+    /// failure, so that what kills every reader ends among the dead letters.
+    pub(super) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey) -> bool {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return false };
+        let held = reading.group.open(seq).and_then(|open| open.holder());
+        if held.is_none_or(|holder| holder.session != *session) {
+            return false;
+        }
+        let counts = reading.is_shared();
+        reading.group.give_back(seq, None, counts);
+        let worn_out = reading.group.open(seq).is_some_and(|open| open.tries >= MAX_ATTEMPTS);
+        if counts && worn_out {
+            let wall = self.wall;
+            self.messages.bury(id, seq, None, "max_attempts", ReceiptState::Dead, wall, None);
+        }
+        self.messages.touch(id);
+        self.messages.wakes.insert(id);
+        true
+    }
+
+    /// What crews have in a session's hand goes back: it was away too long.
+    pub(super) fn release_crews(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        lease.subs.release_at = None;
+        let mut requeued = 0;
+        for sub in lease.subs.ids() {
+            let held: Vec<(GroupId, u64)> = match self.leases.get(&session).and_then(|lease| lease.subs.get(&sub)) {
+                Some(found) => found.held().collect(),
+                None => continue,
+            };
+            for (id, seq) in held {
+                if self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared()) {
+                    requeued += usize::from(self.return_to(id, seq, &session));
+                    if let Some(found) = self.leases.get_mut(&session).and_then(|l| l.subs.get_mut(&sub)) {
+                        found.release(id, seq);
+                    }
+                }
+            }
+        }
+        self.note_requeued(session, requeued, effects);
+    }
+
+    pub(super) fn note_requeued(&self, session: SessionKey, count: usize, effects: &mut Vec<Effect>) {
+        if count > 0 {
+            effects.push(Effect::Note(Note::Requeued { session, count }));
+        }
+    }
+
+    /// Delays that are over and holders that are late.
+    pub(super) fn fire_groups(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        // Bounded: each due group fires at most this often in one tick, and is due again at once.
+        const FIRED_PER_TICK: usize = 4_096;
+        let mut left = FIRED_PER_TICK;
+        while left > 0
+            && let Some(id) = self.messages.deadlines.pop_due(now)
+        {
+            while left > 0
+                && let Some(fired) = self.messages.readings.get_mut(&id).and_then(|r| r.group.fire(now))
+            {
+                left -= 1;
+                if let Fired::TimedOut(seq, _) = fired {
+                    let holder = self
+                        .messages
+                        .readings
+                        .get(&id)
+                        .and_then(|reading| reading.group.open(seq))
+                        .and_then(|open| open.holder().cloned());
+                    if let Some(holder) = &holder {
+                        self.return_to(id, seq, &holder.session);
+                        self.note_requeued(holder.session, 1, effects);
+                    }
+                    self.released(id, seq, holder);
+                }
+            }
+            self.messages.touch(id);
+            self.messages.wakes.insert(id);
+        }
+    }
+
+    /// When an entry that is handed out now must be settled.
+    pub(super) fn ack_deadline(&self, now: Millis, id: GroupId) -> Option<Millis> {
+        let shared = self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared());
+        shared.then(|| now.plus(self.config.ack_timeout_ms))
+    }
+
+    /// Answers settles once the store knows them.
+    pub(super) fn answer_settles(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        for PendingSettle { conn, request, result } in std::mem::take(&mut self.messages.settles) {
+            self.await_all(Awaiting::Answer(conn, request, Box::new(Answer::Settle(result))), now, effects);
+        }
+    }
+}
+
+fn check(tags: &[Tag], how: How<'_>) -> Result<(), WireError> {
+    if tags.len() > TAGS_PER_SETTLE {
+        return Err(WireError::bad_request(format!("at most {TAGS_PER_SETTLE} tags in one request")));
+    }
+    let How::Nack(params) = how else { return Ok(()) };
+    if params.delay_ms.is_some_and(|ms| ms.get() > DELAY_MAX_MS) {
+        return Err(WireError::bad_request(format!("delayMs must be at most {DELAY_MAX_MS}, which is 30 days")));
+    }
+    if params.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES) {
+        return Err(WireError::bad_request(format!("reason must be at most {REASON_BYTES} bytes")));
+    }
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! Subscriptions: joining a topic's readers, and leaving them.
+
+use std::collections::BTreeMap;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::hello::InboxChoice;
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::limits::{PREFETCH_MAX, SUBSCRIPTIONS_PER_SESSION};
+use tenure_proto::log::LogName;
+use tenure_proto::number::U53;
+use tenure_proto::subscribe::{
+    AckMode, DEFAULT_PREFETCH, From, SubscribeParams, SubscribeResult, UnsubscribeParams,
+};
+
+use crate::effect::{Answer, Effect};
+use crate::envelope::Lane;
+use crate::group::Holder;
+use crate::record::{GroupId, GroupRecord, Reader, StoreWrite, SubRecord};
+use crate::subs::{INBOX, MEMBER, Source, Sub};
+
+use super::Mesh;
+use super::messages::unavailable;
+use super::writes::Awaiting;
+
+impl Mesh {
+    pub(super) fn subscribe(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        params: &SubscribeParams,
+        effects: &mut Vec<Effect>,
+    ) {
+        let outcome = self.try_subscribe(conn, &request, session, params, effects);
+        match outcome {
+            Ok(Some(answer)) => effects.push(super::respond(conn, request, Answer::Subscribe(answer))),
+            // Answered when the store has it.
+            Ok(None) => {}
+            Err(error) => effects.push(Effect::Respond { conn, request, outcome: Err(error) }),
+        }
+    }
+
+    fn try_subscribe(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &SubscribeParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<SubscribeResult>, WireError> {
+        self.may(session, "read")?;
+        if params.prefetch == 0 || params.prefetch > PREFETCH_MAX {
+            return Err(WireError::bad_request(format!("prefetch must be between 1 and {PREFETCH_MAX}")));
+        }
+        let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
+        let SubscribeParams { topic, group, partition, prefetch, ack_mode, from } = params;
+        if let Some((id, sub)) = lease.subs.same(topic, group.as_ref(), *partition) {
+            if sub.prefetch != *prefetch || sub.ack_mode != *ack_mode {
+                let text = "this session reads that already with other settings; unsubscribe first";
+                return Err(WireError::bad_request(text));
+            }
+            let id = id.clone();
+            if let Some(waiting) = lease.subs.get_mut(&id).and_then(|sub| sub.opening.as_mut()) {
+                waiting.push((conn, request.clone()));
+                return Ok(None);
+            }
+            return Ok(Some(self.subscribe_result(session, &id)));
+        }
+        if lease.subs.asked_for() >= SUBSCRIPTIONS_PER_SESSION {
+            let text =
+                format!("this session has {SUBSCRIPTIONS_PER_SESSION} subscriptions; unsubscribe one first");
+            return Err(WireError::new(ErrorCode::Busy, text));
+        }
+        self.check_place(params)?;
+        self.ensure_topic(topic, effects)?;
+        let source =
+            Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
+        let mut sub = Sub::new(source, *ack_mode, *prefetch);
+        sub.opening = Some(vec![(conn, request.clone())]);
+        self.add_subscription(session, sub, |_| *from, effects);
+        Ok(None)
+    }
+
+    /// Refuses a partition that is not there, and a beginning that is beyond the end.
+    fn check_place(&self, params: &SubscribeParams) -> Result<(), WireError> {
+        let partitions = self.messages.topics.get(&params.topic).map_or(1, |topic| topic.record.partitions);
+        if let Some(partition) = params.partition.filter(|partition| *partition >= partitions) {
+            let text = format!("the topic has {partitions} partitions, numbered from 0; there is no {partition}");
+            return Err(WireError::bad_request(text));
+        }
+        let From::Seq(from) = params.from else { return Ok(()) };
+        for partition in chosen(params.partition, partitions) {
+            let log = LogName::Topic(params.topic.clone(), partition);
+            let next = self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.end) + 1;
+            if from.get() > next {
+                let text = format!("from is past the end of {log}, whose next seq is {next}");
+                return Err(WireError::bad_request(text).with_details(serde_json::json!({"next": next})));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a session a subscription: its places are made or joined, and the store is told.
+    pub(super) fn add_subscription(
+        &mut self,
+        session: SessionKey,
+        mut sub: Sub,
+        from: impl Fn(u32) -> From,
+        effects: &mut Vec<Effect>,
+    ) -> Option<SubId> {
+        let number = self.next_number();
+        let id: SubId = format!("s{}-{number}", self.run).parse().ok()?;
+        let Source::Topic { topic, group, partition } = sub.source.clone() else { return None };
+        let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
+        for partition in chosen(partition, partitions) {
+            let log = LogName::Topic(topic.clone(), partition);
+            let reader = match &group {
+                Some(name) => Reader::Shared(name.clone()),
+                None => Reader::Private(session),
+            };
+            let crew = group.as_ref().and_then(|name| self.messages.crews.get(&(log.clone(), name.clone())));
+            let place = match crew {
+                Some(place) => *place,
+                None => self.make_place(log, reader, from(partition), effects),
+            };
+            if let Some(reading) = self.messages.readings.get_mut(&place) {
+                reading.members.push_back(Holder { session, sub: id.clone() });
+                reading.used_at = self.wall;
+            }
+            sub.groups.push(place);
+        }
+        let record = SubRecord {
+            session,
+            sub: id.clone(),
+            topic,
+            group,
+            partition,
+            ack_mode: sub.ack_mode,
+            prefetch: sub.prefetch,
+        };
+        self.leases.get_mut(&session)?.subs.insert(id.clone(), sub);
+        let who = Awaiting::Subscribe(session, id.clone());
+        self.write_for(who, StoreWrite::PutSub(Box::new(record)), effects);
+        Some(id)
+    }
+
+    /// Makes a place in a log; where exactly it begins is the store's word.
+    fn make_place(&mut self, log: LogName, reader: Reader, from: From, effects: &mut Vec<Effect>) -> GroupId {
+        let id = self.messages.next_group(self.run);
+        let record = GroupRecord { id, log, lane: Lane(0), reader };
+        // Until the store has answered it hands out nothing: it stands at the end of everything.
+        self.messages.open(record.clone(), u64::MAX, self.wall);
+        let write = StoreWrite::OpenGroup { record, from, used_at: self.wall };
+        self.write_for(Awaiting::Open(id), write, effects);
+        id
+    }
+
+    /// The store has made a place, and says where it begins.
+    pub(super) fn opened(&mut self, id: GroupId, cursor: u64) {
+        let Some(old) = self.messages.close(id) else { return };
+        self.messages.open(old.record, cursor, old.used_at);
+        if let Some(reading) = self.messages.readings.get_mut(&id) {
+            reading.members = old.members;
+        }
+        self.messages.wakes.insert(id);
+    }
+
+    /// The store has a subscription: whoever asked for it is answered.
+    pub(super) fn subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else { return };
+        let waiting = sub.opening.take().unwrap_or_default();
+        let places = sub.groups.clone();
+        let result = self.subscribe_result(session, id);
+        for (conn, request) in waiting {
+            effects.push(super::respond(conn, request, Answer::Subscribe(result.clone())));
+        }
+        self.messages.wakes.extend(places);
+    }
+
+    /// The store could not take a subscription: it never was.
+    pub(super) fn not_subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
+        for place in &sub.groups {
+            self.messages.leave(*place, &session, id);
+        }
+        for (conn, request) in sub.opening.into_iter().flatten() {
+            effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
+        }
+    }
+
+    fn subscribe_result(&self, session: SessionKey, id: &SubId) -> SubscribeResult {
+        let places = self.leases.get(&session).and_then(|lease| lease.subs.get(id)).map(|sub| &sub.groups);
+        let starts = places.into_iter().flatten().filter_map(|place| {
+            let reading = self.messages.readings.get(place)?;
+            let LogName::Topic(_, partition) = &reading.record.log else { return None };
+            Some((partition.to_string(), U53::saturating(reading.group.floor() + 1)))
+        });
+        SubscribeResult { sub_id: id.clone(), start_seq: starts.collect::<BTreeMap<_, _>>() }
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        session: SessionKey,
+        params: &UnsubscribeParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Answer, WireError> {
+        if [INBOX, MEMBER].contains(&params.sub_id.as_str()) {
+            let text = "inbox and member are chosen with hello's inbox and cannot be left";
+            return Err(WireError::bad_request(text));
+        }
+        self.drop_subscription(session, &params.sub_id, effects);
+        Ok(Answer::Empty)
+    }
+
+    /// Ends a subscription: what it has in hand goes back, and private places are gone.
+    pub(super) fn drop_subscription(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
+        for (conn, request) in sub.opening.iter().flatten().cloned() {
+            let error = WireError::new(ErrorCode::NotFound, "the subscription ended before it began");
+            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+        }
+        self.leave_places(session, id, &sub, effects);
+        self.write(StoreWrite::DropSub(session, id.clone()), effects);
+    }
+
+    /// Gives back what a subscription has in hand and takes it out of its places.
+    pub(super) fn leave_places(
+        &mut self,
+        session: SessionKey,
+        id: &SubId,
+        sub: &Sub,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut requeued = 0;
+        for (place, seq) in sub.held() {
+            requeued += usize::from(self.return_to(place, seq, &session));
+        }
+        for place in &sub.groups {
+            self.messages.leave(*place, &session, id);
+            if self.messages.readings.get(place).is_some_and(|reading| reading.is_private()) {
+                self.messages.close(*place);
+                self.write(StoreWrite::DropGroup(*place), effects);
+            } else {
+                self.messages.touch(*place);
+                self.messages.wakes.insert(*place);
+            }
+        }
+        for fetch in &sub.fetches {
+            let error = WireError::new(ErrorCode::NotFound, "the subscription has ended");
+            let (conn, request) = (fetch.conn, fetch.request.clone());
+            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+        }
+        self.note_requeued(session, requeued, effects);
+    }
+
+    /// Gives a session the implicit subscriptions that its hello chose, and takes the others away.
+    pub(super) fn choose_inboxes(
+        &mut self,
+        session: SessionKey,
+        member: MemberKey,
+        choice: InboxChoice,
+        effects: &mut Vec<Effect>,
+    ) {
+        let own = matches!(choice, InboxChoice::Session | InboxChoice::Both);
+        let members = matches!(choice, InboxChoice::Member | InboxChoice::Both);
+        if members {
+            self.messages.member_readers.entry(member).or_default().insert(session);
+        } else {
+            self.leave_member_inbox(session, member);
+        }
+        for (wanted, name, log) in
+            [(own, INBOX, LogName::Session(session)), (members, MEMBER, LogName::Member(member))]
+        {
+            let Ok(id) = name.parse::<SubId>() else { continue };
+            if wanted {
+                self.join_inbox(session, &id, &log);
+            } else if let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(&id)) {
+                self.leave_places(session, &id, &sub, effects);
+            }
+        }
+    }
+
+    pub(super) fn leave_member_inbox(&mut self, session: SessionKey, member: MemberKey) {
+        if let Some(readers) = self.messages.member_readers.get_mut(&member) {
+            readers.remove(&session);
+            if readers.is_empty() {
+                self.messages.member_readers.remove(&member);
+            }
+        }
+    }
+
+    /// Makes the places of an inbox when something is first put into it, and lets its readers in.
+    pub(super) fn ensure_inbox(&mut self, log: &LogName) {
+        if !self.messages.places(log).is_empty() {
+            return;
+        }
+        for lane in Lane::ALL {
+            let id = self.messages.next_group(self.run);
+            let record = GroupRecord { id, log: log.clone(), lane, reader: Reader::Inbox };
+            self.messages.open(record, 0, self.wall);
+        }
+        match log {
+            LogName::Session(session) => {
+                let reads = self.leases.get(session).is_some_and(|lease| {
+                    matches!(lease.inbox, InboxChoice::Session | InboxChoice::Both)
+                });
+                if let (true, Ok(id)) = (reads, INBOX.parse()) {
+                    self.join_inbox(*session, &id, log);
+                }
+            }
+            LogName::Member(member) => {
+                let readers = self.messages.member_readers.get(member).cloned().unwrap_or_default();
+                for session in readers {
+                    if let Ok(id) = MEMBER.parse() {
+                        self.join_inbox(session, &id, log);
+                    }
+                }
+            }
+            LogName::Topic(..) => {}
+        }
+    }
+
+    /// Lets a session read an inbox, if there is anything to read yet.
+    fn join_inbox(&mut self, session: SessionKey, id: &SubId, log: &LogName) {
+        let places = self.messages.places(log);
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        if places.is_empty() || lease.subs.get(id).is_some_and(|sub| !sub.groups.is_empty()) {
+            return;
+        }
+        let mut sub = Sub::new(Source::Inbox(log.clone()), AckMode::Manual, DEFAULT_PREFETCH);
+        sub.groups = places.clone();
+        lease.subs.insert(id.clone(), sub);
+        for place in places {
+            if let Some(reading) = self.messages.readings.get_mut(&place) {
+                reading.members.push_back(Holder { session, sub: id.clone() });
+            }
+            self.messages.wakes.insert(place);
+        }
+    }
+}
+
+/// The partitions that a choice stands for.
+pub(super) fn chosen(partition: Option<u32>, partitions: u32) -> std::ops::Range<u32> {
+    match partition {
+        Some(one) => one..one + 1,
+        None => 0..partitions,
+    }
+}
