@@ -25,6 +25,7 @@ pub mod lease;
 pub mod link;
 pub mod mesh;
 pub mod presence;
+pub mod reconcile;
 pub mod record;
 pub mod stream;
 pub mod thaw;
