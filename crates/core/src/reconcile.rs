@@ -117,6 +117,8 @@ struct Work<'a> {
     listed: BTreeSet<&'a SubId>,
     /// Names that nothing new may take.
     taken: BTreeSet<SubId>,
+    /// How many names were made up: none is tried twice, however long the lists are.
+    made: u64,
     /// Names of the server's that have their verdict.
     judged: BTreeSet<&'a SubId>,
     /// How many subscriptions there will be.
@@ -138,6 +140,7 @@ impl<'a> Work<'a> {
             names: BTreeSet::new(),
             listed: params.subscriptions.iter().map(|listed| &listed.sub_id).collect(),
             taken: server.iter().map(|view| view.sub.clone()).collect(),
+            made: 0,
             judged: BTreeSet::new(),
             living: 0,
             plan: Plan::default(),
@@ -212,14 +215,12 @@ impl<'a> Work<'a> {
 
     /// The client's name if it is free, else one that nobody has.
     fn free_name(&mut self, wanted: &SubId) -> SubId {
-        let mut made = (1u32..).filter_map(|n| format!("r{n}").parse::<SubId>().ok());
-        let name = match self.taken.contains(wanted) {
-            false => wanted.clone(),
+        let mut name = wanted.clone();
+        while self.taken.contains(&name) || (name != *wanted && self.listed.contains(&name)) {
             // Not a name of the client's either: it would have to rename one of its own first.
-            true => made
-                .find(|name| !self.taken.contains(name) && !self.listed.contains(name))
-                .unwrap_or_else(|| wanted.clone()),
-        };
+            self.made += 1;
+            name = format!("r{}", self.made).parse().unwrap_or(name);
+        }
         self.taken.insert(name.clone());
         name
     }
