@@ -27,6 +27,7 @@ pub mod link;
 pub mod log;
 pub mod mesh;
 pub mod presence;
+pub mod reconcile;
 pub mod record;
 pub mod stream;
 pub mod subs;

@@ -1,0 +1,267 @@
+//! Reconciliation: after a break both sides compare the subscriptions they believe in, and neither is left with
+//! one that the other has forgotten.
+//!
+//! A subscription is the same on both sides when topic, group and partition are; its settings are the ack mode and
+//! the prefetch; its name is only a name.
+//!
+//! | who knows it | settings | verdict | reason |
+//! |---|---|---|---|
+//! | both | equal | `keep`, under the server's name | `same`, or `renamed` if the names differ |
+//! | both | differ | `close_client_side`, and the server drops its own | `settings_differ` |
+//! | client, `restore_client` | – | made again after the client's positions: `keep` | `restored` |
+//! | client, resumed | – | `close_client_side`: it has ended, and the client was not told | `client_only` |
+//! | client, not resumed | – | `recreate_client_side`: the lease it hung off is another one | `client_only` |
+//! | server | – | dropped: `close_server_side` | `server_only` |
+//! | listed twice | – | the first counts, the others `close_client_side` | `duplicate` |
+//!
+//! What cannot be made again is closed: `invalid` when its numbers are none that `subscribe` would take, `too_many`
+//! past the bound of a session. `inbox` and `member` need no listing: listed they are kept (`implicit`), unlisted
+//! they are kept without a word.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_proto::ids::SubId;
+use tenure_proto::limits::{PARTITIONS_MAX, PREFETCH_MAX, SUBSCRIPTIONS_PER_SESSION};
+use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::reconcile::{
+    ClientSubscription, ReconcileAction, ReconcileParams, ReconcilePolicy, SubscriptionVerdict,
+};
+use tenure_proto::subscribe::AckMode;
+
+/// A subscription to a topic as the server knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubView {
+    /// Its name.
+    pub sub: SubId,
+    /// The topic.
+    pub topic: TopicName,
+    /// The crew, if it is shared.
+    pub group: Option<GroupName>,
+    /// The partition, if it is one.
+    pub partition: Option<u32>,
+    /// When a delivery counts as settled.
+    pub ack_mode: AckMode,
+    /// Deliveries that may be unsettled at once.
+    pub prefetch: u32,
+}
+
+/// What is decided, and what the mesh has to do about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One for each subscription that either side knows: first the client's, in the order of its list, then those
+    /// that only the server knows, in the order of its own.
+    pub verdicts: Vec<SubscriptionVerdict>,
+    /// Subscriptions that the server ends.
+    pub drop: Vec<SubId>,
+    /// Subscriptions that the server makes again.
+    pub restore: Vec<Restore>,
+    /// Names that changed: the client's, and the one from here on.
+    pub renamed: Vec<(SubId, SubId)>,
+}
+
+/// A subscription to be made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore {
+    /// Its verdict in [`Plan::verdicts`], for a mesh that finds it cannot be made.
+    pub verdict: usize,
+    /// What to make. Its name is the client's where that is free.
+    pub view: SubView,
+    /// The last seq that the client has of each partition; what it names no position for begins at the log's end.
+    /// A shared group that exists goes on where it stands, whatever one member's position is.
+    pub positions: BTreeMap<u32, u64>,
+}
+
+impl Plan {
+    /// Turns the verdict of a subscription that could not be made again into `close_client_side`.
+    pub fn give_up(&mut self, verdict: usize, reason: &str) {
+        let Some(verdict) = self.verdicts.get_mut(verdict) else { return };
+        verdict.action = ReconcileAction::CloseClientSide;
+        verdict.reason = reason.to_owned();
+        if let Some(client) = &verdict.client {
+            verdict.sub_id = client.clone();
+        }
+    }
+}
+
+/// What makes two subscriptions the same one.
+type Identity<'a> = (&'a TopicName, Option<&'a GroupName>, Option<u32>);
+
+/// Whether `sub` is a subscription that every session has without asking.
+pub fn is_implicit(sub: &SubId) -> bool {
+    matches!(sub.as_str(), "inbox" | "member")
+}
+
+/// Compares what the client lists with what the server knows. `resumed` is whether the outcome of its hello was.
+pub fn reconcile(params: &ReconcileParams, server: &[SubView], resumed: bool) -> Plan {
+    let server: Vec<&SubView> = server.iter().filter(|view| !is_implicit(&view.sub)).collect();
+    let mut work = Work::new(params, &server, resumed);
+    for listed in &params.subscriptions {
+        work.judge(listed);
+    }
+    for view in server {
+        work.judge_unlisted(view);
+    }
+    work.plan
+}
+
+struct Work<'a> {
+    policy: ReconcilePolicy,
+    resumed: bool,
+    /// The server's, by identity.
+    known: BTreeMap<Identity<'a>, &'a SubView>,
+    /// What the client has listed, each under a name of its own.
+    seen: BTreeSet<Identity<'a>>,
+    /// The names so far.
+    names: BTreeSet<&'a SubId>,
+    /// All names in its list.
+    listed: BTreeSet<&'a SubId>,
+    /// Names that nothing new may take.
+    taken: BTreeSet<SubId>,
+    /// How many names were made up: none is tried twice, however long the lists are.
+    made: u64,
+    /// Names of the server's that have their verdict.
+    judged: BTreeSet<&'a SubId>,
+    /// How many subscriptions there will be.
+    living: usize,
+    plan: Plan,
+}
+
+impl<'a> Work<'a> {
+    fn new(params: &'a ReconcileParams, server: &[&'a SubView], resumed: bool) -> Work<'a> {
+        let mut known = BTreeMap::new();
+        for &view in server {
+            known.entry((&view.topic, view.group.as_ref(), view.partition)).or_insert(view);
+        }
+        Work {
+            policy: params.policy,
+            resumed,
+            known,
+            seen: BTreeSet::new(),
+            names: BTreeSet::new(),
+            listed: params.subscriptions.iter().map(|listed| &listed.sub_id).collect(),
+            taken: server.iter().map(|view| view.sub.clone()).collect(),
+            made: 0,
+            judged: BTreeSet::new(),
+            living: 0,
+            plan: Plan::default(),
+        }
+    }
+
+    fn judge(&mut self, listed: &'a ClientSubscription) {
+        if is_implicit(&listed.sub_id) {
+            let name = &listed.sub_id;
+            return self.say(ReconcileAction::Keep, name, Some(name), Some(name), "implicit");
+        }
+        let identity = (&listed.topic, listed.group.as_ref(), listed.partition);
+        if !self.names.insert(&listed.sub_id) || !self.seen.insert(identity) {
+            return self.close(listed, None, "duplicate");
+        }
+        let Some(view) = self.known.get(&identity).copied() else { return self.judge_client_only(listed) };
+        self.judged.insert(&view.sub);
+        if (view.ack_mode, view.prefetch) != (listed.ack_mode, listed.prefetch) {
+            self.plan.drop.push(view.sub.clone());
+            return self.close(listed, Some(&view.sub), "settings_differ");
+        }
+        self.living += 1;
+        let same = view.sub == listed.sub_id;
+        if !same {
+            self.plan.renamed.push((listed.sub_id.clone(), view.sub.clone()));
+        }
+        let reason = if same { "same" } else { "renamed" };
+        self.say(ReconcileAction::Keep, &view.sub, Some(&listed.sub_id), Some(&view.sub), reason);
+    }
+
+    fn judge_client_only(&mut self, listed: &'a ClientSubscription) {
+        match self.policy {
+            ReconcilePolicy::RestoreClient => self.restore(listed),
+            ReconcilePolicy::Conservative if self.resumed => self.close(listed, None, "client_only"),
+            ReconcilePolicy::Conservative => {
+                let name = &listed.sub_id;
+                self.say(ReconcileAction::RecreateClientSide, name, Some(name), None, "client_only");
+            }
+        }
+    }
+
+    fn restore(&mut self, listed: &'a ClientSubscription) {
+        let Some(positions) = positions(listed) else { return self.close(listed, None, "invalid") };
+        // Those the server knows are counted as if all stayed: what one listing gets must not hang on later ones.
+        let known = self.known.len().saturating_sub(self.judged.len());
+        if self.living + known >= SUBSCRIPTIONS_PER_SESSION {
+            return self.close(listed, None, "too_many");
+        }
+        self.living += 1;
+        let sub = self.free_name(&listed.sub_id);
+        if sub != listed.sub_id {
+            self.plan.renamed.push((listed.sub_id.clone(), sub.clone()));
+        }
+        let view = SubView {
+            sub: sub.clone(),
+            topic: listed.topic.clone(),
+            group: listed.group.clone(),
+            partition: listed.partition,
+            ack_mode: listed.ack_mode,
+            prefetch: listed.prefetch,
+        };
+        self.plan.restore.push(Restore { verdict: self.plan.verdicts.len(), view, positions });
+        self.say(ReconcileAction::Keep, &sub, Some(&listed.sub_id), None, "restored");
+    }
+
+    fn judge_unlisted(&mut self, view: &'a SubView) {
+        if self.judged.insert(&view.sub) {
+            self.plan.drop.push(view.sub.clone());
+            self.say(ReconcileAction::CloseServerSide, &view.sub, None, Some(&view.sub), "server_only");
+        }
+    }
+
+    /// The client's name if it is free, else one that nobody has.
+    fn free_name(&mut self, wanted: &SubId) -> SubId {
+        let mut name = wanted.clone();
+        while self.taken.contains(&name) || (name != *wanted && self.listed.contains(&name)) {
+            // Not a name of the client's either: it would have to rename one of its own first.
+            self.made += 1;
+            name = format!("r{}", self.made).parse().unwrap_or(name);
+        }
+        self.taken.insert(name.clone());
+        name
+    }
+
+    fn close(&mut self, listed: &ClientSubscription, server: Option<&SubId>, reason: &str) {
+        let name = &listed.sub_id;
+        self.say(ReconcileAction::CloseClientSide, name, Some(name), server, reason);
+    }
+
+    fn say(
+        &mut self,
+        action: ReconcileAction,
+        sub: &SubId,
+        client: Option<&SubId>,
+        server: Option<&SubId>,
+        reason: &str,
+    ) {
+        self.plan.verdicts.push(SubscriptionVerdict {
+            action,
+            sub_id: sub.clone(),
+            client: client.cloned(),
+            server: server.cloned(),
+            reason: reason.to_owned(),
+        });
+    }
+}
+
+/// The positions as numbers, if all that is listed are numbers that `subscribe` would take.
+fn positions(listed: &ClientSubscription) -> Option<BTreeMap<u32, u64>> {
+    let legal = |partition: &u32| *partition < PARTITIONS_MAX;
+    if !(1..=PREFETCH_MAX).contains(&listed.prefetch) || listed.partition.is_some_and(|p| !legal(&p)) {
+        return None;
+    }
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(legal)?;
+        // One value, one spelling: no sign, no leading zeros.
+        (number.to_string() == text).then_some(number)
+    };
+    listed.positions.iter().map(|(text, seq)| Some((number(text)?, seq.get()))).collect()
+}
+
+#[cfg(test)]
+#[path = "reconcile_tests.rs"]
+mod tests;
