@@ -66,6 +66,26 @@ pub struct Carrier {
     pub sent: Millis,
     /// Since when a batch is on its way; `None` when the socket can take another.
     pub unflushed: Option<Millis>,
+    /// What is held back from it.
+    pub muted: Muted,
+    /// Deliveries in that batch that count as settled once it has left.
+    pub auto: Vec<(GroupId, u64, u32)>,
+}
+
+/// What is held back from a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Muted {
+    /// Nothing.
+    No,
+    /// Deliveries, until the client has said what it knows or this moment comes.
+    Deliveries {
+        /// When.
+        until: Millis,
+        /// Whether its token was good.
+        resumed: bool,
+    },
+    /// Everything: its hello waits for the store.
+    All,
 }
 
 /// A lease and everything that hangs off it.
@@ -93,6 +113,10 @@ pub struct Lease {
     pub dirty: bool,
     /// Whether the store knows that it was attached in this run.
     pub touched: bool,
+    /// Which inboxes it reads.
+    pub inbox: InboxChoice,
+    /// What it reads, and has in hand.
+    pub subs: Subs,
     /// When other processes took it over, newest last; at most [`CONTEST_REPLACEMENTS`].
     pub takeovers: VecDeque<Millis>,
 }
@@ -168,9 +192,13 @@ impl Lease {
                     Some(since) => since.plus(tenure_proto::limits::SLOW_CONSUMER_MS),
                     None => carrier.sent.plus(config.tick_interval_ms),
                 };
-                stale.min(ping).min(next)
+                let due = stale.min(ping).min(next);
+                match carrier.muted {
+                    Muted::Deliveries { until, .. } => due.min(until),
+                    _ => due,
+                }
             }
-            State::Grace => self.until(config),
+            State::Grace => self.until(config).min(self.subs.release_at.unwrap_or(Millis(u64::MAX))),
             State::Beginning(_) | State::Ending(..) => return None,
         };
         let store = self.stored.plus(config.lease_ttl_ms / 3);

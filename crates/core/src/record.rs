@@ -164,6 +164,8 @@ pub enum StoreWrite {
         log: LogName,
         /// Which of its dead letters.
         seqs: Vec<u64>,
+        /// Only those of these groups, if said.
+        crews: Option<Vec<GroupName>>,
     },
     /// Forget dead letters. Answered by [`StoreOutcome::Count`].
     DropDead {
@@ -200,6 +202,15 @@ pub enum StoreWrite {
         before: u64,
         /// At most so many.
         limit: u32,
+    },
+    /// Entries that are settled although their time is over: they are not looked for any more.
+    Unexpire {
+        /// The log.
+        log: LogName,
+        /// Its lane.
+        lane: Lane,
+        /// Which.
+        seqs: Vec<u64>,
     },
     /// Delete a slice of what has outlived its time: remembered ids past theirs, dead letters older than
     /// `dead_before`, ended sessions older than that with nothing in their inbox.

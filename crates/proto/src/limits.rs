@@ -86,6 +86,8 @@ pub const TOKEN_BYTES: usize = 2048;
 /// Entries of one page of `history`, `fetch`, `topics.list` or `dead.list`, ids of one `send.status`, and seqs of one
 /// `dead.retry` or `dead.drop`.
 pub const PAGE: usize = 256;
+/// Topics of a mesh; one more is `busy`.
+pub const TOPICS_MAX: usize = 100_000;
 /// Tags of one `ack`, `nack` or `progress`.
 pub const TAGS_PER_SETTLE: usize = 4096;
 /// Subscriptions of one session, besides its inboxes.

@@ -7,11 +7,10 @@ use tenure_proto::error::WireError;
 use tenure_proto::event::{Receipt, ReceiptState};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
 use tenure_proto::log::LogName;
-use tenure_proto::message::SettleResult;
 use tenure_proto::name::{GroupName, TopicName};
 
 use crate::deadline::Deadlines;
-use crate::effect::ReadId;
+use crate::effect::{Answer, HelloAnswer, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
@@ -103,14 +102,6 @@ pub(super) struct Topic {
     pub(super) turn: u32,
 }
 
-/// An answer to a settle that waits for the store.
-#[derive(Debug)]
-pub(super) struct PendingSettle {
-    pub(super) conn: ConnId,
-    pub(super) request: RequestId,
-    pub(super) result: SettleResult,
-}
-
 /// What a session is to be told about a subscription of its.
 #[derive(Debug)]
 pub(super) struct Gap {
@@ -147,7 +138,10 @@ pub(super) struct Messages {
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,
     pub(super) last_group: u64,
-    pub(super) settles: Vec<PendingSettle>,
+    /// Answers that wait for the store to know what this round has settled.
+    pub(super) answers: Vec<(ConnId, RequestId, Answer)>,
+    /// Hellos that do.
+    pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
     pub(super) burials: Vec<Burial>,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
@@ -479,6 +473,11 @@ impl Messages {
         if let Some(reading) = self.readings.get_mut(&id) {
             reading.loading = None;
         }
+    }
+
+    /// Whether a group waits for entries from disk.
+    pub(super) fn is_hungry(&self, id: GroupId) -> bool {
+        self.hungry.contains(&id) || self.readings.get(&id).is_some_and(|reading| reading.loading.is_some())
     }
 
     /// The next number of a group; unique across restarts.

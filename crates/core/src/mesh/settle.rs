@@ -3,7 +3,7 @@
 use tenure_proto::error::WireError;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, Tag};
-use tenure_proto::limits::{MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
+use tenure_proto::limits::{DELAY_MAX_MS, MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
 use tenure_proto::message::{NackParams, SettleResult, StaleTag};
 use tenure_proto::tag::TagParts;
 
@@ -13,11 +13,7 @@ use crate::record::GroupId;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::messages::PendingSettle;
 use super::writes::Awaiting;
-
-/// The longest delay of a nack: a month.
-const DELAY_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// How a delivery is settled.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +52,7 @@ impl Mesh {
             }
         }
         if durable {
-            self.messages.settles.push(PendingSettle { conn, request, result });
+            self.messages.answers.push((conn, request, Answer::Settle(result)));
         } else {
             effects.push(super::respond(conn, request, Answer::Settle(result)));
         }
@@ -92,7 +88,7 @@ impl Mesh {
             effects.push(Effect::Note(Note::LateSettleAccepted { session }));
         }
         match how {
-            How::Ack => self.ack(id, parts, effects),
+            How::Ack => self.ack(id, parts),
             How::Nack(params) => self.nack(now, id, parts.seq, params, effects),
             How::Progress => {
                 let until = self.ack_deadline(now, id);
@@ -107,7 +103,7 @@ impl Mesh {
         Ok(durable)
     }
 
-    fn ack(&mut self, id: GroupId, parts: TagParts, _effects: &mut [Effect]) {
+    fn ack(&mut self, id: GroupId, parts: TagParts) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session) {
             reading.receipt(open.origin, ReceiptState::Delivered, None);
@@ -254,8 +250,11 @@ impl Mesh {
 
     /// Answers settles once the store knows them.
     pub(super) fn answer_settles(&mut self, now: Millis, effects: &mut Vec<Effect>) {
-        for PendingSettle { conn, request, result } in std::mem::take(&mut self.messages.settles) {
-            self.await_all(Awaiting::Answer(conn, request, Box::new(Answer::Settle(result))), now, effects);
+        for (conn, request, answer) in std::mem::take(&mut self.messages.answers) {
+            self.await_all(Awaiting::Answer(conn, request, Box::new(answer)), now, effects);
+        }
+        for (conn, request, answer) in std::mem::take(&mut self.messages.hellos) {
+            self.await_all(Awaiting::Hello(conn, request, answer), now, effects);
         }
     }
 }

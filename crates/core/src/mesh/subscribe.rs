@@ -77,7 +77,7 @@ impl Mesh {
             Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);
         sub.opening = Some(vec![(conn, request.clone())]);
-        self.add_subscription(session, sub, |_| *from, effects);
+        self.add_subscription(session, None, sub, |_| *from, effects);
         Ok(None)
     }
 
@@ -104,12 +104,16 @@ impl Mesh {
     pub(super) fn add_subscription(
         &mut self,
         session: SessionKey,
+        name: Option<SubId>,
         mut sub: Sub,
         from: impl Fn(u32) -> From,
         effects: &mut Vec<Effect>,
     ) -> Option<SubId> {
         let number = self.next_number();
-        let id: SubId = format!("s{}-{number}", self.run).parse().ok()?;
+        let id: SubId = match name {
+            Some(name) => name,
+            None => format!("s{}-{number}", self.run).parse().ok()?,
+        };
         let Source::Topic { topic, group, partition } = sub.source.clone() else { return None };
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         for partition in chosen(partition, partitions) {

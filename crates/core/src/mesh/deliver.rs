@@ -1,0 +1,379 @@
+//! Deliveries: who is handed what, when its socket can take it.
+//!
+//! Readers pull. When a log grows or something is given back, its readers are roused; when a reader's turn comes
+//! it takes what its credit allows, so that a slow one holds back only itself.
+
+use tenure_proto::event::{EventBody, SubscriptionEvent, SubscriptionEventKind};
+use tenure_proto::ids::{SessionKey, SubId};
+use tenure_proto::number::U53;
+use tenure_proto::peer::Status;
+use tenure_proto::subscribe::AckMode;
+
+use crate::effect::{Answer, Effect, Note, Push, ReadId};
+use crate::envelope::Lane;
+use crate::group::Holder;
+use crate::lease::{Lease, State};
+use crate::record::{GroupId, GroupWrite, StoreRead, StoreWrite};
+use crate::subs::{Fetch, Sub};
+use crate::time::Millis;
+
+use super::Mesh;
+use super::messages::{Gap, Messages, Moment};
+use super::reads::Purpose;
+use super::writes::Awaiting;
+
+/// Deliveries in one batch.
+const PUSHES: usize = 128;
+/// Bytes in one batch, unless the first delivery alone is more.
+const PUSH_BYTES: usize = 256 * 1024;
+/// Entries that one subscription may have in hand, fetched ones included.
+const IN_HAND: usize = 8_192;
+/// How long a change of a group that nobody waits for may wait for company.
+const LAZY_MS: u64 = 25;
+/// How often the store is told where private readers are.
+const FLOORS_MS: u64 = 5_000;
+/// How long a group that the store could not take waits before it is told again.
+const RETRY_MS: u64 = 1_000;
+
+impl Mesh {
+    /// Rouses the readers of groups that have something to hand out.
+    pub(super) fn rouse_readers(&mut self) {
+        for id in std::mem::take(&mut self.messages.wakes) {
+            self.rouse_group(id);
+        }
+    }
+
+    fn rouse_group(&mut self, id: GroupId) {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        let lane = self.messages.logs.lane(&reading.record.log, reading.record.lane);
+        let behind = lane.map_or(0, |lane| lane.count.saturating_sub(reading.passed.0)) as usize;
+        let behind = behind.max(usize::from(lane.is_some_and(|lane| lane.end > reading.group.cursor())));
+        let mut left = behind + reading.group.ready().take(PUSHES).count();
+        let mut roused = Vec::new();
+        for _ in 0..reading.members.len() {
+            let Some(holder) = reading.members.pop_front() else { break };
+            let lease = self.leases.get_mut(&holder.session);
+            if let Some(lease) = lease
+                && let Some(sub) = lease.subs.get_mut(&holder.sub)
+            {
+                let unread = sub.unread.range((id, 0)..=(id, u64::MAX)).next().is_some();
+                let able = sub.credit(id) > 0 || unread || !sub.fetches.is_empty();
+                if able && (left > 0 || unread) {
+                    lease.subs.eager.insert(holder.sub.clone());
+                    let free = matches!(&lease.state, State::Online(c) if c.unflushed.is_none());
+                    left -= usize::from(free && left > 0);
+                    roused.push(holder.session);
+                }
+            }
+            reading.members.push_back(holder);
+            if left == 0 && reading.is_shared() {
+                break;
+            }
+        }
+        for session in roused {
+            self.rouse(session);
+        }
+    }
+
+    /// Lets a session's turn come, if its socket can take anything.
+    pub(super) fn rouse(&mut self, session: SessionKey) {
+        let Some(lease) = self.leases.get(&session) else { return };
+        if let State::Online(carrier) = &lease.state
+            && carrier.unflushed.is_none()
+        {
+            self.caught_up.remove(&session);
+            self.ready.insert(session);
+        }
+    }
+
+    /// Answers fetches that waited for entries from disk.
+    pub(super) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        let moment = self.moment();
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        for id in lease.subs.eager.clone() {
+            while let Some(fetch) = lease.subs.get_mut(&id).and_then(|sub| sub.fetches.pop_front()) {
+                let Some(sub) = lease.subs.get_mut(&id) else { break };
+                let (pushes, loading) = fetch_from(&mut self.messages, session, &id, sub, fetch.limit, moment);
+                if pushes.is_empty() && loading {
+                    sub.fetches.push_front(fetch);
+                    break;
+                }
+                let Fetch { conn, request, .. } = fetch;
+                effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+            }
+        }
+    }
+
+    pub(super) fn moment(&self) -> Moment {
+        Moment { now: self.now, wall: self.wall, ack_timeout_ms: self.config.ack_timeout_ms }
+    }
+
+    /// Tells the store, the disk's readers and sessions what handing out has caused.
+    pub(super) fn settle_accounts(&mut self, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        for (id, read) in self.messages.wanted_reads() {
+            let purpose = match &read {
+                StoreRead::Entries { seqs, .. } => Purpose::Again(id, seqs.clone()),
+                _ => Purpose::Page(id),
+            };
+            self.read(purpose, read, effects);
+        }
+        let burials = std::mem::take(&mut self.messages.burials);
+        let wrote = !burials.is_empty() || effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
+        for burial in burials {
+            let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
+            effects.push(Effect::Note(Note::Buried { log, seq, reason }));
+            self.write(StoreWrite::Bury(Box::new(burial)), effects);
+        }
+        self.write_groups(now, wrote, effects);
+        self.answer_settles(now, effects);
+        for gap in std::mem::take(&mut self.messages.gaps) {
+            self.tell_gap(gap);
+        }
+    }
+
+    fn write_groups(&mut self, now: Millis, wrote: bool, effects: &mut Vec<Effect>) {
+        let messages = &mut self.messages;
+        if messages.floors_due.is_some_and(|due| now >= due) {
+            messages.floors_due = None;
+            self.write_floors(effects);
+        }
+        let messages = &mut self.messages;
+        if !messages.lagging.is_empty() && messages.floors_due.is_none() {
+            messages.floors_due = Some(now.plus(FLOORS_MS));
+        }
+        if messages.dirty.is_empty() {
+            (messages.urgent, messages.lazy_due) = (false, None);
+            return;
+        }
+        let lazy_over = messages.lazy_due.is_some_and(|due| now >= due);
+        if !(messages.urgent || lazy_over || (wrote && self.store_sound)) {
+            messages.lazy_due.get_or_insert(now.plus(LAZY_MS));
+            return;
+        }
+        (messages.urgent, messages.lazy_due) = (false, None);
+        for id in std::mem::take(&mut messages.dirty) {
+            self.write_group(id, effects);
+        }
+    }
+
+    fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
+        let wall = self.wall;
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        reading.used_at = reading.used_at.max(wall);
+        let changes = reading.group.take_changes();
+        let write = GroupWrite {
+            record: reading.record.clone(),
+            cursor: reading.group.cursor(),
+            used_at: reading.used_at,
+            replace: changes.replace,
+            put: changes.put,
+            del: changes.del,
+        };
+        let receipts = std::mem::take(&mut reading.receipts);
+        self.write_for(Awaiting::Group(id, receipts), StoreWrite::Group(Box::new(write)), effects);
+    }
+
+    /// Tells the store where private readers are: up to where each has settled everything.
+    pub(super) fn write_floors(&mut self, effects: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.messages.lagging) {
+            let wall = self.wall;
+            let Some(reading) = self.messages.readings.get_mut(&id) else { continue };
+            reading.group.take_changes();
+            let cursor = reading.group.floor();
+            if cursor == reading.floor_told {
+                continue;
+            }
+            reading.floor_told = cursor;
+            let record = reading.record.clone();
+            let write =
+                GroupWrite { record, cursor, used_at: wall, replace: true, put: Vec::new(), del: Vec::new() };
+            self.write(StoreWrite::Group(Box::new(write)), effects);
+        }
+    }
+
+    /// The store did not take a group: it is told all of it in a while.
+    pub(super) fn group_lost(
+        &mut self,
+        now: Millis,
+        id: GroupId,
+        receipts: Vec<(SessionKey, tenure_proto::event::Receipt)>,
+    ) {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        reading.group.changes_lost();
+        reading.receipts.splice(0..0, receipts);
+        self.messages.dirty.insert(id);
+        self.messages.lazy_due = Some(now.plus(RETRY_MS));
+    }
+
+    fn tell_gap(&mut self, gap: Gap) {
+        let event = SubscriptionEvent {
+            sub_id: gap.holder.sub,
+            kind: SubscriptionEventKind::Gap,
+            partition: gap.partition,
+            from: Some(U53::saturating(gap.from)),
+            to: Some(U53::saturating(gap.to)),
+            reason: None,
+        };
+        self.tell(gap.holder.session, EventBody::Subscription(event), 128);
+    }
+
+    /// Asks the store to read.
+    pub(super) fn read(&mut self, purpose: Purpose, read: StoreRead, effects: &mut Vec<Effect>) {
+        self.messages.last_read.0 += 1;
+        let id: ReadId = self.messages.last_read;
+        self.messages.reads.insert(id, purpose);
+        effects.push(Effect::Read { id, read });
+    }
+}
+
+/// What a session's socket is given next: first what it may never have read, then new entries.
+pub(super) fn pull(
+    messages: &mut Messages,
+    session: SessionKey,
+    lease: &mut Lease,
+    status: Status,
+    moment: Moment,
+) -> Vec<Push> {
+    let mut batch = Pushes { pushes: Vec::new(), bytes: 0 };
+    for id in std::mem::take(&mut lease.subs.eager) {
+        let Some(sub) = lease.subs.get_mut(&id) else { continue };
+        if sub.opening.is_some() {
+            continue;
+        }
+        let more = pull_unread(messages, session, &id, sub, &mut batch)
+            && pull_new(messages, session, &id, sub, status, moment, &mut batch);
+        if more || !sub.fetches.is_empty() {
+            lease.subs.eager.insert(id);
+        }
+    }
+    batch.pushes
+}
+
+struct Pushes {
+    pushes: Vec<Push>,
+    bytes: usize,
+}
+
+impl Pushes {
+    fn is_full(&self) -> bool {
+        self.pushes.len() >= PUSHES || self.bytes >= PUSH_BYTES
+    }
+
+    fn add(&mut self, push: Push) {
+        self.bytes += push.entry.envelope.weight();
+        self.pushes.push(push);
+    }
+}
+
+/// Pushes again what may never have been read; says whether newer entries may follow.
+fn pull_unread(
+    messages: &mut Messages,
+    session: SessionKey,
+    id: &SubId,
+    sub: &mut Sub,
+    batch: &mut Pushes,
+) -> bool {
+    for (group, seq) in sub.unread.clone() {
+        if batch.is_full() {
+            return true;
+        }
+        if messages.readings.get(&group).and_then(|r| r.group.open(seq)).is_none() {
+            sub.release(group, seq);
+            continue;
+        }
+        // What is on disk comes first all the same: newer entries wait for it.
+        let Some(handed) = messages.again(group, seq) else { return false };
+        sub.unread.remove(&(group, seq));
+        messages.pushed_again(group, seq);
+        let (attempt, entry) = (handed.attempt, handed.entry);
+        batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: true, entry });
+    }
+    true
+}
+
+/// Takes new entries as far as credit allows; says whether there may be more.
+fn pull_new(
+    messages: &mut Messages,
+    session: SessionKey,
+    id: &SubId,
+    sub: &mut Sub,
+    status: Status,
+    moment: Moment,
+    batch: &mut Pushes,
+) -> bool {
+    let holder = Holder { session, sub: id.clone() };
+    let mut idle = 0;
+    while idle < sub.groups.len() {
+        if batch.is_full() {
+            return true;
+        }
+        sub.turn %= sub.groups.len();
+        let group = sub.groups[sub.turn];
+        let open = messages.readings.get(&group).is_some_and(|reading| {
+            !sub.is_inbox() || lane_is_open(reading.record.lane, status)
+        });
+        if !open || sub.credit(group) == 0 {
+            (idle, sub.turn) = (idle + 1, sub.turn + 1);
+            continue;
+        }
+        let handed = messages.hand_out(group, &holder, moment);
+        messages.touch(group);
+        let Some(handed) = handed else {
+            (idle, sub.turn) = (idle + 1, sub.turn + 1);
+            continue;
+        };
+        idle = 0;
+        let (attempt, entry) = (handed.attempt, handed.entry);
+        sub.hold(group, entry.seq);
+        batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: attempt > 1, entry });
+        if !sub.is_inbox() {
+            // Partitions take turns; the lanes of an inbox do not: the urgent one goes first.
+            sub.turn += 1;
+        }
+    }
+    sub.turn = 0;
+    false
+}
+
+/// Takes entries whatever their priority and the reader's credit; says whether some are still on disk.
+pub(super) fn fetch_from(
+    messages: &mut Messages,
+    session: SessionKey,
+    id: &SubId,
+    sub: &mut Sub,
+    limit: usize,
+    moment: Moment,
+) -> (Vec<Push>, bool) {
+    let holder = Holder { session, sub: id.clone() };
+    let mut batch = Pushes { pushes: Vec::new(), bytes: 0 };
+    let mut loading = false;
+    for group in sub.groups.clone() {
+        while batch.pushes.len() < limit && batch.bytes < PUSH_BYTES && sub.in_hand() < IN_HAND {
+            let Some(handed) = messages.hand_out(group, &holder, moment) else { break };
+            let (attempt, entry) = (handed.attempt, handed.entry);
+            sub.hold(group, entry.seq);
+            batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: attempt > 1, entry });
+        }
+        messages.touch(group);
+        loading |= messages.is_hungry(group);
+    }
+    (batch.pushes, loading)
+}
+
+/// Whether a reader of that status takes entries of that lane without asking for them.
+fn lane_is_open(lane: Lane, status: Status) -> bool {
+    match lane.index() {
+        0 => true,
+        1 => !matches!(status, Status::Working | Status::Dnd),
+        _ => status == Status::Idle,
+    }
+}
+
+/// Deliveries that count as settled once they have left.
+pub(super) fn auto_settled(lease: &Lease, pushes: &[Push]) -> Vec<(GroupId, u64, u32)> {
+    let auto = |push: &&Push| {
+        lease.subs.get(&push.sub).is_some_and(|sub| sub.ack_mode == AckMode::Auto)
+    };
+    pushes.iter().filter(auto).map(|push| (push.group, push.entry.seq, push.attempt)).collect()
+}

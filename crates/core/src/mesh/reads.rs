@@ -1,0 +1,400 @@
+//! Requests that are answered from what the store has committed, and entries that readers need from disk.
+
+use tenure_proto::dead::{DeadDropParams, DeadDropResult, DeadListParams, DeadRetryParams, DeadRetryResult};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::{PAGE, PARTITIONS_MAX};
+use tenure_proto::log::LogName;
+use tenure_proto::message::{HistoryParams, SendStatus, SendStatusParams, SendStatusResult};
+use tenure_proto::name::GroupName;
+use tenure_proto::number::U53;
+use tenure_proto::subscribe::FetchParams;
+use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult};
+
+use crate::effect::{Answer, Effect, ReadId};
+use crate::envelope::Lane;
+use crate::record::{GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
+use crate::subs::Fetch;
+use crate::time::Millis;
+
+use super::Mesh;
+use super::deliver::fetch_from;
+use super::messages::unavailable;
+use super::writes::Awaiting;
+
+/// What a read is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// New entries for a reader that lags.
+    Page(GroupId),
+    /// Entries to be handed out again.
+    Again(GroupId, Vec<u64>),
+    /// `history`.
+    History(ConnId, RequestId),
+    /// `send.status`.
+    Status(ConnId, RequestId, SendStatusParams),
+    /// `dead.list`.
+    Dead(ConnId, RequestId),
+    /// `topics.list`: the answer, and which group each place is for.
+    Topics(ConnId, RequestId, TopicsListResult, Vec<(usize, usize)>),
+    /// `health`.
+    Health(ConnId, RequestId, Box<tenure_proto::method::HealthResult>),
+    /// Entries whose time may be over.
+    Expired,
+}
+
+impl Mesh {
+    /// The store has read what it was asked for.
+    pub(super) fn found(&mut self, id: ReadId, found: StoreFound, effects: &mut Vec<Effect>) {
+        let Some(purpose) = self.messages.reads.remove(&id) else { return };
+        let answer = match (purpose, found) {
+            (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
+                return self.messages.paged(id, entries, &damaged, self.wall);
+            }
+            (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
+                for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
+                    self.released(id, seq, holder);
+                }
+                return;
+            }
+            (Purpose::Page(id) | Purpose::Again(id, _), _) => return self.messages.unread(id),
+            (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
+            (Purpose::Expired, _) => return,
+            (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
+                (conn, request, Ok(Answer::History(entries, next)))
+            }
+            (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {
+                (conn, request, Ok(Answer::Statuses(statuses(params, fates))))
+            }
+            (Purpose::Dead(conn, request), StoreFound::Dead { letters, next }) => {
+                (conn, request, Ok(Answer::Dead(letters, next)))
+            }
+            (Purpose::Topics(conn, request, mut result, places), StoreFound::Oldest(sent)) => {
+                for ((topic, group), sent) in places.into_iter().zip(sent) {
+                    let group = result.topics.get_mut(topic).and_then(|topic| topic.groups.get_mut(group));
+                    if let (Some(group), Some(sent)) = (group, sent) {
+                        let age = U53::saturating(self.wall.saturating_sub(sent));
+                        group.oldest_ms = Some(group.oldest_ms.map_or(age, |other| other.max(age)));
+                    }
+                }
+                (conn, request, Ok(Answer::Topics(result)))
+            }
+            (Purpose::Health(conn, request, mut health), StoreFound::Oldest(sent)) => {
+                let oldest = sent.into_iter().flatten().min();
+                health.groups.oldest_ms = U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
+                (conn, request, Ok(Answer::Health(health)))
+            }
+            (
+                Purpose::History(conn, request)
+                | Purpose::Status(conn, request, _)
+                | Purpose::Dead(conn, request)
+                | Purpose::Topics(conn, request, ..)
+                | Purpose::Health(conn, request, _),
+                _,
+            ) => (conn, request, Err(unavailable())),
+        };
+        let (conn, request, outcome) = answer;
+        effects.push(Effect::Respond { conn, request, outcome });
+    }
+
+    pub(super) fn history(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &HistoryParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let log = self.readable(session, &params.log)?;
+        let limit = page(params.limit)?;
+        let from = params.from.map_or(1, U53::get);
+        let end = self
+            .messages
+            .logs
+            .get(&log)
+            .map_or(0, |log| log.lanes.iter().map(|lane| lane.end).max().unwrap_or(0));
+        if from > end + 1 {
+            let text = format!("from is past the end of {log}, whose next seq is {}", end + 1);
+            let details = serde_json::json!({"next": end + 1});
+            return Err(WireError::bad_request(text).with_details(details));
+        }
+        let read = StoreRead::History { log, from, limit, bytes: self.config.max_payload };
+        self.read(Purpose::History(conn, request.clone()), read, effects);
+        Ok(())
+    }
+
+    /// The log that a session may read: a topic, its own inbox or its member's.
+    fn readable(&self, session: SessionKey, name: &str) -> Result<LogName, WireError> {
+        self.may(session, "read")?;
+        let log: LogName = name.parse()?;
+        let member = self.leases.get(&session).map(|lease| lease.member);
+        let allowed = match &log {
+            LogName::Session(owner) => *owner == session,
+            LogName::Member(owner) => Some(*owner) == member,
+            LogName::Topic(topic, partition) => {
+                let known = self.messages.topics.get(topic);
+                if known.is_none_or(|topic| *partition >= topic.record.partitions) {
+                    return Err(WireError::new(ErrorCode::NotFound, format!("there is no log {log}")));
+                }
+                true
+            }
+        };
+        let foreign = || WireError::new(ErrorCode::Forbidden, "an inbox is read by its owner only");
+        allowed.then_some(log).ok_or_else(foreign)
+    }
+
+    pub(super) fn send_status(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: SendStatusParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        if params.client_message_ids.len() > PAGE {
+            return Err(WireError::bad_request(format!("at most {PAGE} ids in one request")));
+        }
+        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { return Ok(()) };
+        let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
+        self.read(Purpose::Status(conn, request.clone(), params), read, effects);
+        Ok(())
+    }
+
+    pub(super) fn fetch(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &FetchParams,
+    ) -> Result<Option<Answer>, WireError> {
+        self.may(session, "read")?;
+        let limit = page(Some(params.limit))? as usize;
+        let moment = self.moment();
+        let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
+        let Some(sub) = lease.subs.get_mut(&params.sub_id) else {
+            if crate::reconcile::is_implicit(&params.sub_id) {
+                // Nothing was ever put into it.
+                return Ok(Some(Answer::Fetch(Vec::new())));
+            }
+            let text = "this session has no such subscription";
+            return Err(WireError::new(ErrorCode::NotFound, text));
+        };
+        if sub.ack_mode == tenure_proto::subscribe::AckMode::Auto {
+            return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
+        }
+        let (pushes, loading) =
+            fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
+        if pushes.is_empty() && loading {
+            sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
+            return Ok(None);
+        }
+        Ok(Some(Answer::Fetch(pushes)))
+    }
+
+    pub(super) fn topics_create(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: &RequestId,
+        params: TopicCreateParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let TopicCreateParams { name, partitions, retention_ms } = params;
+        let retention_ms = retention_ms.map(U53::get);
+        if partitions == 0 || partitions > PARTITIONS_MAX {
+            return Err(WireError::bad_request(format!("partitions must be between 1 and {PARTITIONS_MAX}")));
+        }
+        if let Some(known) = self.messages.topics.get(&name) {
+            if known.record.partitions != partitions || known.record.retention_ms != retention_ms {
+                let text = "a topic of that name exists with other settings";
+                return Err(WireError::new(ErrorCode::Conflict, text));
+            }
+        } else {
+            let record = TopicRecord { name, partitions, retention_ms, created_at: self.wall };
+            self.make_topic(record, effects)?;
+        }
+        self.await_all(Awaiting::Answer(conn, request.clone(), Box::new(Answer::Empty)), now, effects);
+        Ok(())
+    }
+
+    pub(super) fn topics_list(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        params: &TopicsListParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let limit = page(params.limit)? as usize;
+        let after = params.after.as_ref().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let mut names = self.messages.topics.range::<tenure_proto::TopicName, _>((after, std::ops::Bound::Unbounded));
+        let (mut topics, mut places, mut which) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, topic) in names.by_ref().take(limit) {
+            let mut info = TopicInfo {
+                name: name.clone(),
+                partitions: topic.record.partitions,
+                retention_ms: topic.record.retention_ms.map(U53::saturating),
+                entries: U53::default(),
+                groups: Vec::new(),
+            };
+            let mut entries = 0;
+            for partition in 0..topic.record.partitions {
+                let log = LogName::Topic(name.clone(), partition);
+                entries += self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.count);
+                for (crew, id) in self.crews_of(&log) {
+                    let index = self.group_info(&mut info.groups, crew, id);
+                    let cursor = self.messages.readings.get(&id).map_or(0, |reading| reading.group.floor());
+                    places.push((log.clone(), Lane(0), cursor));
+                    which.push((topics.len(), index));
+                }
+            }
+            info.entries = U53::saturating(entries);
+            topics.push(info);
+        }
+        let more = names.next().is_some();
+        let next = if more { topics.last().map(|topic| topic.name.clone()) } else { None };
+        let result = TopicsListResult { topics, next };
+        let purpose = Purpose::Topics(conn, request.clone(), result, which);
+        self.read(purpose, StoreRead::Oldest { places }, effects);
+        Ok(())
+    }
+
+    fn crews_of(&self, log: &LogName) -> Vec<(GroupName, GroupId)> {
+        let Some(lane) = self.messages.logs.lane(log, Lane(0)) else { return Vec::new() };
+        let crew = |id: &GroupId| Some((self.messages.readings.get(id)?.crew()?.clone(), *id));
+        lane.groups.iter().filter_map(crew).collect()
+    }
+
+    /// Adds a group's figures to what is said of its crew; says at which place that stands.
+    fn group_info(&self, groups: &mut Vec<GroupInfo>, crew: GroupName, id: GroupId) -> usize {
+        let index = groups.iter().position(|info| info.name == crew).unwrap_or_else(|| {
+            let (depth, unsettled, members) = (U53::default(), U53::default(), U53::default());
+            groups.push(GroupInfo { name: crew, depth, unsettled, members, oldest_ms: None });
+            groups.len() - 1
+        });
+        if let (Some(reading), Some(info)) = (self.messages.readings.get(&id), groups.get_mut(index)) {
+            let (depth, _) = self.messages.depth(reading);
+            let open = reading.group.open_len() as u64;
+            info.depth = U53::saturating(info.depth.get() + depth);
+            info.unsettled = U53::saturating(info.unsettled.get() + open);
+            info.members = U53::saturating(info.members.get().max(reading.members.len() as u64));
+        }
+        index
+    }
+
+    pub(super) fn dead_list(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &DeadListParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let log = self.readable(session, &params.log)?;
+        let limit = page(params.limit)?;
+        let after = params.after.map_or(0, U53::get);
+        let read = StoreRead::Dead { log, after, limit, bytes: self.config.max_payload };
+        self.read(Purpose::Dead(conn, request.clone()), read, effects);
+        Ok(())
+    }
+
+    pub(super) fn dead_retry(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &DeadRetryParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let log = self.readable(session, &params.log)?;
+        let seqs = seqs(&params.seqs)?;
+        // Only what has a reader to go back to: an inbox always has, a topic has its crews.
+        let crews = (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
+        let who = Awaiting::Revive(conn, request.clone(), log.clone(), seqs.clone());
+        self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
+        Ok(())
+    }
+
+    /// Dead letters are back in their log: they are handed out next.
+    pub(super) fn revived(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        log: &LogName,
+        asked: &[u64],
+        found: Vec<(Lane, u64, Option<GroupName>, u32)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if log.is_inbox() && !found.is_empty() {
+            self.ensure_inbox(log);
+        }
+        let mut retried = Vec::new();
+        for (lane, seq, crew, attempts) in found {
+            let id = match &crew {
+                Some(crew) => self.messages.crews.get(&(log.clone(), crew.clone())).copied(),
+                None => self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()),
+            };
+            let Some(id) = id else { continue };
+            if let Some(reading) = self.messages.readings.get_mut(&id) {
+                reading.group.revive(seq, attempts, None);
+                retried.push(seq);
+            }
+            self.messages.touch(id);
+            self.messages.wakes.insert(id);
+        }
+        self.messages.urgent = true;
+        let missing = asked.iter().filter(|seq| !retried.contains(seq)).copied().map(U53::saturating).collect();
+        let retried = retried.into_iter().map(U53::saturating).collect();
+        let answer = Answer::DeadRetry(DeadRetryResult { retried, missing });
+        effects.push(super::respond(conn, request, answer));
+    }
+
+    pub(super) fn dead_drop(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: &DeadDropParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let log = self.readable(session, &params.log)?;
+        let seqs = seqs(&params.seqs)?;
+        let who = Awaiting::DropDead(conn, request.clone());
+        self.write_for(who, StoreWrite::DropDead { log, seqs }, effects);
+        Ok(())
+    }
+
+    pub(super) fn dead_dropped(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        rows: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let answer = Answer::DeadDrop(DeadDropResult { dropped: U53::saturating(rows) });
+        effects.push(super::respond(conn, request, answer));
+    }
+}
+
+fn statuses(
+    params: SendStatusParams,
+    fates: Vec<(Option<tenure_proto::MessageId>, tenure_proto::message::SendState, Option<String>)>,
+) -> SendStatusResult {
+    let pairs = params.client_message_ids.into_iter().zip(fates);
+    let status = |(client_message_id, (id, state, reason))| SendStatus { client_message_id, id, state, reason };
+    SendStatusResult { statuses: pairs.map(status).collect() }
+}
+
+/// How many a page may hold.
+fn page(limit: Option<U53>) -> Result<u32, WireError> {
+    match limit.map_or(PAGE as u64, U53::get) {
+        limit @ 1..=256 => Ok(limit as u32),
+        _ => Err(WireError::bad_request(format!("limit must be between 1 and {PAGE}"))),
+    }
+}
+
+fn seqs(seqs: &[U53]) -> Result<Vec<u64>, WireError> {
+    if seqs.is_empty() || seqs.len() > PAGE {
+        return Err(WireError::bad_request(format!("name between 1 and {PAGE} seqs")));
+    }
+    Ok(seqs.iter().map(|seq| seq.get()).collect())
+}

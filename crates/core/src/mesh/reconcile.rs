@@ -1,0 +1,284 @@
+//! Carrying out a reconciliation: subscriptions and deliveries after a break, so that both sides believe the same.
+
+use tenure_proto::hello::HelloReconcile;
+use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
+use tenure_proto::limits::RECONCILE_WAIT_MS;
+use tenure_proto::message::NackParams;
+use tenure_proto::number::U53;
+use tenure_proto::reconcile::{
+    ClientInflight, InflightResult, InflightState, InflightVerdict, ReconcileAction, ReconcileParams,
+    ReconcileResult, Settle,
+};
+use tenure_proto::subscribe::From;
+use tenure_proto::tag::TagParts;
+
+use crate::effect::{Answer, Effect, HelloAnswer, Note};
+use crate::group::{Claim, Holder};
+use crate::lease::{Muted, State};
+use crate::reconcile::{Restore, SubView, is_implicit, reconcile};
+use crate::record::GroupId;
+use crate::subs::{Source, Sub};
+use crate::time::Millis;
+
+use super::Mesh;
+
+impl Mesh {
+    /// A socket carries the session again: what becomes of what it read. Gives what the hello is answered.
+    pub(super) fn take_up_deliveries(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        conn: ConnId,
+        asked: Option<&HelloReconcile>,
+        resumed: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Option<(Box<ReconcileResult>, bool)> {
+        match asked {
+            Some(HelloReconcile::Now(params)) => {
+                let (result, durable) = self.reconcile(now, session, conn, params, resumed, effects);
+                return Some((Box::new(result), durable));
+            }
+            Some(HelloReconcile::Later(_)) => {
+                let until = now.plus(RECONCILE_WAIT_MS);
+                self.mute(session, Muted::Deliveries { until, resumed });
+            }
+            None => self.nothing_listed(session, resumed, effects),
+        }
+        None
+    }
+
+    /// A client that lists nothing: after a good token everything in hand was never read; without one it is a new
+    /// process that knows of no subscription.
+    pub(super) fn nothing_listed(&mut self, session: SessionKey, resumed: bool, effects: &mut Vec<Effect>) {
+        if !resumed {
+            let Some(lease) = self.leases.get(&session) else { return };
+            let asked_for: Vec<SubId> = lease.subs.ids().into_iter().filter(|id| !is_implicit(id)).collect();
+            for id in asked_for {
+                self.drop_subscription(session, &id, effects);
+            }
+        }
+        self.doubt_all(session);
+        self.wake_all(session);
+    }
+
+    /// `reconcile` as a request of its own.
+    pub(super) fn reconcile_call(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        params: &ReconcileParams,
+        effects: &mut Vec<Effect>,
+    ) {
+        let resumed = match self.leases.get(&session).map(|lease| &lease.state) {
+            Some(State::Online(carrier)) => match carrier.muted {
+                Muted::Deliveries { resumed, .. } => resumed,
+                _ => true,
+            },
+            _ => return,
+        };
+        let (result, durable) = self.reconcile(now, session, conn, params, resumed, effects);
+        self.mute(session, Muted::No);
+        self.rouse(session);
+        let answer = Answer::Reconcile(Box::new(result));
+        if durable {
+            self.messages.answers.push((conn, request, answer));
+        } else {
+            effects.push(super::respond(conn, request, answer));
+        }
+    }
+
+    /// Compares and carries out; says whether the store must know before anybody is told.
+    fn reconcile(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        conn: ConnId,
+        params: &ReconcileParams,
+        resumed: bool,
+        effects: &mut Vec<Effect>,
+    ) -> (ReconcileResult, bool) {
+        let Some(lease) = self.leases.get(&session) else { return (ReconcileResult::default(), false) };
+        let views: Vec<SubView> = lease.subs.iter().filter_map(|(id, sub)| view(id, sub)).collect();
+        let mut plan = reconcile(params, &views, resumed);
+        self.doubt_all(session);
+        let mut durable = false;
+        let inflight: Vec<InflightVerdict> = params
+            .inflight
+            .iter()
+            .map(|listed| {
+                let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
+                durable |= waits;
+                InflightVerdict { tag: listed.tag.clone(), result }
+            })
+            .collect();
+        for id in &plan.drop {
+            self.drop_subscription(session, id, effects);
+        }
+        for restore in std::mem::take(&mut plan.restore) {
+            let verdict = restore.verdict;
+            if let Err(reason) = self.restore_subscription(session, restore, effects) {
+                plan.give_up(verdict, reason);
+            }
+        }
+        let results = plan.verdicts;
+        let count = |action: &[ReconcileAction]| results.iter().filter(|v| action.contains(&v.action)).count();
+        effects.push(Effect::Note(Note::ReconcileDone {
+            session,
+            conn,
+            kept: count(&[ReconcileAction::Keep]),
+            closed: count(&[ReconcileAction::CloseClientSide, ReconcileAction::CloseServerSide]),
+            recreated: count(&[ReconcileAction::RecreateClientSide]),
+            inflight: inflight.iter().filter(|v| v.result == InflightResult::Kept).count(),
+        }));
+        self.wake_all(session);
+        (ReconcileResult { results, inflight }, durable)
+    }
+
+    /// What becomes of a delivery that the client has in hand.
+    fn reconcile_delivery(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        listed: &ClientInflight,
+        effects: &mut Vec<Effect>,
+    ) -> (InflightResult, bool) {
+        use super::settle::How;
+        let tag = listed.tag.as_str();
+        let given_back = NackParams { tags: Vec::new(), delay_ms: None, dead: false, reason: None };
+        let how = match (listed.state, listed.settle) {
+            (InflightState::Settled, Some(Settle::Nack)) => How::Nack(&given_back),
+            (InflightState::Settled, _) => How::Ack,
+            (InflightState::Processing, _) => return (self.keep_in_hand(now, session, tag), false),
+        };
+        match self.settle_one(now, session, tag, how, effects) {
+            Ok(durable) => (InflightResult::Settled, durable),
+            Err(reason) => {
+                effects.push(Effect::Note(Note::LateSettleRejected { session, reason }));
+                (InflightResult::Requeued, false)
+            }
+        }
+    }
+
+    /// A delivery that the client works on stays in its hand, or comes back to it if nobody has had it since.
+    fn keep_in_hand(&mut self, now: Millis, session: SessionKey, tag: &str) -> InflightResult {
+        let Some(parts) = TagParts::parse(tag).filter(|parts| parts.session == session) else {
+            return InflightResult::Requeued;
+        };
+        let (id, seq) = (GroupId(parts.group), parts.seq);
+        let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
+        match reading.group.claim(seq, parts.attempt, &session) {
+            Claim::Done => return InflightResult::Settled,
+            Claim::Stale(_) => return InflightResult::Requeued,
+            Claim::Good => {}
+        }
+        let held = reading.group.open(seq).is_some_and(|open| open.holder().is_some());
+        let until = self.ack_deadline(now, id);
+        let Some(lease) = self.leases.get_mut(&session) else { return InflightResult::Requeued };
+        let Some((sub_id, sub)) = lease.subs.iter_mut().find(|(_, sub)| sub.groups.contains(&id)) else {
+            return InflightResult::Requeued;
+        };
+        sub.hold(id, seq);
+        sub.unread.remove(&(id, seq));
+        if let Some(reading) = self.messages.readings.get_mut(&id) {
+            if held {
+                reading.group.progress(seq, until);
+            } else {
+                reading.group.reclaim(seq, Holder { session, sub: sub_id.clone() }, until);
+            }
+        }
+        self.messages.touch(id);
+        InflightResult::Kept
+    }
+
+    /// Makes a subscription again that only the client knows, after what it has.
+    fn restore_subscription(
+        &mut self,
+        session: SessionKey,
+        restore: Restore,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), &'static str> {
+        let Restore { view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, .. } =
+            restore;
+        self.may(session, "read").map_err(|_| "forbidden")?;
+        self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
+        let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
+        if partition.is_some_and(|partition| partition >= partitions) {
+            return Err("invalid");
+        }
+        let ends: Vec<u64> = (0..partitions)
+            .map(|p| {
+                let log = tenure_proto::LogName::Topic(topic.clone(), p);
+                self.messages.logs.lane(&log, crate::envelope::Lane(0)).map_or(0, |lane| lane.end)
+            })
+            .collect();
+        let from = |partition: u32| match positions.get(&partition) {
+            // A position beyond the end is one of a log that was lost: it begins at the end there is.
+            Some(seq) if *seq <= ends.get(partition as usize).copied().unwrap_or(0) => {
+                From::Seq(U53::saturating(seq + 1))
+            }
+            _ => From::New,
+        };
+        let sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
+        self.add_subscription(session, Some(id), sub, from, effects);
+        Ok(())
+    }
+
+    fn doubt_all(&mut self, session: SessionKey) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        for (_, sub) in lease.subs.iter_mut() {
+            sub.doubt();
+        }
+    }
+
+    /// Every subscription of a session may have something coming.
+    pub(super) fn wake_all(&mut self, session: SessionKey) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        lease.subs.eager = lease.subs.ids().into_iter().collect();
+        self.rouse(session);
+    }
+
+    pub(super) fn mute(&mut self, session: SessionKey, muted: Muted) {
+        if let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+            carrier.muted = muted;
+        }
+    }
+
+    /// Answers a hello that has waited for the store.
+    pub(super) fn welcome(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        answer: Box<HelloAnswer>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let session = answer.session;
+        effects.push(super::respond(conn, request, Answer::Hello(answer)));
+        if self.conns.get(&conn) == Some(&session) {
+            self.mute(session, Muted::No);
+            self.rouse(session);
+        }
+    }
+}
+
+fn view(id: &SubId, sub: &Sub) -> Option<SubView> {
+    let Source::Topic { topic, group, partition } = &sub.source else { return None };
+    Some(SubView {
+        sub: id.clone(),
+        topic: topic.clone(),
+        group: group.clone(),
+        partition: *partition,
+        ack_mode: sub.ack_mode,
+        prefetch: sub.prefetch,
+    })
+}
+
+/// The store did not take what was settled: the client still has it in hand, and will say so again.
+pub(super) fn unsettle(result: &mut ReconcileResult) {
+    for verdict in &mut result.inflight {
+        if verdict.result == InflightResult::Settled {
+            verdict.result = InflightResult::Kept;
+        }
+    }
+}

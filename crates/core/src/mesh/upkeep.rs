@@ -1,0 +1,308 @@
+//! What happens to messages by the clock alone: expiry, retention, and what a gone session leaves behind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tenure_proto::event::{EventBody, Notice, ReceiptState};
+use tenure_proto::ids::{MemberKey, SessionKey};
+use tenure_proto::limits::{DEAD_LETTER_MS, GROUP_UNUSED_MS};
+use tenure_proto::log::LogName;
+use tenure_proto::message::Fallback;
+
+use crate::effect::{Effect, Note};
+use crate::envelope::{Entry, Lane};
+use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
+use crate::time::{Millis, Now};
+
+use super::Mesh;
+use super::messages::{Reading, origin};
+use super::reads::Purpose;
+use super::writes::Awaiting;
+
+/// How often it is looked at all.
+const UPKEEP_MS: u64 = 10_000;
+/// Entries that one look at expiry takes.
+const EXPIRED_PER_LOOK: u32 = 256;
+/// Logs that one look at retention takes.
+const LOGS_PER_LOOK: usize = 64;
+/// Entries that one slice of pruning deletes: a few milliseconds of the writer.
+const PRUNED_PER_SLICE: u32 = 512;
+/// Remembered ids that one slice of the sweep looks at.
+const SWEPT_PER_SLICE: u32 = 1_024;
+/// Entries that one slice of an evacuation looks at.
+const MOVED_PER_SLICE: u32 = 128;
+/// How far the wall clock may stray from the monotonic one before nothing expires any more.
+const CLOCK_STRAY_MS: u64 = 3_600_000;
+const HOUR_MS: u64 = 3_600_000;
+
+/// What upkeep remembers between looks.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    due: Option<Millis>,
+    /// The log that was pruned last.
+    last_log: Option<LogName>,
+    /// Whether a look at expiry is under way.
+    expiring: bool,
+    /// Evacuations under way, with where each goes on.
+    evacuations: BTreeMap<SessionKey, (MemberKey, (Lane, u64))>,
+    /// Both clocks at the start.
+    clocks: Option<Now>,
+    /// Whether the wall clock has strayed.
+    pub(super) astray: bool,
+}
+
+impl Upkeep {
+    pub(super) fn due(&self) -> Option<Millis> {
+        self.due
+    }
+}
+
+impl Mesh {
+    pub(super) fn begin_upkeep(&mut self, now: Now) {
+        self.messages.upkeep.clocks = Some(now);
+        self.messages.upkeep.due = Some(self.now.plus(self.upkeep_ms()));
+    }
+
+    fn upkeep_ms(&self) -> u64 {
+        UPKEEP_MS.min(self.config.lease_ttl_ms)
+    }
+
+    /// Notices that the wall clock went where the monotonic one did not.
+    pub(super) fn watch_clocks(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let Some(start) = self.messages.upkeep.clocks else { return };
+        let expected = start.wall.saturating_add(now.at.since(start.at));
+        let stray = expected.abs_diff(now.wall);
+        let astray = stray > CLOCK_STRAY_MS;
+        if astray != self.messages.upkeep.astray {
+            self.messages.upkeep.astray = astray;
+            self.health_version += 1;
+            for session in self.conns.values().copied().collect::<Vec<_>>() {
+                self.tell_health(session);
+            }
+            if astray {
+                effects.push(Effect::Note(Note::ClockJumped { ms: stray }));
+            }
+        }
+    }
+
+    /// Looks after messages, if it is time.
+    pub(super) fn look_after(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        if self.messages.upkeep.due.is_none_or(|due| now < due) {
+            return;
+        }
+        self.messages.upkeep.due = Some(now.plus(self.upkeep_ms()));
+        for (session, (member, after)) in self.messages.upkeep.evacuations.clone() {
+            if self.messages.logs.get(&LogName::Session(session)).is_some_and(|log| !log.evacuating) {
+                self.evacuate(session, member, after, effects);
+            }
+        }
+        if self.messages.upkeep.astray || !self.store_sound {
+            return;
+        }
+        if !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
+            let read = StoreRead::Expired { now: self.wall, limit: EXPIRED_PER_LOOK };
+            self.read(Purpose::Expired, read, effects);
+        }
+        let (now, dead_before) = (self.wall, self.wall.saturating_sub(DEAD_LETTER_MS));
+        self.write(StoreWrite::Sweep { now, dead_before, limit: SWEPT_PER_SLICE }, effects);
+        self.prune_some(effects);
+        self.drop_unused(effects);
+    }
+
+    /// Entries whose time is over: whoever has not settled one does not get it any more.
+    pub(super) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
+        self.messages.upkeep.expiring = false;
+        for entry in entries {
+            self.expire_entry(&entry, effects);
+        }
+    }
+
+    fn expire_entry(&mut self, entry: &Arc<Entry>, effects: &mut Vec<Effect>) {
+        let (log, lane, seq) = (entry.log.clone(), entry.lane, entry.seq);
+        let Some(groups) = self.messages.logs.lane(&log, lane).map(|lane| lane.groups.clone()) else { return };
+        let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
+        let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
+        let held = readings().any(|r| r.group.open(seq).is_some_and(|open| open.holder().is_some()));
+        if held {
+            // Somebody is at work on it: it is looked at again when it comes back.
+            return;
+        }
+        let unsettled = (groups.is_empty() && log.is_inbox()) || readings().any(open);
+        if !unsettled {
+            let seqs = vec![seq];
+            self.write(StoreWrite::Unexpire { log, lane, seqs }, effects);
+            return;
+        }
+        for id in &groups {
+            if let Some(reading) = self.messages.readings.get_mut(id) {
+                reading.group.remove(seq);
+            }
+            self.messages.touch(*id);
+        }
+        let (group, attempts, reason) = (None, 0, "expired".to_owned());
+        let at = self.wall;
+        effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
+        let burial = Burial { log, lane, seq, group, attempts, reason, at, remove: true };
+        match groups.first() {
+            Some(id) if entry.log.is_inbox() => {
+                // The sender hears of it when the store knows.
+                self.write(StoreWrite::Bury(Box::new(burial)), effects);
+                if let Some(reading) = self.messages.readings.get_mut(id) {
+                    let reason = Some("expired".to_owned());
+                    reading.receipt(Some(origin(entry)), ReceiptState::Expired, reason);
+                }
+                self.messages.dirty.insert(*id);
+                self.messages.urgent = true;
+            }
+            _ => drop(self.write(StoreWrite::Bury(Box::new(burial)), effects)),
+        }
+    }
+
+    /// Deletes a slice of what every reader has settled and is older than its log keeps it.
+    fn prune_some(&mut self, effects: &mut Vec<Effect>) {
+        for _ in 0..LOGS_PER_LOOK {
+            let Some(log) = self.messages.logs.after(self.messages.upkeep.last_log.as_ref()).cloned() else {
+                return;
+            };
+            self.messages.upkeep.last_log = Some(log.clone());
+            for lane in Lane::of_log(&log) {
+                self.prune(&log, *lane, effects);
+            }
+        }
+    }
+
+    fn prune(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
+        let retention = self.retention_ms(log);
+        let wall = self.wall;
+        let floor = |id: &GroupId| self.messages.readings.get(id).map(|reading| reading.group.floor());
+        let Some(state) = self.messages.logs.lane(log, lane) else { return };
+        if state.end == 0 || state.next_prune > wall {
+            return;
+        }
+        // An inbox that nobody has read yet keeps everything; a topic without readers keeps nothing for them.
+        let unread = if log.is_inbox() { 0 } else { state.end };
+        let through = state.groups.iter().filter_map(floor).min().unwrap_or(unread);
+        if let Some(state) = self.messages.logs.lane_mut(log, lane) {
+            // Until the answer says that there is more.
+            state.next_prune = wall.saturating_add((retention / 24).clamp(60_000, HOUR_MS));
+        }
+        if through == 0 {
+            return;
+        }
+        let before = wall.saturating_sub(retention);
+        let write =
+            StoreWrite::Prune { log: log.clone(), lane, through, before, limit: PRUNED_PER_SLICE };
+        self.write_for(Awaiting::Prune(log.clone(), lane), write, effects);
+    }
+
+    fn retention_ms(&self, log: &LogName) -> u64 {
+        let topic = match log {
+            LogName::Topic(name, _) => self.messages.topics.get(name),
+            _ => None,
+        };
+        topic.and_then(|topic| topic.record.retention_ms).unwrap_or(self.config.retention_ms)
+    }
+
+    /// A slice is gone; a full one has more behind it.
+    pub(super) fn pruned(&mut self, log: &LogName, lane: Lane, _rows: u64, more: bool) {
+        if more && let Some(state) = self.messages.logs.lane_mut(log, lane) {
+            state.next_prune = 0;
+        }
+    }
+
+    /// Crews that nobody has been in for a month are forgotten.
+    fn drop_unused(&mut self, effects: &mut Vec<Effect>) {
+        let before = self.wall.saturating_sub(GROUP_UNUSED_MS);
+        let unused: Vec<GroupId> = self
+            .messages
+            .readings
+            .iter()
+            .filter(|(_, r)| r.is_shared() && r.members.is_empty() && r.used_at < before)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in unused {
+            let Some(reading) = self.messages.close(id) else { continue };
+            self.write(StoreWrite::DropGroup(id), effects);
+            let name = reading.crew().map_or_else(String::new, |name| name.to_string());
+            let message = format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
+            for session in self.conns.values().copied().collect::<Vec<_>>() {
+                let notice = Notice { code: "group_forgotten".to_owned(), message: message.clone() };
+                self.tell(session, EventBody::Notice(notice), 192);
+            }
+        }
+    }
+
+    /// A lease has ended: what was to move on or to fail then does, in slices. Nothing of that inbox is handed
+    /// out meanwhile.
+    pub(super) fn begin_evacuation(
+        &mut self,
+        session: SessionKey,
+        member: MemberKey,
+        effects: &mut Vec<Effect>,
+    ) {
+        let log = LogName::Session(session);
+        if self.messages.waiting(&log).0 > 0 {
+            self.evacuate(session, member, (Lane(0), 0), effects);
+        }
+    }
+
+    fn evacuate(
+        &mut self,
+        session: SessionKey,
+        member: MemberKey,
+        after: (Lane, u64),
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
+            log.evacuating = true;
+        }
+        self.messages.upkeep.evacuations.insert(session, (member, after));
+        let (limit, at) = (MOVED_PER_SLICE, self.wall);
+        let write = StoreWrite::Evacuate { session, member, limit, after, at };
+        self.write_for(Awaiting::Evacuate(session, member), write, effects);
+    }
+
+    /// A slice has moved.
+    pub(super) fn evacuated(
+        &mut self,
+        session: SessionKey,
+        member: MemberKey,
+        moved: Vec<Arc<Entry>>,
+        failed: Vec<Arc<Entry>>,
+        next: Option<(Lane, u64)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for entry in &moved {
+            self.appended(entry);
+        }
+        for entry in &failed {
+            let reason = Some("lease_expired".to_owned());
+            let origin = origin(entry);
+            let Ok(client_message_id) = origin.client_message_id.parse() else { continue };
+            let receipt = tenure_proto::event::Receipt {
+                id: origin.id,
+                client_message_id,
+                state: ReceiptState::Dead,
+                reason,
+            };
+            self.tell(origin.session, EventBody::Receipt(receipt), 192);
+        }
+        debug_assert!(moved.iter().all(|entry| entry.envelope.fallback == Fallback::Member));
+        if let Some(next) = next {
+            return self.evacuate(session, member, next, effects);
+        }
+        self.messages.upkeep.evacuations.remove(&session);
+        let log = LogName::Session(session);
+        if let Some(found) = self.messages.logs.get_mut(&log) {
+            found.evacuating = false;
+        }
+        self.messages.wakes.extend(self.messages.places(&log));
+    }
+
+    /// A slice could not move: it is tried again at the next look.
+    pub(super) fn evacuate_again(&mut self, _now: Millis, session: SessionKey, _member: MemberKey) {
+        if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
+            log.evacuating = false;
+        }
+    }
+}
