@@ -90,9 +90,9 @@ pub struct RawConfig {
     /// `TENURE_RECONNECT_GRACE_MS`: how long a shared group waits for a session in grace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconnect_grace_ms: Option<u64>,
-    /// `TENURE_DEDUPE_RETENTION_DAYS`: how long ids of sent messages are remembered.
+    /// `TENURE_DEDUPE_RETENTION_DAYS`: how long ids of sent messages are remembered; at least 7, or `permanent`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dedupe_retention_days: Option<u64>,
+    pub dedupe_retention_days: Option<RawDays>,
     /// `TENURE_MAX_PAYLOAD`: bytes of a body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_payload: Option<u64>,
@@ -122,6 +122,23 @@ pub struct RawConfig {
     pub log_format: Option<String>,
 }
 
+/// A number of days, or a word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RawDays {
+    /// So many.
+    Days(u64),
+    /// `permanent`.
+    Word(String),
+}
+
+impl RawDays {
+    fn from_text(text: &str) -> RawDays {
+        let text = text.trim();
+        text.parse().map_or_else(|_| RawDays::Word(text.to_owned()), RawDays::Days)
+    }
+}
+
 macro_rules! fields {
     ($each:ident) => {
         $each!(listen "TENURE_LISTEN" text);
@@ -133,7 +150,7 @@ macro_rules! fields {
         $each!(stale_after_ms "TENURE_STALE_AFTER_MS" number);
         $each!(tick_interval_ms "TENURE_TICK_INTERVAL_MS" number);
         $each!(reconnect_grace_ms "TENURE_RECONNECT_GRACE_MS" number);
-        $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" number);
+        $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" days);
         $each!(max_payload "TENURE_MAX_PAYLOAD" number);
         $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
         $each!(max_sessions "TENURE_MAX_SESSIONS" number);
@@ -153,6 +170,9 @@ impl RawConfig {
         macro_rules! read {
             ($field:ident $name:literal text) => {
                 raw.$field = get($name);
+            };
+            ($field:ident $name:literal days) => {
+                raw.$field = get($name).as_deref().map(RawDays::from_text);
             };
             ($field:ident $name:literal number) => {
                 raw.$field = match get($name) {
@@ -237,6 +257,18 @@ impl RawConfig {
         }
     }
 
+    fn dedupe_days(&self, usual: Option<u32>) -> Result<Option<u32>, ConfigProblem> {
+        match &self.dedupe_retention_days {
+            None => Ok(usual),
+            Some(RawDays::Word(word)) if word == "permanent" => Ok(None),
+            // Too many for the type are too many for the check, which says how many it takes.
+            Some(RawDays::Days(days)) => Ok(Some(u32::try_from(*days).unwrap_or(u32::MAX))),
+            Some(RawDays::Word(word)) => Err(ConfigProblem(format!(
+                "TENURE_DEDUPE_RETENTION_DAYS must be a whole number of days or \"permanent\", not {word:?}"
+            ))),
+        }
+    }
+
     fn mesh(&self) -> Result<MeshConfig, ConfigProblem> {
         let mut mesh = match self.lease_ttl_ms {
             Some(ttl) => MeshConfig::with_lease(ttl),
@@ -245,6 +277,8 @@ impl RawConfig {
         mesh.ping_interval_ms = self.ping_interval_ms.unwrap_or(mesh.ping_interval_ms);
         mesh.stale_after_ms = self.stale_after_ms.unwrap_or(mesh.stale_after_ms);
         mesh.tick_interval_ms = self.tick_interval_ms.unwrap_or(mesh.tick_interval_ms);
+        mesh.reconnect_grace_ms = self.reconnect_grace_ms.unwrap_or(mesh.reconnect_grace_ms);
+        mesh.dedupe_days = self.dedupe_days(mesh.dedupe_days)?;
         let size = |name: &str, value: u64| {
             usize::try_from(value).map_err(|_| ConfigProblem(format!("{name} is too large for this machine")))
         };
@@ -296,6 +330,28 @@ mod tests {
         assert!(check(&open).unwrap_err().0.contains("not loopback"));
         let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
         assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));
+    }
+
+    #[test]
+    fn ids_are_remembered_for_days_or_for_ever() {
+        let days = |raw: RawConfig| check(&raw).map(|config| config.mesh.dedupe_days);
+        let env = |value: &'static str| {
+            let get = move |name: &str| (name == "TENURE_DEDUPE_RETENTION_DAYS").then(|| value.to_owned());
+            RawConfig::from_env(get).unwrap()
+        };
+        assert_eq!(days(RawConfig::default()), Ok(Some(30)));
+        assert_eq!(days(env(" 7 ")), Ok(Some(7)));
+        assert_eq!(days(env("permanent")), Ok(None));
+        assert!(days(env("6")).unwrap_err().0.contains("7 to"));
+        assert!(days(env("99999999999")).unwrap_err().0.contains("7 to"));
+        assert!(days(env("forever")).unwrap_err().0.contains("TENURE_DEDUPE_RETENTION_DAYS"));
+        for text in ["dedupe_retention_days = 8", "dedupe_retention_days = \"permanent\""] {
+            let raw = RawConfig::from_toml(text).unwrap();
+            assert_eq!(toml::to_string(&raw).unwrap().trim(), text, "shown as it was written");
+            assert!(days(raw).is_ok());
+        }
+        let grace = RawConfig { reconnect_grace_ms: Some(0), ..RawConfig::default() };
+        assert_eq!(check(&grace).unwrap().mesh.reconnect_grace_ms, 0);
     }
 
     #[test]

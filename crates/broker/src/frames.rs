@@ -119,6 +119,7 @@ fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
     let features = FEATURES.iter().map(|bit| {
         let params = match *bit {
             "maxPayload" => serde_json::json!({"version": 1, "bytes": config.max_payload}),
+            "dedupe" => dedupe(config.dedupe_days),
             _ => serde_json::json!({"version": 1}),
         };
         ((*bit).to_owned(), params)
@@ -146,6 +147,16 @@ fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
         snapshot: answer.snapshot,
         state_version: answer.state_version,
         reconcile: None,
+    }
+}
+
+/// What is promised about retries: for how long a second send of the same is known to be one.
+fn dedupe(days: Option<u32>) -> serde_json::Value {
+    match days {
+        Some(days) => serde_json::json!({
+            "version": 2, "mode": "retention_scoped", "retentionDays": days, "fingerprint": true,
+        }),
+        None => serde_json::json!({"version": 2, "mode": "permanent", "fingerprint": true}),
     }
 }
 

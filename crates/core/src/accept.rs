@@ -126,3 +126,134 @@ pub fn decide<E>(
 fn refuse(code: ErrorCode, message: &str) -> Decision {
     Decision::Answer(Accepted::Refused(WireError::new(code, message)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tenure_proto::message::{Address, MessageKind, Priority, Sender};
+
+    use super::*;
+    use crate::envelope::Body;
+
+    const SESSION: SessionKey = SessionKey([7; 32]);
+    const MEMBER: MemberKey = MemberKey([8; 32]);
+
+    fn accept(route: Route, fallback: Fallback) -> Accept {
+        let envelope = Envelope {
+            id: MessageId::from_parts(1, 1),
+            client_message_id: "m1".into(),
+            from: Sender { member: MemberKey([1; 32]), session: SessionKey([2; 32]), name: "n".into() },
+            to: Address::Session(SESSION),
+            key: None,
+            priority: Priority::Next,
+            reply_to: None,
+            meta: None,
+            body: Body::Text("x".into()),
+            content_type: None,
+            sent_at: 1,
+            expires_at: None,
+            not_before: None,
+            fallback,
+            kind: MessageKind::Message,
+        };
+        let fingerprint = Fingerprint([1; 32]);
+        Accept { envelope: Arc::new(envelope), fingerprint, route, refusal: None, remember_until: Some(9) }
+    }
+
+    fn inbox() -> LogName {
+        LogName::Session(SESSION)
+    }
+
+    fn known(fingerprint: u8) -> Remembered {
+        Remembered {
+            id: MessageId::from_parts(0, 5),
+            fingerprint: Fingerprint([fingerprint; 32]),
+            log: LogName::Member(MEMBER),
+            seq: 3,
+            first_seen_at: 0,
+            available: false,
+        }
+    }
+
+    fn decided(accept: &Accept, found: Option<Remembered>, seen: Option<MemberKey>) -> Decision {
+        match decide(accept, found, |session| {
+            Ok::<_, Infallible>((*session == SESSION).then_some(seen).flatten())
+        }) {
+            Ok(decision) => decision,
+        }
+    }
+
+    fn refused(decision: &Decision) -> Option<ErrorCode> {
+        match decision {
+            Decision::Answer(Accepted::Refused(error)) => Some(error.code),
+            _ => None,
+        }
+    }
+
+    /// Every way to be routed, with and without a refusal: what is remembered is answered before any of it counts.
+    #[test]
+    fn a_known_id_is_answered_whatever_else_is_wrong() {
+        let routes = [Route::Log(inbox()), Route::Absent(SESSION), Route::Absent(SessionKey([9; 32]))];
+        for route in routes {
+            for fallback in [Fallback::Hold, Fallback::Member, Fallback::Fail] {
+                for refusal in [None, Some(WireError::new(ErrorCode::RateLimited, "slow down"))] {
+                    let accept = Accept { refusal, ..accept(route.clone(), fallback) };
+                    let same = decided(&accept, Some(known(1)), None);
+                    assert_eq!(same, Decision::Answer(Accepted::Duplicate(known(1))), "{accept:?}");
+                    let other = decided(&accept, Some(known(2)), None);
+                    let reused = Decision::Answer(Accepted::Reused(Fingerprint([2; 32])));
+                    assert_eq!(other, reused, "{accept:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_id_asks_nobody_about_the_receiver() {
+        let absent = accept(Route::Absent(SESSION), Fallback::Fail);
+        let decision = decide(&absent, Some(known(1)), |_| Err("asked"));
+        assert_eq!(decision, Ok(Decision::Answer(Accepted::Duplicate(known(1)))));
+        let refusal = Some(WireError::new(ErrorCode::Forbidden, "no"));
+        let decision = decide(&Accept { refusal, ..absent.clone() }, None, |_| Err("asked"));
+        assert_eq!(decision.as_ref().map(refused), Ok(Some(ErrorCode::Forbidden)));
+        assert_eq!(decide(&absent, None, |_| Err("asked")), Err("asked"));
+    }
+
+    #[test]
+    fn a_new_id_is_refused_for_what_the_mesh_has_found() {
+        for route in [Route::Log(inbox()), Route::Absent(SESSION)] {
+            let refusal = WireError::new(ErrorCode::Busy, "the inbox is full").retry_after(5);
+            let accept = Accept { refusal: Some(refusal.clone()), ..accept(route, Fallback::Hold) };
+            let answer = Decision::Answer(Accepted::Refused(refusal));
+            assert_eq!(decided(&accept, None, Some(MEMBER)), answer);
+        }
+    }
+
+    #[test]
+    fn a_new_id_goes_where_it_is_routed() {
+        let topic = LogName::Topic("jobs".parse().unwrap(), 3);
+        for log in [inbox(), LogName::Member(MEMBER), topic] {
+            for fallback in [Fallback::Hold, Fallback::Member, Fallback::Fail] {
+                let accept = accept(Route::Log(log.clone()), fallback);
+                assert_eq!(decided(&accept, None, None), Decision::Append(log.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_lease_the_fallback_decides() {
+        let absent = |fallback| decided(&accept(Route::Absent(SESSION), fallback), None, Some(MEMBER));
+        assert_eq!(absent(Fallback::Hold), Decision::Append(inbox()));
+        assert_eq!(absent(Fallback::Member), Decision::Append(LogName::Member(MEMBER)));
+        assert_eq!(refused(&absent(Fallback::Fail)), Some(ErrorCode::LeaseExpired));
+    }
+
+    #[test]
+    fn a_key_never_seen_here_is_no_session() {
+        for fallback in [Fallback::Hold, Fallback::Member, Fallback::Fail] {
+            let decision = decided(&accept(Route::Absent(SESSION), fallback), None, None);
+            assert_eq!(refused(&decision), Some(ErrorCode::NoSuchSession));
+        }
+    }
+}

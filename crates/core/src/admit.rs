@@ -4,7 +4,7 @@
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{Attestation, HelloParams, InboxChoice};
+use tenure_proto::hello::{Attestation, HelloParams, HelloReconcile, InboxChoice};
 use tenure_proto::ids::{ClusterId, Epoch, InstanceId, LeaseId, MemberKey, SessionKey};
 use tenure_proto::limits::{ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, PROTOCOL};
 use tenure_proto::name::{Cap, MeshName};
@@ -14,7 +14,7 @@ use tenure_proto::token::ResumeToken;
 use crate::host::Doors;
 
 /// Features that this broker has; a hello that requires another is refused.
-pub const FEATURES: &[&str] = &["resume", "replay", "maxPayload"];
+pub const FEATURES: &[&str] = &["resume", "replay", "reconcile", "dedupe", "maxPayload"];
 
 /// What the hello is checked against.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,8 @@ pub struct Admission {
     pub token: TokenVerdict,
     /// Where its event stream was, if it presented a token.
     pub position: Option<(Epoch, u64)>,
+    /// What it believes about its subscriptions, or that it will say so next.
+    pub reconcile: Option<HelloReconcile>,
     /// Who is calling, for the log.
     pub client: String,
 }
@@ -126,6 +128,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         voucher,
         token,
         position,
+        reconcile: hello.reconcile,
         client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
     })
 }

@@ -2,7 +2,7 @@
 
 use ed25519_dalek::SigningKey;
 use tenure_proto::canonical::{member_key, session_key};
-use tenure_proto::hello::{ClientInfo, FeatureWishes, ProtocolRange, ResumeParams};
+use tenure_proto::hello::{ClientInfo, FeatureWishes, Later, ProtocolRange, ResumeParams};
 use tenure_proto::limits::{PROFILE_NAME_BYTES, PROFILE_TAGS, PROFILE_TEXT_BYTES, TOKEN_BYTES};
 use tenure_proto::number::U53;
 
@@ -159,6 +159,18 @@ fn no_protocol_in_common_tells_ours_and_closes_1002() {
         assert_eq!((closing.code, closing.reason.as_str()), (1002, "protocol_mismatch"));
     }
     assert!(try_admit(HelloParams { protocol: ProtocolRange { min: 0, max: 9 }, ..hello() }).is_ok());
+}
+
+#[test]
+fn what_a_hello_says_of_its_subscriptions_is_passed_on() {
+    assert_eq!(try_admit(hello()).map(|admission| admission.reconcile), Ok(None));
+    let later = HelloReconcile::Later(Later::Later);
+    let now = HelloReconcile::Now(Box::default());
+    for said in [later, now] {
+        let mut hello = HelloParams { reconcile: Some(said.clone()), ..hello() };
+        prove(&mut hello, &truth());
+        assert_eq!(try_admit(hello).map(|admission| admission.reconcile), Ok(Some(said)));
+    }
 }
 
 #[test]

@@ -4,6 +4,10 @@ use tenure_proto::U53;
 use tenure_proto::hello::{Durability, Policy};
 use tenure_proto::limits;
 
+const DAY_MS: u64 = 24 * 3600 * 1000;
+/// Beyond it, say that it is for ever.
+const CENTURY_DAYS: u32 = 36_500;
+
 /// The numbers of one mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshConfig {
@@ -25,6 +29,12 @@ pub struct MeshConfig {
     pub max_buffered_messages: u32,
     /// What "accepted" means.
     pub durability: Durability,
+    /// Days that the ids of accepted messages are remembered; `None` is for ever.
+    pub dedupe_days: Option<u32>,
+    /// How long a shared group's deliveries stay with a session that has lost its socket.
+    pub reconnect_grace_ms: u64,
+    /// How long settled entries stay readable, where a topic does not say otherwise.
+    pub retention_ms: u64,
 }
 
 /// A number that contradicts another.
@@ -52,14 +62,16 @@ impl MeshConfig {
             max_buffered_bytes: limits::MAX_BUFFERED_BYTES,
             max_buffered_messages: limits::MAX_BUFFERED_MESSAGES,
             durability: Durability::Fsync,
+            dedupe_days: Some(limits::DEDUPE_DAYS),
+            reconnect_grace_ms: limits::RECONNECT_GRACE_MS,
+            retention_ms: limits::RETENTION_MS,
         }
     }
 
     /// Refuses numbers under which the promises could not be kept.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
-        let day_ms = 24 * 3600 * 1000;
-        if !(100..=day_ms).contains(&self.lease_ttl_ms) {
+        if !(100..=DAY_MS).contains(&self.lease_ttl_ms) {
             return refuse(format!(
                 "the lease must be between 100 ms and a day, not {} ms",
                 self.lease_ttl_ms
@@ -80,7 +92,7 @@ impl MeshConfig {
                 self.stale_after_ms, self.lease_ttl_ms
             ));
         }
-        if self.tick_interval_ms > day_ms {
+        if self.tick_interval_ms > DAY_MS {
             return refuse("the tick interval must be at most a day".to_owned());
         }
         if self.max_sessions == 0 {
@@ -97,7 +109,36 @@ impl MeshConfig {
         if self.max_buffered_bytes < limits::frame_bytes(self.max_payload) {
             return refuse("max buffered bytes must hold at least one frame of max payload".to_owned());
         }
+        self.check_memory()
+    }
+
+    /// Refuses times of remembering that would make retries unsafe, or that no clock reaches.
+    fn check_memory(&self) -> Result<(), ConfigError> {
+        let refuse = |text: String| Err(ConfigError(text));
+        if self.reconnect_grace_ms > DAY_MS {
+            return refuse("the reconnect grace must be at most a day".to_owned());
+        }
+        let days = limits::DEDUPE_DAYS_FLOOR..=CENTURY_DAYS;
+        if self.dedupe_days.is_some_and(|n| !days.contains(&n)) {
+            return refuse(format!(
+                "ids of sent messages must be remembered for {} to {} days, or permanently",
+                days.start(),
+                days.end()
+            ));
+        }
+        let remembered_ms = u64::from(self.dedupe_days.unwrap_or(CENTURY_DAYS)) * DAY_MS;
+        if self.retention_ms > remembered_ms {
+            return refuse(format!(
+                "messages must not be kept longer ({} ms) than their ids are remembered ({remembered_ms} ms)",
+                self.retention_ms
+            ));
+        }
         Ok(())
+    }
+
+    /// Until when the id of a message accepted at `wall` is remembered, Unix milliseconds; `None` is for ever.
+    pub fn remember_until(&self, wall: u64) -> Option<u64> {
+        self.dedupe_days.map(|days| wall.saturating_add(u64::from(days) * DAY_MS))
     }
 
     /// The numbers as a client is told them.
@@ -133,5 +174,27 @@ mod tests {
         assert!(bad.check().unwrap_err().0.contains("stale-after"));
         let bad = MeshConfig { ping_interval_ms: 75_000, ..MeshConfig::default() };
         assert!(bad.check().unwrap_err().0.contains("ping interval"));
+    }
+
+    #[test]
+    fn ids_are_remembered_long_enough() {
+        let with = |dedupe_days, retention_ms| {
+            MeshConfig { dedupe_days, retention_ms, ..MeshConfig::default() }.check()
+        };
+        assert_eq!(with(Some(7), 7 * DAY_MS), Ok(()));
+        assert_eq!(with(Some(36_500), 0), Ok(()));
+        assert_eq!(with(None, 365 * DAY_MS), Ok(()));
+        assert!(with(Some(6), 0).unwrap_err().0.contains("7 to 36500 days"));
+        assert!(with(Some(36_501), 0).unwrap_err().0.contains("permanently"));
+        assert!(with(Some(7), 7 * DAY_MS + 1).unwrap_err().0.contains("longer"));
+        let long = MeshConfig { reconnect_grace_ms: DAY_MS + 1, ..MeshConfig::default() };
+        assert!(long.check().unwrap_err().0.contains("reconnect grace"));
+        assert_eq!(MeshConfig { reconnect_grace_ms: 0, ..MeshConfig::default() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_end_of_a_memory_is_counted_in_days() {
+        assert_eq!(MeshConfig::default().remember_until(5), Some(5 + 30 * DAY_MS));
+        assert_eq!(MeshConfig { dedupe_days: None, ..MeshConfig::default() }.remember_until(5), None);
     }
 }

@@ -127,10 +127,13 @@ impl Entry {
         Entry { log, lane, seq, envelope, json: OnceLock::new(), msgpack: OnceLock::new() }
     }
 
-    /// When it expires, Unix milliseconds: what its sender said, else a week in an inbox, never in a topic.
+    /// When it expires, Unix milliseconds: what its sender said, else in an inbox a week after it could first be
+    /// handed out, in a topic never.
     pub fn expires_at(&self) -> Option<u64> {
-        let default = self.log.is_inbox().then(|| self.envelope.sent_at.saturating_add(INBOX_TTL_MS));
-        self.envelope.expires_at.or(default)
+        let Envelope { sent_at, expires_at, not_before, .. } = &*self.envelope;
+        let ready_at = not_before.map_or(*sent_at, |at| at.max(*sent_at));
+        let default = self.log.is_inbox().then(|| ready_at.saturating_add(INBOX_TTL_MS));
+        expires_at.or(default)
     }
 
     /// The message as it stands on the wire.
@@ -167,5 +170,62 @@ impl Entry {
             Codec::MsgPack => &self.msgpack,
         };
         cell.get_or_init(|| codec.encode(&self.message()).into_boxed_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_proto::ids::{MemberKey, SessionKey};
+
+    use super::*;
+
+    fn entry(log: &str, expires_at: Option<u64>, not_before: Option<u64>) -> Entry {
+        let log: LogName = log.parse().unwrap();
+        let lane = Lane::of(&log, Priority::Next);
+        let envelope = Envelope {
+            id: MessageId::from_parts(1, 1),
+            client_message_id: "m1".into(),
+            from: Sender { member: MemberKey([1; 32]), session: SessionKey([2; 32]), name: "n".into() },
+            to: Address::Session(SessionKey([3; 32])),
+            key: None,
+            priority: Priority::Next,
+            reply_to: None,
+            meta: None,
+            body: Body::Bytes(vec![0, 255]),
+            content_type: None,
+            sent_at: 1_000,
+            expires_at,
+            not_before,
+            fallback: Fallback::Hold,
+            kind: MessageKind::Message,
+        };
+        Entry::new(log, lane, 7, Arc::new(envelope))
+    }
+
+    #[test]
+    fn an_inbox_keeps_a_message_for_a_week_from_when_it_is_ready() {
+        let inbox = format!("inbox/s/{}", "03".repeat(32));
+        assert_eq!(entry(&inbox, None, None).expires_at(), Some(1_000 + INBOX_TTL_MS));
+        assert_eq!(entry(&inbox, Some(5_000), None).expires_at(), Some(5_000));
+        let month = 30 * 24 * 3600 * 1000;
+        assert_eq!(entry(&inbox, None, Some(month)).expires_at(), Some(month + INBOX_TTL_MS));
+        assert_eq!(entry("topic/jobs/0", None, Some(month)).expires_at(), None);
+        assert_eq!(entry("topic/jobs/0", Some(5_000), None).expires_at(), Some(5_000));
+    }
+
+    #[test]
+    fn only_inboxes_have_lanes() {
+        assert_eq!(entry("topic/jobs/0", None, None).lane, Lane(0));
+        assert_eq!(entry(&format!("inbox/m/{}", "03".repeat(32)), None, None).lane, Lane(1));
+    }
+
+    #[test]
+    fn a_message_is_encoded_once_and_as_it_is_typed() {
+        let entry = entry("topic/jobs/0", Some(5_000), None);
+        for codec in [Codec::Json, Codec::MsgPack] {
+            let first = entry.encoded(codec).as_ptr();
+            assert_eq!(entry.encoded(codec).as_ptr(), first);
+            assert_eq!(codec.decode::<Message>(entry.encoded(codec)), Ok(entry.message()));
+        }
     }
 }

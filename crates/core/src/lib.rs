@@ -29,6 +29,7 @@ pub mod mesh;
 pub mod presence;
 pub mod reconcile;
 pub mod record;
+pub mod send;
 pub mod stream;
 pub mod subs;
 pub mod thaw;

@@ -14,6 +14,7 @@ use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tenure_proto::dead::{DeadLetter, DeadListResult, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::{self, Event, Request};
 use tenure_proto::hello::{
@@ -30,6 +31,7 @@ use tenure_proto::reconcile::{
 use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunStartParams};
 use tenure_proto::service::{ServiceKind, ServiceMetadata, ServiceOffer, ServiceRenewParams};
 use tenure_proto::subscribe::{AckMode, From, SubscribeParams};
+use tenure_proto::topic::{GroupInfo, TopicInfo, TopicsListResult};
 use tenure_proto::{Closing, MemberKey, MessageId, Reason, RunId, SessionKey, U53};
 use wire::CODECS;
 
@@ -305,6 +307,23 @@ proptest! {
     fn sends_and_deliveries_survive(send in send(), delivery in delivery()) {
         survives(send)?;
         survives(delivery)?;
+    }
+
+    #[test]
+    fn dead_letters_and_topics_survive(delivery in delivery(), group in of(id()), name in id(), number in number(), reason in text()) {
+        let Delivery { message, attempt: attempts, .. } = delivery;
+        survives(DeadListResult {
+            letters: vec![DeadLetter { message, group: group.clone(), attempts, reason, at: number }],
+            next: Some(number),
+        })?;
+        let group = group.map(|name| GroupInfo {
+            name, depth: number, unsettled: number, members: number, oldest_ms: Some(number),
+        });
+        let topic = TopicInfo {
+            name, partitions: attempts, retention_ms: Some(number), entries: number, groups: group.into_iter().collect(),
+        };
+        survives(TopicsListResult { next: Some(topic.name.clone()), topics: vec![topic] })?;
+        survives(DeadRetryResult { retried: vec![number], missing: Vec::new() })?;
     }
 
     #[test]

@@ -78,10 +78,12 @@ async fn the_result_of_hello_has_every_field() {
             "maxInflight": 4096, "durability": "fsync",
         })
     );
-    for bit in ["resume", "replay", "maxPayload"] {
+    for bit in ["resume", "replay", "reconcile", "maxPayload"] {
         assert_eq!(result["features"][bit]["version"], 1, "{bit}");
     }
     assert_eq!(result["features"]["maxPayload"]["bytes"], 128 * 1024);
+    let dedupe = json!({"version": 2, "mode": "retention_scoped", "retentionDays": 30, "fingerprint": true});
+    assert_eq!(result["features"]["dedupe"], dedupe);
     assert_eq!(fields(&result["events"]), ["epoch", "nextSeq", "replay"]);
     assert_eq!((&result["events"]["nextSeq"], &result["events"]["replay"]), (&json!(1), &json!("resync")));
     assert!(!result["events"]["epoch"].as_str().unwrap().is_empty());

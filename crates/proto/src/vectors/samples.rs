@@ -147,7 +147,10 @@ pub(super) fn hello_result(lease: LeaseFate, replay: Replay) -> HelloResult {
             durability: Durability::Fsync,
         },
         features: BTreeMap::from([
-            ("dedupe".to_owned(), json!({"fingerprint": true, "retentionDays": 30, "version": 2})),
+            (
+                "dedupe".to_owned(),
+                json!({"fingerprint": true, "mode": "retention_scoped", "retentionDays": 30, "version": 2}),
+            ),
             ("resume".to_owned(), json!({"version": 1})),
         ]),
         events: EventsResult { epoch: id("epoch-1"), next_seq: n(if kept { 42 } else { 1 }), replay },

@@ -390,6 +390,7 @@ pub(crate) fn knock(n: u8) -> Admission {
         voucher: Voucher::Attested(None),
         token: TokenVerdict::Absent,
         position: None,
+        reconcile: None,
         client: "test/1".into(),
     }
 }
