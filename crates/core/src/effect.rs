@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use tenure_proto::LogName;
 use tenure_proto::close::Closing;
+use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::LogName;
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, SessionKey, SubId};
-use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
 use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::MeshName;

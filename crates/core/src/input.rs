@@ -1,7 +1,7 @@
 //! What a shell may tell a mesh.
 
-use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
+use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::message::{HistoryParams, NackParams, SendStatusParams, TagsParams};
 use tenure_proto::method::{PresenceListParams, StoreHealth};
 use tenure_proto::name::Cap;

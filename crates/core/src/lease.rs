@@ -13,13 +13,16 @@
 
 use std::collections::VecDeque;
 
+use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId};
 use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
 use tenure_proto::name::Cap;
 
 use crate::admit::Admission;
 use crate::config::MeshConfig;
+use crate::record::GroupId;
 use crate::stream::Stream;
+use crate::subs::Subs;
 use crate::time::Millis;
 
 /// A hello that waits for the store.

@@ -13,9 +13,12 @@ use tenure_proto::peer::{Peer, ProfilePatch, SharedPeer, Transport};
 use crate::effect::{Answer, Effect};
 use crate::input::Call;
 use crate::lease::State;
+use crate::record::StoreRead;
 use crate::time::Millis;
 
 use super::Mesh;
+use super::reads::Purpose;
+use super::settle::How;
 
 impl Mesh {
     pub(super) fn call(
@@ -38,7 +41,14 @@ impl Mesh {
             Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.wall) })),
             Call::PresenceList(params) => self.presence_list(now, &params),
             Call::ProfileSet(patch) => self.profile_set(session, &patch),
-            Call::Health(store) => Ok(self.health(store)),
+            Call::Health(store) => {
+                self.health(conn, &request, store, effects);
+                return self.reschedule(session);
+            }
+            other => {
+                self.message_call(now, conn, request, session, other, effects);
+                return self.reschedule(session);
+            }
         };
         effects.push(Effect::Respond { conn, request, outcome });
         self.reschedule(session);
@@ -93,18 +103,89 @@ impl Mesh {
         if let Some(lease) = self.leases.get_mut(&session) {
             lease.dirty = true;
         }
+        // Another status opens other lanes.
+        self.wake_all(session);
         Ok(Answer::Empty)
     }
 
-    fn health(&self, store: StoreHealth) -> Answer {
-        Answer::Health(Box::new(HealthResult {
+    /// Calls about messages; most are answered later, by the store.
+    fn message_call(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        call: Call,
+        effects: &mut Vec<Effect>,
+    ) {
+        let outcome = match call {
+            Call::Send(prepared) => return self.send(conn, request, session, *prepared, effects),
+            Call::Subscribe(params) => return self.subscribe(conn, request, session, &params, effects),
+            Call::Ack(params) => {
+                return self.settle(now, conn, request, session, &params.tags, How::Ack, effects);
+            }
+            Call::Nack(params) => {
+                let how = How::Nack(&params);
+                return self.settle(now, conn, request, session, &params.tags, how, effects);
+            }
+            Call::Progress(params) => {
+                return self.settle(now, conn, request, session, &params.tags, How::Progress, effects);
+            }
+            Call::Reconcile(params) => {
+                return self.reconcile_call(now, conn, request, session, &params, effects);
+            }
+            Call::Unsubscribe(params) => self.unsubscribe(session, &params, effects).map(Some),
+            Call::Fetch(params) => self.fetch(conn, &request, session, &params),
+            Call::SendStatus(params) => {
+                self.send_status(conn, &request, session, params, effects).map(|()| None)
+            }
+            Call::History(params) => self.history(conn, &request, session, &params, effects).map(|()| None),
+            Call::TopicsList(params) => self.topics_list(conn, &request, &params, effects).map(|()| None),
+            Call::TopicsCreate(params) => {
+                self.topics_create(now, conn, &request, params, effects).map(|()| None)
+            }
+            Call::DeadList(params) => {
+                self.dead_list(conn, &request, session, &params, effects).map(|()| None)
+            }
+            Call::DeadRetry(params) => {
+                self.dead_retry(conn, &request, session, &params, effects).map(|()| None)
+            }
+            Call::DeadDrop(params) => {
+                self.dead_drop(conn, &request, session, &params, effects).map(|()| None)
+            }
+            Call::Bye | Call::Ping | Call::PresenceList(_) | Call::ProfileSet(_) | Call::Health(_) => return,
+        };
+        if let Some(outcome) = outcome.transpose() {
+            effects.push(Effect::Respond { conn, request, outcome });
+        }
+    }
+
+    /// How the broker is; what waits in groups, and for how long, is partly the store's to say.
+    fn health(&mut self, conn: ConnId, request: &RequestId, store: StoreHealth, effects: &mut Vec<Effect>) {
+        // The oldest of so many groups that are behind: enough to see trouble.
+        const LOOKED_AT: usize = 256;
+        let mut depth = 0;
+        let mut places = Vec::new();
+        for reading in self.messages.readings.values() {
+            let waiting = self.messages.depth(reading).0;
+            depth += waiting;
+            if waiting > 0 && places.len() < LOOKED_AT {
+                let record = &reading.record;
+                places.push((record.log.clone(), record.lane, reading.group.floor()));
+            }
+        }
+        let health = Box::new(HealthResult {
             status: self.health_status(),
             broker_id: self.broker_id.clone(),
             uptime_ms: U53::saturating(self.uptime_ms()),
             sessions: U53::saturating(self.leases.len() as u64),
-            groups: GroupsHealth::default(),
+            groups: GroupsHealth { depth: U53::saturating(depth), oldest_ms: U53::default() },
             store,
             draining: self.is_draining(),
-        }))
+        });
+        if places.is_empty() {
+            return effects.push(super::respond(conn, request.clone(), Answer::Health(health)));
+        }
+        self.read(Purpose::Health(conn, request.clone(), health), StoreRead::Oldest { places }, effects);
     }
 }

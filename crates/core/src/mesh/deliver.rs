@@ -93,7 +93,8 @@ impl Mesh {
         for id in lease.subs.eager.clone() {
             while let Some(fetch) = lease.subs.get_mut(&id).and_then(|sub| sub.fetches.pop_front()) {
                 let Some(sub) = lease.subs.get_mut(&id) else { break };
-                let (pushes, loading) = fetch_from(&mut self.messages, session, &id, sub, fetch.limit, moment);
+                let (pushes, loading) =
+                    fetch_from(&mut self.messages, session, &id, sub, fetch.limit, moment);
                 if pushes.is_empty() && loading {
                     sub.fetches.push_front(fetch);
                     break;
@@ -119,7 +120,8 @@ impl Mesh {
             self.read(purpose, read, effects);
         }
         let burials = std::mem::take(&mut self.messages.burials);
-        let wrote = !burials.is_empty() || effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
+        let wrote =
+            !burials.is_empty() || effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
         for burial in burials {
             let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
             effects.push(Effect::Note(Note::Buried { log, seq, reason }));
@@ -310,9 +312,10 @@ fn pull_new(
         }
         sub.turn %= sub.groups.len();
         let group = sub.groups[sub.turn];
-        let open = messages.readings.get(&group).is_some_and(|reading| {
-            !sub.is_inbox() || lane_is_open(reading.record.lane, status)
-        });
+        let open = messages
+            .readings
+            .get(&group)
+            .is_some_and(|reading| !sub.is_inbox() || lane_is_open(reading.record.lane, status));
         if !open || sub.credit(group) == 0 {
             (idle, sub.turn) = (idle + 1, sub.turn + 1);
             continue;
@@ -372,8 +375,6 @@ fn lane_is_open(lane: Lane, status: Status) -> bool {
 
 /// Deliveries that count as settled once they have left.
 pub(super) fn auto_settled(lease: &Lease, pushes: &[Push]) -> Vec<(GroupId, u64, u32)> {
-    let auto = |push: &&Push| {
-        lease.subs.get(&push.sub).is_some_and(|sub| sub.ack_mode == AckMode::Auto)
-    };
+    let auto = |push: &&Push| lease.subs.get(&push.sub).is_some_and(|sub| sub.ack_mode == AckMode::Auto);
     pushes.iter().filter(auto).map(|push| (push.group, push.entry.seq, push.attempt)).collect()
 }

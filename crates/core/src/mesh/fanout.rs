@@ -10,13 +10,14 @@ use tenure_proto::close::Reason;
 use tenure_proto::event::{EventBody, HealthEvent, Resync, ResyncWhat};
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
+use tenure_proto::peer::Status;
 
 use crate::effect::{Batch, Effect};
-use crate::lease::State;
+use crate::lease::{Muted, State};
 use crate::presence::Catchup;
 use crate::time::Millis;
 
-use super::Mesh;
+use super::{Mesh, deliver};
 
 /// Direct events in one batch.
 const BATCH_EVENTS: usize = 128;
@@ -24,6 +25,7 @@ const BATCH_EVENTS: usize = 128;
 impl Mesh {
     /// Hands out what the inputs since the last flush have caused.
     pub fn flush(&mut self, effects: &mut Vec<Effect>) {
+        self.rouse_readers();
         if self.presence.version() != self.flushed_version {
             self.flushed_version = self.presence.version();
             let everybody = std::mem::take(&mut self.caught_up);
@@ -34,6 +36,7 @@ impl Mesh {
         for session in std::mem::take(&mut self.ready) {
             self.hand_out(session, &mut deltas, effects);
         }
+        self.settle_accounts(effects);
     }
 
     /// Lets an event wait for one session, and the session's turn come.
@@ -61,11 +64,12 @@ impl Mesh {
         deltas: &mut BTreeMap<u64, Catchup>,
         effects: &mut Vec<Effect>,
     ) {
-        let at = self.now;
+        let (at, moment) = (self.now, self.moment());
+        self.serve_fetches(session, effects);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
-        if carrier.unflushed.is_some() {
-            // A tick has left meanwhile; its turn comes when that is flushed.
+        if carrier.unflushed.is_some() || carrier.muted == Muted::All {
+            // A tick has left meanwhile, or its hello waits: its turn comes after that.
             return;
         }
         if lease.stream.is_broken() {
@@ -73,7 +77,7 @@ impl Mesh {
             return self.hang_up_for(conn, Reason::SlowConsumer, effects);
         }
         let stream = &mut lease.stream;
-        let mut batch = Batch { direct: Vec::new(), presence: None };
+        let mut batch = Batch::default();
         let cursor = stream.presence();
         let behind = cursor != self.presence.version();
         let catchup =
@@ -92,7 +96,17 @@ impl Mesh {
         if let Some(Catchup::Delta(delta)) = catchup {
             batch.presence = Some((stream.advance_presence(delta), delta.clone()));
         }
-        let nothing = batch.direct.is_empty() && batch.presence.is_none();
+        let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
+        if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
+            let pushes = deliver::pull(&mut self.messages, session, lease, status, moment);
+            let first = lease.stream.next_seq();
+            pushes.iter().for_each(|_| drop(lease.stream.number()));
+            batch.pushes = (first, pushes);
+        }
+        let auto = deliver::auto_settled(lease, &batch.pushes.1);
+        let State::Online(carrier) = &mut lease.state else { return };
+        let stream = &lease.stream;
+        let nothing = batch.direct.is_empty() && batch.presence.is_none() && batch.pushes.1.is_empty();
         if nothing {
             let behind = stream.has_pending() || stream.presence() != self.presence.version();
             let set = if behind { &mut self.ready } else { &mut self.caught_up };
@@ -101,6 +115,7 @@ impl Mesh {
         }
         carrier.unflushed = Some(at);
         carrier.sent = at;
+        carrier.auto = auto;
         effects.push(Effect::Events { conn: carrier.conn, batch });
         self.reschedule(session);
     }
@@ -112,10 +127,14 @@ impl Mesh {
         let State::Online(carrier) = &mut lease.state else { return };
         carrier.unflushed = None;
         carrier.sent = carrier.sent.max(now);
-        let behind = lease.stream.has_pending() || lease.stream.presence() != self.presence.version();
+        let auto = std::mem::take(&mut carrier.auto);
+        let behind = lease.stream.has_pending()
+            || !lease.subs.eager.is_empty()
+            || lease.stream.presence() != self.presence.version();
         let set = if behind { &mut self.ready } else { &mut self.caught_up };
         set.insert(session);
         self.reschedule(session);
+        self.settle_written(session, auto);
         self.close_if_drained(session, effects);
     }
 }

@@ -9,9 +9,10 @@ use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 
 use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
-use crate::effect::{Answer, Effect, HelloAnswer, LeaseWrite, Note};
+use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::input::LeaseRecord;
-use crate::lease::{Carrier, Ending, Knock, Lease, State};
+use crate::lease::{Carrier, Ending, Knock, Lease, Muted, State};
+use crate::record::StoreWrite;
 use crate::stream::Stream;
 use crate::time::Millis;
 
@@ -102,6 +103,7 @@ impl Mesh {
         };
         let peer = Peer::new(session, member, instance.clone(), self.wall, profile);
         self.knocking.insert(knock.conn, session);
+        let knock_inbox = knock.admission.inbox;
         let lease = Lease {
             id,
             member,
@@ -114,12 +116,14 @@ impl Mesh {
             stored: now,
             dirty: false,
             touched: true,
+            inbox: knock_inbox,
+            subs: Default::default(),
             takeovers: Default::default(),
         };
         self.leases.insert(session, lease);
         *self.members.entry(member).or_default() += 1;
         self.joining.insert(session, peer);
-        self.write_and_await(session, LeaseWrite::Put(Box::new(record)), effects);
+        self.write_and_await(session, StoreWrite::PutLease(Box::new(record)), effects);
     }
 
     /// The store has the new lease: now it exists for everybody.
@@ -188,9 +192,13 @@ impl Mesh {
         if !complete {
             lease.stream = Stream::new(epoch, version);
         }
-        lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None });
+        let (muted, auto) = (Muted::No, Vec::new());
+        lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, auto });
         lease.proof = lease.proof.max(now);
         lease.granted_until = None;
+        lease.inbox = admission.inbox;
+        lease.subs.release_at = None;
+        let member = lease.member;
         if let Voucher::Attested(caps) = &admission.voucher
             && lease.caps != *caps
         {
@@ -204,9 +212,23 @@ impl Mesh {
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.touch(session, effects);
         self.settle_startup(&session, true, effects);
+        self.choose_inboxes(session, member, admission.inbox, effects);
+        let resumed = outcome == ResumeOutcome::Resumed;
+        let asked = admission.reconcile.as_ref();
+        let reconciled = self.take_up_deliveries(now, session, conn, asked, resumed, effects);
         let answer = self.hello_answer(&admission, fate, outcome, reason, complete, lease_id);
-        if let Some(answer) = answer {
-            effects.push(super::respond(conn, request, Answer::Hello(Box::new(answer))));
+        match (answer, reconciled) {
+            (Some(mut answer), Some((result, true))) => {
+                // What it settled must be on disk before it is told so.
+                answer.reconcile = Some(result);
+                self.mute(session, Muted::All);
+                self.messages.hellos.push((conn, request, Box::new(answer)));
+            }
+            (Some(mut answer), reconciled) => {
+                answer.reconcile = reconciled.map(|(result, _)| result);
+                effects.push(super::respond(conn, request, Answer::Hello(Box::new(answer))));
+            }
+            (None, _) => {}
         }
         self.reschedule(session);
         self.greet_late(session);
@@ -295,18 +317,22 @@ impl Mesh {
             epoch: self.epoch_name(stream.epoch())?,
             next_seq: stream.next_seq(),
             replay: if complete { Replay::Complete } else { Replay::Resync },
-            snapshot: (!complete).then(|| Box::new(self.snapshot())),
+            snapshot: (!complete).then(|| Box::new(self.snapshot(session))),
             state_version,
+            reconcile: None,
         })
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self, session: SessionKey) -> Snapshot {
+        let subs = self.leases.get(&session).map(|lease| &lease.subs);
+        let subscriptions =
+            subs.into_iter().flat_map(|subs| subs.iter()).filter_map(|(id, sub)| sub.view(id));
         let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
         Snapshot {
             presence,
             more,
             services: Vec::new(),
-            subscriptions: Vec::new(),
+            subscriptions: subscriptions.collect(),
             health: self.health_status(),
             uptime_ms: U53::saturating(self.uptime_ms()),
         }
@@ -321,7 +347,7 @@ impl Mesh {
     }
 
     pub(super) fn health_status(&self) -> HealthStatus {
-        match (&self.drain, self.store_sound) {
+        match (&self.drain, self.store_sound && !self.messages.upkeep.astray) {
             (Some(_), _) => HealthStatus::Draining,
             (None, false) => HealthStatus::Degraded,
             (None, true) => HealthStatus::Ok,

@@ -489,7 +489,21 @@ impl Messages {
     /// The names of the places of an inbox.
     pub(super) fn places(&self, log: &LogName) -> Vec<GroupId> {
         let Some(found) = self.logs.get(log) else { return Vec::new() };
-        Lane::of_log(log).iter().filter_map(|lane| found.lanes[lane.index()].groups.first().copied()).collect()
+        Lane::of_log(log)
+            .iter()
+            .filter_map(|lane| found.lanes[lane.index()].groups.first().copied())
+            .collect()
+    }
+
+    /// A session's own place in a log.
+    pub(super) fn private_place(&self, log: &LogName, session: &SessionKey) -> Option<GroupId> {
+        let lane = self.logs.lane(log, Lane(0))?;
+        let own = |id: &&GroupId| {
+            self.readings
+                .get(id)
+                .is_some_and(|r| matches!(&r.record.reader, Reader::Private(s) if s == session))
+        };
+        lane.groups.iter().find(own).copied()
     }
 
     /// Takes a reader out of a place.

@@ -8,16 +8,26 @@
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
 mod calls;
+mod deliver;
 mod drain;
 mod fanout;
 mod hello;
+mod messages;
+mod reads;
+mod reconcile;
+mod restore;
+mod send;
+mod settle;
+mod subscribe;
 mod teardown;
+mod upkeep;
 mod watch;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_proto::close::{Closing, Reason};
+use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::peer::Peer;
 
@@ -27,11 +37,15 @@ use crate::effect::{Answer, Effect, Note, WriteId};
 use crate::input::{Input, LeaseRecord, Restored};
 use crate::lease::{Lease, State};
 use crate::presence::Presence;
+use crate::record::RestoredMessages;
 use crate::stream::Stream;
+use crate::subs::Subs;
 use crate::thaw::Thaw;
 use crate::time::{Millis, Now};
 
 use drain::Drain;
+use messages::Messages;
+use writes::Awaiting;
 
 /// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
 /// comes back does not stall the broker.
@@ -67,9 +81,12 @@ pub struct Mesh {
     ready: BTreeSet<SessionKey>,
     /// The presence version at the last flush.
     flushed_version: u64,
-    /// Leases that wait for the store, in the order of their writes.
-    awaiting: VecDeque<(WriteId, SessionKey)>,
+    /// Who waits for the store, in the order of their writes; bounded by leases and unanswered requests.
+    awaiting: VecDeque<(WriteId, Awaiting)>,
     last_write: WriteId,
+    /// The last write that the store has answered.
+    settled_write: WriteId,
+    messages: Messages,
     counter: u64,
     /// Restored leases that nobody has come back for yet, and how the others fared.
     startup: Startup,
@@ -87,8 +104,15 @@ struct Startup {
 }
 
 impl Mesh {
-    /// A mesh on a broker that starts now, with the leases that its store remembers.
-    pub fn new(config: MeshConfig, run: u64, broker_id: String, now: Now, restored: Vec<Restored>) -> Mesh {
+    /// A mesh on a broker that starts now, with what its store remembers.
+    pub fn new(
+        config: MeshConfig,
+        run: u64,
+        broker_id: String,
+        now: Now,
+        restored: Vec<Restored>,
+        messages: RestoredMessages,
+    ) -> Mesh {
         let mut mesh = Mesh {
             thaw: Thaw::new(config.lease_ttl_ms, now.at),
             config,
@@ -109,6 +133,8 @@ impl Mesh {
             flushed_version: 0,
             awaiting: VecDeque::new(),
             last_write: WriteId(0),
+            settled_write: WriteId(0),
+            messages: Messages::default(),
             counter: 0,
             startup: Startup::default(),
             drain: None,
@@ -116,6 +142,8 @@ impl Mesh {
             store_sound: true,
         };
         mesh.restore(now.at, restored);
+        mesh.restore_messages(messages);
+        mesh.begin_upkeep(now);
         mesh
     }
 
@@ -140,7 +168,8 @@ impl Mesh {
                 }
                 self.closed(conn, "closed", effects);
             }
-            Input::Committed { through } => self.committed(at, through, effects),
+            Input::Committed { through, outcomes } => self.committed(at, through, outcomes, effects),
+            Input::Found { id, found } => self.found(id, found, effects),
             Input::Failed { through } => self.failed(at, through, effects),
             Input::Drain { reason, restart_in_ms, deadline_ms } => {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms);
@@ -156,12 +185,23 @@ impl Mesh {
             let Some(session) = self.deadlines.pop_due(at) else { break };
             self.watch(at, session, effects);
         }
+        self.fire_groups(at, effects);
+        self.look_after(at, effects);
         self.check_drain(at, effects);
     }
 
     /// When [`Mesh::tick`] must be called at the latest, on the shell's clock.
     pub fn next_deadline(&self) -> Millis {
-        let due = self.deadlines.next().into_iter().chain(self.drain.as_ref().and_then(Drain::due)).min();
+        let messages = &self.messages;
+        let due = [
+            self.deadlines.next(),
+            self.drain.as_ref().and_then(Drain::due),
+            messages.deadlines.next(),
+            messages.lazy_due,
+            messages.floors_due,
+            messages.upkeep.due(),
+        ];
+        let due = due.into_iter().flatten().min();
         due.map_or(self.thaw.next_look(), |due| self.thaw.shell(due).min(self.thaw.next_look()))
     }
 
@@ -191,6 +231,7 @@ impl Mesh {
             effects.push(Effect::Note(Note::Frozen { ms }));
         }
         self.now = self.thaw.thawed(now.at);
+        self.watch_clocks(now, effects);
         self.now
     }
 
@@ -231,6 +272,8 @@ impl Mesh {
                 stored: now,
                 dirty: false,
                 touched: false,
+                inbox: InboxChoice::None,
+                subs: Subs::default(),
                 takeovers: VecDeque::new(),
             };
             self.leases.insert(record.session, lease);
@@ -295,6 +338,7 @@ impl Mesh {
         if matches!(lease.state, State::Online(_)) {
             lease.state = State::Grace;
             effects.push(Effect::Note(Note::GraceEntered { session, conn, reason }));
+            self.set_aside(session, effects);
         }
         self.reschedule(session);
     }

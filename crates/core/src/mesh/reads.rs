@@ -81,7 +81,8 @@ impl Mesh {
             }
             (Purpose::Health(conn, request, mut health), StoreFound::Oldest(sent)) => {
                 let oldest = sent.into_iter().flatten().min();
-                health.groups.oldest_ms = U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
+                health.groups.oldest_ms =
+                    U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
                 (conn, request, Ok(Answer::Health(health)))
             }
             (
@@ -182,8 +183,7 @@ impl Mesh {
         if sub.ack_mode == tenure_proto::subscribe::AckMode::Auto {
             return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
         }
-        let (pushes, loading) =
-            fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
+        let (pushes, loading) = fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
         if pushes.is_empty() && loading {
             sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
             return Ok(None);
@@ -226,7 +226,8 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let limit = page(params.limit)? as usize;
         let after = params.after.as_ref().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let mut names = self.messages.topics.range::<tenure_proto::TopicName, _>((after, std::ops::Bound::Unbounded));
+        let mut names =
+            self.messages.topics.range::<tenure_proto::TopicName, _>((after, std::ops::Bound::Unbounded));
         let (mut topics, mut places, mut which) = (Vec::new(), Vec::new(), Vec::new());
         for (name, topic) in names.by_ref().take(limit) {
             let mut info = TopicInfo {
@@ -308,7 +309,8 @@ impl Mesh {
         let log = self.readable(session, &params.log)?;
         let seqs = seqs(&params.seqs)?;
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
-        let crews = (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
+        let crews =
+            (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
         let who = Awaiting::Revive(conn, request.clone(), log.clone(), seqs.clone());
         self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
         Ok(())
@@ -342,7 +344,8 @@ impl Mesh {
             self.messages.wakes.insert(id);
         }
         self.messages.urgent = true;
-        let missing = asked.iter().filter(|seq| !retried.contains(seq)).copied().map(U53::saturating).collect();
+        let missing =
+            asked.iter().filter(|seq| !retried.contains(seq)).copied().map(U53::saturating).collect();
         let retried = retried.into_iter().map(U53::saturating).collect();
         let answer = Answer::DeadRetry(DeadRetryResult { retried, missing });
         effects.push(super::respond(conn, request, answer));
@@ -380,7 +383,8 @@ fn statuses(
     fates: Vec<(Option<tenure_proto::MessageId>, tenure_proto::message::SendState, Option<String>)>,
 ) -> SendStatusResult {
     let pairs = params.client_message_ids.into_iter().zip(fates);
-    let status = |(client_message_id, (id, state, reason))| SendStatus { client_message_id, id, state, reason };
+    let status =
+        |(client_message_id, (id, state, reason))| SendStatus { client_message_id, id, state, reason };
     SendStatusResult { statuses: pairs.map(status).collect() }
 }
 

@@ -123,7 +123,8 @@ impl Mesh {
             }
         }
         let results = plan.verdicts;
-        let count = |action: &[ReconcileAction]| results.iter().filter(|v| action.contains(&v.action)).count();
+        let count =
+            |action: &[ReconcileAction]| results.iter().filter(|v| action.contains(&v.action)).count();
         effects.push(Effect::Note(Note::ReconcileDone {
             session,
             conn,
@@ -199,8 +200,9 @@ impl Mesh {
         restore: Restore,
         effects: &mut Vec<Effect>,
     ) -> Result<(), &'static str> {
-        let Restore { view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, .. } =
-            restore;
+        let Restore {
+            view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, ..
+        } = restore;
         self.may(session, "read").map_err(|_| "forbidden")?;
         self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);

@@ -97,14 +97,25 @@ impl Mesh {
     }
 
     /// Makes a topic of one partition if there is none of that name.
-    pub(super) fn ensure_topic(&mut self, name: &TopicName, effects: &mut Vec<Effect>) -> Result<(), WireError> {
+    pub(super) fn ensure_topic(
+        &mut self,
+        name: &TopicName,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
         if self.messages.topics.contains_key(name) {
             return Ok(());
         }
-        self.make_topic(TopicRecord { name: name.clone(), partitions: 1, retention_ms: None, created_at: self.wall }, effects)
+        self.make_topic(
+            TopicRecord { name: name.clone(), partitions: 1, retention_ms: None, created_at: self.wall },
+            effects,
+        )
     }
 
-    pub(super) fn make_topic(&mut self, record: TopicRecord, effects: &mut Vec<Effect>) -> Result<(), WireError> {
+    pub(super) fn make_topic(
+        &mut self,
+        record: TopicRecord,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
         if self.messages.topics.len() >= TOPICS_MAX {
             return Err(WireError::new(ErrorCode::Busy, "this mesh has as many topics as it may"));
         }
@@ -200,9 +211,10 @@ impl Mesh {
     pub(super) fn may(&self, session: SessionKey, cap: &str) -> Result<(), WireError> {
         let caps = self.leases.get(&session).and_then(|lease| lease.caps.as_ref());
         match caps {
-            Some(caps) if !caps.iter().any(|c| c.as_str() == cap) => {
-                Err(WireError::new(ErrorCode::Forbidden, format!("this session's attestation does not allow {cap}")))
-            }
+            Some(caps) if !caps.iter().any(|c| c.as_str() == cap) => Err(WireError::new(
+                ErrorCode::Forbidden,
+                format!("this session's attestation does not allow {cap}"),
+            )),
             _ => Ok(()),
         }
     }
@@ -210,5 +222,6 @@ impl Mesh {
 
 /// A number that is the same for the same key in every program and version: FNV-1a.
 fn spread(key: &[u8]) -> u64 {
-    key.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    key.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -103,9 +103,17 @@ impl Mesh {
         Ok(durable)
     }
 
+    /// Deliveries that count as settled because they were written.
+    pub(super) fn settle_written(&mut self, session: SessionKey, written: Vec<(GroupId, u64, u32)>) {
+        for (group, seq, attempt) in written {
+            self.ack(group, TagParts { group: group.0, seq, attempt, session });
+        }
+    }
+
     fn ack(&mut self, id: GroupId, parts: TagParts) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
-        if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session) {
+        if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session)
+        {
             reading.receipt(open.origin, ReceiptState::Delivered, None);
             self.messages.touch(id);
             self.released(id, parts.seq, holder);
@@ -183,16 +191,30 @@ impl Mesh {
         true
     }
 
+    /// A session's socket is gone: what it has in hand stays its own, for a while that crews keep short.
+    pub(super) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        let grace_ms = self.config.reconnect_grace_ms;
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        for (_, sub) in lease.subs.iter_mut() {
+            sub.fetches.clear();
+        }
+        lease.subs.release_at = Some(self.now.plus(grace_ms));
+        if grace_ms == 0 {
+            self.release_crews(session, effects);
+        }
+    }
+
     /// What crews have in a session's hand goes back: it was away too long.
     pub(super) fn release_crews(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         lease.subs.release_at = None;
         let mut requeued = 0;
         for sub in lease.subs.ids() {
-            let held: Vec<(GroupId, u64)> = match self.leases.get(&session).and_then(|lease| lease.subs.get(&sub)) {
-                Some(found) => found.held().collect(),
-                None => continue,
-            };
+            let held: Vec<(GroupId, u64)> =
+                match self.leases.get(&session).and_then(|lease| lease.subs.get(&sub)) {
+                    Some(found) => found.held().collect(),
+                    None => continue,
+                };
             for (id, seq) in held {
                 if self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared()) {
                     requeued += usize::from(self.return_to(id, seq, &session));
@@ -265,7 +287,9 @@ fn check(tags: &[Tag], how: How<'_>) -> Result<(), WireError> {
     }
     let How::Nack(params) = how else { return Ok(()) };
     if params.delay_ms.is_some_and(|ms| ms.get() > DELAY_MAX_MS) {
-        return Err(WireError::bad_request(format!("delayMs must be at most {DELAY_MAX_MS}, which is 30 days")));
+        return Err(WireError::bad_request(format!(
+            "delayMs must be at most {DELAY_MAX_MS}, which is 30 days"
+        )));
     }
     if params.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES) {
         return Err(WireError::bad_request(format!("reason must be at most {REASON_BYTES} bytes")));

@@ -73,8 +73,7 @@ impl Mesh {
         }
         self.check_place(params)?;
         self.ensure_topic(topic, effects)?;
-        let source =
-            Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
+        let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);
         sub.opening = Some(vec![(conn, request.clone())]);
         self.add_subscription(session, None, sub, |_| *from, effects);
@@ -85,7 +84,8 @@ impl Mesh {
     fn check_place(&self, params: &SubscribeParams) -> Result<(), WireError> {
         let partitions = self.messages.topics.get(&params.topic).map_or(1, |topic| topic.record.partitions);
         if let Some(partition) = params.partition.filter(|partition| *partition >= partitions) {
-            let text = format!("the topic has {partitions} partitions, numbered from 0; there is no {partition}");
+            let text =
+                format!("the topic has {partitions} partitions, numbered from 0; there is no {partition}");
             return Err(WireError::bad_request(text));
         }
         let From::Seq(from) = params.from else { return Ok(()) };
@@ -171,7 +171,9 @@ impl Mesh {
 
     /// The store has a subscription: whoever asked for it is answered.
     pub(super) fn subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
-        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else { return };
+        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
+            return;
+        };
         let waiting = sub.opening.take().unwrap_or_default();
         let places = sub.groups.clone();
         let result = self.subscribe_result(session, id);
@@ -305,9 +307,10 @@ impl Mesh {
         }
         match log {
             LogName::Session(session) => {
-                let reads = self.leases.get(session).is_some_and(|lease| {
-                    matches!(lease.inbox, InboxChoice::Session | InboxChoice::Both)
-                });
+                let reads = self
+                    .leases
+                    .get(session)
+                    .is_some_and(|lease| matches!(lease.inbox, InboxChoice::Session | InboxChoice::Both));
                 if let (true, Ok(id)) = (reads, INBOX.parse()) {
                     self.join_inbox(*session, &id, log);
                 }

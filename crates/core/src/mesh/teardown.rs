@@ -1,10 +1,12 @@
 //! The end of a lease: the one place where what hangs off it is torn down.
 
 use tenure_proto::close::Reason;
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 
-use crate::effect::{Answer, Effect, LeaseWrite, Note};
+use crate::effect::{Answer, Effect, Note};
 use crate::lease::{Ending, Lease, State};
+use crate::record::StoreWrite;
+use crate::subs::Subs;
 use crate::time::Millis;
 
 use super::Mesh;
@@ -26,15 +28,16 @@ impl Mesh {
     fn begin_end(&mut self, session: SessionKey, ending: Ending, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         lease.state = State::Ending(ending, None);
-        let write = LeaseWrite::End(session, lease.id.clone());
+        let write = StoreWrite::EndLease(session, lease.id.clone(), self.wall);
         self.deadlines.clear(&session);
         self.write_and_await(session, write, effects);
     }
 
     /// The store has the end: now it is so for everybody. Whoever came back meanwhile begins anew.
     pub(super) fn ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
-        let Some(lease) = self.forget(&session) else { return };
+        let Some(mut lease) = self.forget(&session) else { return };
         self.presence.leave(&session);
+        self.end_reading(session, lease.member, std::mem::take(&mut lease.subs), effects);
         self.settle_startup(&session, false, effects);
         let State::Ending(ending, waiting) = lease.state else { return };
         let reason = match ending {
@@ -54,6 +57,16 @@ impl Mesh {
             self.knocking.remove(&knock.conn);
             self.hello(now, knock.conn, knock.request, knock.admission, effects);
         }
+    }
+
+    /// Everything that the session read: what it has in hand goes back, its private places are gone (the store
+    /// has dropped them with the lease), and what was to move on when it ended does.
+    fn end_reading(&mut self, session: SessionKey, member: MemberKey, subs: Subs, effects: &mut Vec<Effect>) {
+        for (id, sub) in subs.iter() {
+            self.leave_places(session, id, sub, effects);
+        }
+        self.leave_member_inbox(session, member);
+        self.begin_evacuation(session, member, effects);
     }
 
     /// Takes a lease out of every index. Presence is the caller's: a lease that never began was never there.

@@ -119,7 +119,9 @@ impl Mesh {
 
     fn expire_entry(&mut self, entry: &Arc<Entry>, effects: &mut Vec<Effect>) {
         let (log, lane, seq) = (entry.log.clone(), entry.lane, entry.seq);
-        let Some(groups) = self.messages.logs.lane(&log, lane).map(|lane| lane.groups.clone()) else { return };
+        let Some(groups) = self.messages.logs.lane(&log, lane).map(|lane| lane.groups.clone()) else {
+            return;
+        };
         let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
         let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
         let held = readings().any(|r| r.group.open(seq).is_some_and(|open| open.holder().is_some()));
@@ -190,8 +192,7 @@ impl Mesh {
             return;
         }
         let before = wall.saturating_sub(retention);
-        let write =
-            StoreWrite::Prune { log: log.clone(), lane, through, before, limit: PRUNED_PER_SLICE };
+        let write = StoreWrite::Prune { log: log.clone(), lane, through, before, limit: PRUNED_PER_SLICE };
         self.write_for(Awaiting::Prune(log.clone(), lane), write, effects);
     }
 
@@ -224,7 +225,8 @@ impl Mesh {
             let Some(reading) = self.messages.close(id) else { continue };
             self.write(StoreWrite::DropGroup(id), effects);
             let name = reading.crew().map_or_else(String::new, |name| name.to_string());
-            let message = format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
+            let message =
+                format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
             for session in self.conns.values().copied().collect::<Vec<_>>() {
                 let notice = Notice { code: "group_forgotten".to_owned(), message: message.clone() };
                 self.tell(session, EventBody::Notice(notice), 192);

@@ -8,7 +8,7 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::number::U53;
 
 use crate::effect::{Batch, Effect};
-use crate::lease::{State, Verdict};
+use crate::lease::{Muted, State, Verdict};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -24,12 +24,23 @@ impl Mesh {
         let Some(lease) = self.leases.get(&session) else { return };
         match &lease.state {
             State::Grace if now >= lease.until(&self.config) => return self.expire(session, effects),
+            State::Grace if lease.subs.release_at.is_some_and(|due| now >= due) => {
+                self.release_crews(session, effects);
+            }
             State::Online(carrier) => {
                 let conn = carrier.conn;
+                let muted = carrier.muted;
                 match lease.watch(carrier, &self.config, now) {
                     Verdict::Stale => return self.hang_up_for(conn, Reason::Stale, effects),
                     Verdict::Slow => return self.hang_up_for(conn, Reason::SlowConsumer, effects),
                     Verdict::Fine { ping, tick } => {
+                        if let Muted::Deliveries { until, resumed } = muted
+                            && now >= until
+                        {
+                            // It said that it would list what it has, and did not.
+                            self.mute(session, Muted::No);
+                            self.nothing_listed(session, resumed, effects);
+                        }
                         if ping {
                             self.ping(now, session, effects);
                         }
@@ -59,7 +70,8 @@ impl Mesh {
         carrier.sent = now;
         carrier.unflushed = Some(now);
         let event = Arc::new(EventBody::Tick(Tick { ts: U53::saturating(wall) }));
-        let batch = Batch { direct: vec![(lease.stream.number(), event)], presence: None };
+        let direct = vec![(lease.stream.number(), event)];
+        let batch = Batch { direct, ..Batch::default() };
         effects.push(Effect::Events { conn: carrier.conn, batch });
         self.caught_up.remove(&session);
     }

@@ -1,0 +1,130 @@
+//! A start: what the store remembers of messages is taken up where it was.
+//!
+//! Its cost follows logs, groups and what is open, never the number of messages.
+
+use tenure_proto::ids::{SessionKey, SubId};
+use tenure_proto::limits::STARTUP_GRACE_MS;
+use tenure_proto::log::LogName;
+use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
+
+use crate::group::{Holder, OpenState};
+use crate::record::{GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
+use crate::subs::{INBOX, MEMBER, Source, Sub};
+
+use super::Mesh;
+use super::messages::Topic;
+use super::subscribe::chosen;
+
+impl Mesh {
+    /// Takes up what the store remembers of messages, after the leases.
+    pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
+        let RestoredMessages { topics, logs, groups, subs } = restored;
+        for record in topics {
+            self.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
+        }
+        for record in &logs {
+            self.messages.logs.restore(record);
+        }
+        for state in &groups {
+            let gone = |session: &SessionKey| !self.leases.contains_key(session);
+            if matches!(&state.record.reader, Reader::Private(session) if gone(session)) {
+                continue;
+            }
+            self.messages.open(state.record.clone(), state.cursor, state.used_at);
+            if let Some(reading) = self.messages.readings.get_mut(&state.record.id) {
+                reading.passed = state.passed;
+            }
+        }
+        for record in subs {
+            self.restore_sub(record);
+        }
+        for log in &logs {
+            if log.log.is_inbox() && log.lanes.iter().any(|lane| lane.end > 0) {
+                self.ensure_inbox(&log.log);
+            }
+        }
+        for state in groups {
+            self.restore_open(state);
+        }
+        let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
+        for (session, lease) in &mut self.leases {
+            lease.subs.release_at = Some(release_at);
+            if let Some(due) = lease.due(&self.config) {
+                self.deadlines.set(*session, due);
+            }
+        }
+    }
+
+    fn restore_sub(&mut self, record: SubRecord) {
+        let SubRecord { session, sub: id, topic, group, partition, ack_mode, prefetch } = record;
+        let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition };
+        let mut sub = Sub::new(source, ack_mode, prefetch);
+        for partition in chosen(partition, partitions) {
+            let log = LogName::Topic(topic.clone(), partition);
+            let place = match &group {
+                Some(name) => self.messages.crews.get(&(log.clone(), name.clone())).copied(),
+                None => self.messages.private_place(&log, &session),
+            };
+            let Some(place) = place else { continue };
+            if let Some(reading) = self.messages.readings.get_mut(&place) {
+                reading.members.push_back(Holder { session, sub: id.clone() });
+            }
+            sub.groups.push(place);
+        }
+        lease.subs.insert(id, sub);
+    }
+
+    /// Entries that were in somebody's hand stay there if that session still has a lease.
+    fn restore_open(&mut self, state: GroupState) {
+        let id = state.record.id;
+        for (record, origin) in state.open {
+            let place = match (record.holder, record.ready_at) {
+                (Some(session), _) => self.restore_hand(&state.record.log, id, session, &record),
+                (None, Some(wall)) if wall > self.wall => {
+                    OpenState::Delayed(self.now.plus(wall - self.wall), wall)
+                }
+                (None, _) => OpenState::Ready,
+            };
+            if let Some(reading) = self.messages.readings.get_mut(&id) {
+                reading.group.restore(&record, place, origin);
+            }
+        }
+        self.messages.touch(id);
+    }
+
+    fn restore_hand(
+        &mut self,
+        log: &LogName,
+        id: crate::record::GroupId,
+        session: SessionKey,
+        record: &OpenRecord,
+    ) -> OpenState {
+        let until = self.ack_deadline(self.now, id);
+        let Some(lease) = self.leases.get_mut(&session) else { return OpenState::Ready };
+        let name: Option<SubId> = match log {
+            LogName::Session(_) => INBOX.parse().ok(),
+            LogName::Member(_) => MEMBER.parse().ok(),
+            LogName::Topic(..) => {
+                lease.subs.iter().find(|(_, sub)| sub.groups.contains(&id)).map(|(name, _)| name.clone())
+            }
+        };
+        let Some(name) = name else { return OpenState::Ready };
+        if log.is_inbox() && lease.subs.get(&name).is_none() {
+            // Which inboxes it reads it will say itself; until then what is in its hand stays there.
+            let mut sub = Sub::new(Source::Inbox(log.clone()), AckMode::Manual, DEFAULT_PREFETCH);
+            sub.groups = self.messages.places(log);
+            for place in sub.groups.clone() {
+                if let Some(reading) = self.messages.readings.get_mut(&place) {
+                    reading.members.push_back(Holder { session, sub: name.clone() });
+                }
+            }
+            lease.subs.insert(name.clone(), sub);
+        }
+        if let Some(sub) = lease.subs.get_mut(&name) {
+            sub.hold(id, record.seq);
+        }
+        OpenState::Held { holder: Holder { session, sub: name }, until, unread: true }
+    }
+}
