@@ -177,9 +177,12 @@ mod tests {
     }
 
     fn decided(accept: &Accept, found: Option<Remembered>, seen: Option<MemberKey>) -> Decision {
-        match decide(accept, found, |session| {
-            Ok::<_, Infallible>((*session == SESSION).then_some(seen).flatten())
-        }) {
+        match decide(
+            accept,
+            found,
+            |session| Ok::<_, Infallible>((*session == SESSION).then_some(seen).flatten()),
+            |member| Ok(Some(*member) == seen),
+        ) {
             Ok(decision) => decision,
         }
     }
@@ -212,12 +215,20 @@ mod tests {
     #[test]
     fn a_known_id_asks_nobody_about_the_receiver() {
         let absent = accept(Route::Absent(SESSION), Fallback::Fail);
-        let decision = decide(&absent, Some(known(1)), |_| Err("asked"));
+        let decision = decide(&absent, Some(known(1)), |_| Err("asked"), |_| Err("asked"));
         assert_eq!(decision, Ok(Decision::Answer(Accepted::Duplicate(known(1)))));
         let refusal = Some(WireError::new(ErrorCode::Forbidden, "no"));
-        let decision = decide(&Accept { refusal, ..absent.clone() }, None, |_| Err("asked"));
+        let decision =
+            decide(&Accept { refusal, ..absent.clone() }, None, |_| Err("asked"), |_| Err("asked"));
         assert_eq!(decision.as_ref().map(refused), Ok(Some(ErrorCode::Forbidden)));
-        assert_eq!(decide(&absent, None, |_| Err("asked")), Err("asked"));
+        assert_eq!(decide(&absent, None, |_| Err("asked"), |_| Err("asked")), Err("asked"));
+    }
+
+    #[test]
+    fn a_member_that_was_seen_has_an_inbox_and_another_has_none() {
+        let to_member = accept(Route::AbsentMember(MEMBER), Fallback::Hold);
+        assert_eq!(decided(&to_member, None, Some(MEMBER)), Decision::Append(LogName::Member(MEMBER)));
+        assert_eq!(refused(&decided(&to_member, None, None)), Some(ErrorCode::NoSuchSession));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct MeshConfig {
     pub max_buffered_bytes: usize,
     /// Messages that may wait for one socket.
     pub max_buffered_messages: u32,
+    /// How long a member of a crew may take to settle, unless it says that it makes progress.
+    pub ack_timeout_ms: u64,
     /// What "accepted" means.
     pub durability: Durability,
     /// Days that the ids of accepted messages are remembered; `None` is for ever.
@@ -61,6 +63,7 @@ impl MeshConfig {
             max_payload: limits::MAX_PAYLOAD_BYTES,
             max_buffered_bytes: limits::MAX_BUFFERED_BYTES,
             max_buffered_messages: limits::MAX_BUFFERED_MESSAGES,
+            ack_timeout_ms: limits::ACK_TIMEOUT_MS,
             durability: Durability::Fsync,
             dedupe_days: Some(limits::DEDUPE_DAYS),
             reconnect_grace_ms: limits::RECONNECT_GRACE_MS,

@@ -130,6 +130,13 @@ impl Stream {
         self.last_seq
     }
 
+    /// Numbers `count` events that are not replayed because their claims are (deliveries); returns the first.
+    pub fn number_many(&mut self, count: usize) -> u64 {
+        let first = self.last_seq + 1;
+        self.last_seq += count as u64;
+        first
+    }
+
     /// Numbers the steps of a presence delta; returns the first number. The delta must start at our cursor.
     pub fn advance_presence(&mut self, delta: &Delta) -> u64 {
         let first = self.last_seq + 1;

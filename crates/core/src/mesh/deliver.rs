@@ -3,11 +3,11 @@
 //! Readers pull. When a log grows or something is given back, its readers are roused; when a reader's turn comes
 //! it takes what its credit allows, so that a slow one holds back only itself.
 
-use tenure_proto::event::{EventBody, SubscriptionEvent, SubscriptionEventKind};
+use tenure_proto::event::EventBody;
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
-use tenure_proto::subscribe::AckMode;
+use tenure_proto::subscribe::{AckMode, SubscriptionEvent, SubscriptionEventKind};
 
 use crate::effect::{Answer, Effect, Note, Push, ReadId};
 use crate::envelope::Lane;

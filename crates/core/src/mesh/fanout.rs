@@ -99,9 +99,7 @@ impl Mesh {
         let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
         if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
             let pushes = deliver::pull(&mut self.messages, session, lease, status, moment);
-            let first = lease.stream.next_seq();
-            pushes.iter().for_each(|_| drop(lease.stream.number()));
-            batch.pushes = (first, pushes);
+            batch.pushes = (lease.stream.number_many(pushes.len()), pushes);
         }
         let auto = deliver::auto_settled(lease, &batch.pushes.1);
         let State::Online(carrier) = &mut lease.state else { return };

@@ -21,8 +21,6 @@ use super::Mesh;
 use super::messages::Topic;
 use super::writes::Awaiting;
 
-const DAY_MS: u64 = 24 * 3600 * 1000;
-
 /// A message that waits for the store's verdict.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -41,27 +39,28 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         let Some(lease) = self.leases.get(&session) else { return };
-        let Prepared { mut envelope, fingerprint, .. } = prepared;
+        let Prepared { mut envelope, fingerprint, refusal } = prepared;
         let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
         envelope.from = Sender { member: lease.member, session, name };
-        let mut refusal = self.may(session, "send").err();
+        let mut refusal = self.may(session, "send").err().or(refusal);
         let route = match &envelope.to {
             Address::Session(to) => self.route_to_session(to),
             Address::Member(member) => match self.knows_member(member) {
                 true => Route::Log(LogName::Member(*member)),
                 false => Route::AbsentMember(*member),
             },
+            // A message that is refused makes no topic.
+            Address::Topic(topic) if refusal.is_some() => Route::Log(LogName::Topic(topic.clone(), 0)),
             Address::Topic(topic) => match self.partition(topic, envelope.key.as_deref(), effects) {
                 Ok(partition) => Route::Log(LogName::Topic(topic.clone(), partition)),
                 Err(error) => {
-                    refusal = refusal.or(Some(error));
+                    refusal = Some(error);
                     Route::Log(LogName::Topic(topic.clone(), 0))
                 }
             },
         };
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
-        let remember_until =
-            self.config.dedupe_days.map(|days| self.wall.saturating_add(u64::from(days) * DAY_MS));
+        let remember_until = self.config.remember_until(self.wall);
         let accept =
             Arc::new(Accept { envelope: Arc::new(envelope), fingerprint, route, refusal, remember_until });
         let pending = Pending { conn, request, accept: accept.clone() };

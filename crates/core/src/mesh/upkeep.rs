@@ -39,6 +39,7 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
     due: Option<Millis>,
+    sweep_due: Option<Millis>,
     /// The log that was pruned last.
     last_log: Option<LogName>,
     /// Whether a look at expiry is under way.
@@ -99,14 +100,32 @@ impl Mesh {
         if self.messages.upkeep.astray || !self.store_sound {
             return;
         }
+        self.sweep(now, effects);
+        if self.messages.logs.iter().next().is_none() {
+            return;
+        }
         if !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
             let read = StoreRead::Expired { now: self.wall, limit: EXPIRED_PER_LOOK };
             self.read(Purpose::Expired, read, effects);
         }
-        let (now, dead_before) = (self.wall, self.wall.saturating_sub(DEAD_LETTER_MS));
-        self.write(StoreWrite::Sweep { now, dead_before, limit: SWEPT_PER_SLICE }, effects);
         self.prune_some(effects);
         self.drop_unused(effects);
+    }
+
+    /// Lets the store forget a slice of what has outlived its time; rarely, while there are no messages at all.
+    fn sweep(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        if self.messages.upkeep.sweep_due.is_some_and(|due| now < due) {
+            return;
+        }
+        let first = self.messages.upkeep.sweep_due.is_none();
+        let idle = self.messages.logs.iter().next().is_none();
+        let pause = if idle { HOUR_MS } else { self.upkeep_ms() };
+        self.messages.upkeep.sweep_due = Some(now.plus(pause));
+        if first && idle {
+            return;
+        }
+        let (now, dead_before) = (self.wall, self.wall.saturating_sub(DEAD_LETTER_MS));
+        self.write(StoreWrite::Sweep { now, dead_before, limit: SWEPT_PER_SLICE }, effects);
     }
 
     /// Entries whose time is over: whoever has not settled one does not get it any more.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::effect::LeaseWrite;
+use crate::record::StoreWrite;
 
 use super::super::*;
 
@@ -23,7 +23,7 @@ pub(crate) struct Store {
     pub(crate) leases: BTreeMap<SessionKey, (LeaseRecord, u64)>,
     /// Beginnings (`true`) and ends of leases, in the order of their commits.
     pub(crate) log: Vec<(SessionKey, bool)>,
-    open: VecDeque<(WriteId, LeaseWrite)>,
+    open: VecDeque<(WriteId, StoreWrite)>,
     last: u64,
     /// How long the broker was awake in each run that has ended.
     uptimes: Vec<u64>,
@@ -36,7 +36,7 @@ impl Store {
     }
 
     /// A write begins to wait for the disk.
-    pub(crate) fn push(&mut self, id: WriteId, write: LeaseWrite) {
+    pub(crate) fn push(&mut self, id: WriteId, write: StoreWrite) {
         self.last += 1;
         assert_eq!(id, WriteId(self.last), "writes are numbered by ones");
         self.open.push_back((id, write));
@@ -69,7 +69,7 @@ impl Store {
             }
             Disk::Commits => {}
         }
-        self.land(usize::MAX).map(|through| Input::Committed { through })
+        self.land(usize::MAX).map(|through| Input::Committed { through, outcomes: Vec::new() })
     }
 
     /// A run ends after the broker was awake for `uptime_ms`; what waited is lost. What the next start finds:
@@ -83,27 +83,29 @@ impl Store {
         found.map(|(record, run)| Restored { record: record.clone(), spent_ms: spent(*run) }).collect()
     }
 
-    fn apply(&mut self, write: LeaseWrite) {
+    fn apply(&mut self, write: StoreWrite) {
         let run = self.run();
         match write {
-            LeaseWrite::Put(record) => {
+            StoreWrite::PutLease(record) => {
                 let (session, lease) = (record.session, record.lease.clone());
                 let old = self.leases.insert(session, (*record, run));
                 if old.is_none_or(|(old, _)| old.lease != lease) {
                     self.log.push((session, true));
                 }
             }
-            LeaseWrite::Touch(session, lease) => {
+            StoreWrite::TouchLease(session, lease) => {
                 if let Some((_, touched)) = self.leases.get_mut(&session).filter(|(r, _)| r.lease == lease) {
                     *touched = run;
                 }
             }
-            LeaseWrite::End(session, lease) => {
+            StoreWrite::EndLease(session, lease, _) => {
                 if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) {
                     self.leases.remove(&session);
                     self.log.push((session, false));
                 }
             }
+            // This store keeps leases; messages are tested on a real one.
+            _ => {}
         }
     }
 }

@@ -15,6 +15,7 @@ use tenure_proto::peer::Profile;
 use crate::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::HelloAnswer;
 use crate::input::Call;
+use crate::record::StoreFound;
 
 use super::super::*;
 pub(crate) use super::disk::{Disk, Store};
@@ -51,7 +52,14 @@ impl World {
 
     pub(crate) fn with(config: MeshConfig) -> World {
         World {
-            mesh: Mesh::new(config.clone(), 1, "b".into(), Now { at: Millis(0), wall: WALL }, Vec::new()),
+            mesh: Mesh::new(
+                config.clone(),
+                1,
+                "b".into(),
+                Now { at: Millis(0), wall: WALL },
+                Vec::new(),
+                Default::default(),
+            ),
             store: Store::default(),
             sockets: BTreeMap::new(),
             notes: Vec::new(),
@@ -192,7 +200,7 @@ impl World {
     /// Commits the first `count` writes that wait.
     pub(crate) fn commit(&mut self, count: usize) {
         if let Some(through) = self.store.land(count) {
-            self.input(Input::Committed { through });
+            self.input(Input::Committed { through, outcomes: Vec::new() });
         }
     }
 
@@ -204,7 +212,8 @@ impl World {
         for socket in self.sockets.values_mut() {
             (socket.gone, socket.carries) = (true, None);
         }
-        self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored);
+        self.mesh =
+            Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored, Default::default());
     }
 
     // What came of it.
@@ -351,6 +360,7 @@ impl World {
                 (socket.closing, socket.carries) = (Some(closing), None);
             }
             Effect::Write { id, write } => self.store.push(id, write),
+            Effect::Read { id, .. } => inputs.push(Input::Found { id, found: StoreFound::Unavailable }),
             Effect::Note(note) => {
                 if let Note::Frozen { ms } = note {
                     self.frozen += ms;
