@@ -220,7 +220,7 @@ impl Link {
 
     /// The broker closed `sock` over a frame that was too large: the largest that was sent is not sent again.
     pub(super) fn too_large(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
-        if !self.current.as_ref().is_some_and(|current| current.sock == sock) {
+        if self.current.as_ref().is_none_or(|current| current.sock != sock) {
             return;
         }
         let sent = self.requests.open.iter().filter(|(_, open)| open.sent);

@@ -38,7 +38,7 @@ pub(super) struct Subs {
     last: u64,
     table: BTreeMap<SubHandle, Sub>,
     ids: BTreeMap<SubId, SubHandle>,
-    early: Vec<Box<Delivery>>,
+    early: Vec<Delivery>,
     /// Subscriptions that are nobody's, which the broker has been told on this socket.
     strangers: BTreeSet<SubId>,
 }
@@ -364,7 +364,7 @@ impl Link {
     /// Looks again at deliveries that came before it was known whose they are.
     pub(super) fn settle_early(&mut self, effects: &mut Vec<LinkEffect>) {
         for delivery in std::mem::take(&mut self.subs.early) {
-            self.delivered(delivery, effects);
+            self.delivered(Box::new(delivery), effects);
         }
     }
 
@@ -379,7 +379,7 @@ impl Link {
             }
             None if self.hands.holding || !self.subs.at(Stage::Opening).is_empty() => {
                 if self.subs.early.len() < EARLY {
-                    self.subs.early.push(delivery);
+                    self.subs.early.push(*delivery);
                 }
             }
             None => self.stranger(delivery.sub_id, effects),
