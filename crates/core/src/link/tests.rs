@@ -6,6 +6,8 @@ use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::hello::{ClientInfo, FeatureWishes, HelloParams, InboxChoice};
 use tenure_proto::method::{Empty, Method};
 
+use tenure_proto::close::{Action, Closing, Reason};
+
 use super::*;
 
 const LEASE: u64 = 90_000;
@@ -23,6 +25,7 @@ fn config() -> LinkConfig {
         voucher: Voucher::MemberKey(Box::new(SigningKey::from_bytes(&[2; 32])), None),
         profile: Profile::named("me"),
         inbox: InboxChoice::Session,
+        reconcile: Default::default(),
         client: ClientInfo {
             name: "test".into(),
             version: "0".into(),
