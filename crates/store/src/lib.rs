@@ -39,6 +39,7 @@
 
 #[cfg(test)]
 mod conformance;
+mod dead;
 mod error;
 mod fate;
 mod head;

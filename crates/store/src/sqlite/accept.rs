@@ -10,7 +10,7 @@ use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::Lane;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
-use tenure_proto::ids::MessageId;
+use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::log::LogName;
 
 use super::cache::{self, Mesh};
@@ -22,7 +22,9 @@ use crate::Result;
 /// Decides about `accept` and carries that out.
 pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Accepted, Fault> {
     let id = mesh.id;
-    let log = match decide(accept, None, |session| session::member(connection, id, session))? {
+    let member_of = |key: &SessionKey| session::member(connection, id, key);
+    let was_seen = |key: &MemberKey| session::was_member(connection, id, key);
+    let log = match decide(accept, None, member_of, was_seen)? {
         Decision::Append(log) => log,
         Decision::Answer(unless_known) => {
             return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));
@@ -98,7 +100,7 @@ fn known(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Op
         first_seen_at: record.first_seen_at,
         available: entry::exists(connection, record.place)?,
     };
-    match decide(accept, Some(found), |_| Ok::<_, Fault>(None))? {
+    match decide(accept, Some(found), |_| Ok::<_, Fault>(None), |_| Ok(false))? {
         Decision::Answer(answer) => Ok(Some(answer)),
         Decision::Append(_) => Err(Fault::corrupt("a known id was to be appended again")),
     }

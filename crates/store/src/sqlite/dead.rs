@@ -50,11 +50,13 @@ pub(super) fn revive(
     mesh: &mut Mesh,
     log: &LogName,
     seqs: &[u64],
+    crews: Option<&[GroupName]>,
 ) -> Result<Vec<Letter>, Fault> {
     let Some(id) = mesh.find_log(connection, log)?.map(|log| log.id) else { return Ok(Vec::new()) };
     let mut revived = Vec::new();
     for seq in sorted(seqs) {
-        let letters = letters(connection, id, seq)?;
+        let mut letters = letters(connection, id, seq)?;
+        letters.retain(|(_, _, group, _)| crate::dead::is_of(crews, group.as_ref()));
         let Some((lane, ..)) = letters.first() else { continue };
         let log = mesh.need_log(connection, log)?;
         connection
@@ -64,7 +66,9 @@ pub(super) fn revive(
                  WHERE log = ?2 AND seq = ?3 LIMIT 1",
             )?
             .execute(params![Place::new(log.id, *lane, seq).pack(), log.id, integer(seq)])?;
-        delete(connection, log.id, seq)?;
+        for (_, _, group, _) in &letters {
+            delete_of(connection, log.id, seq, group.as_ref())?;
+        }
         revived.extend(letters);
     }
     Ok(revived)
@@ -114,6 +118,13 @@ fn letters(connection: &Connection, log: i64, seq: u64) -> Result<Vec<Letter>, F
         letters.push((Lane(row.get(0)?), seq, group_name(&name)?, row.get(2)?));
     }
     Ok(letters)
+}
+
+fn delete_of(connection: &Connection, log: i64, seq: u64, group: Option<&GroupName>) -> Result<(), Fault> {
+    connection
+        .prepare_cached("DELETE FROM dead WHERE log = ?1 AND seq = ?2 AND grp = ?3")?
+        .execute(params![log, integer(seq), group.map_or("", GroupName::as_str)])?;
+    Ok(())
 }
 
 fn delete(connection: &Connection, log: i64, seq: u64) -> Result<u64, Fault> {

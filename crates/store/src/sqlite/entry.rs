@@ -188,3 +188,12 @@ pub(super) fn prune(
 pub(super) fn full(log: &LogName) -> Fault {
     StoreError::Unavailable(format!("no seq is left in the log {log}")).into()
 }
+
+/// Settled entries whose time does not matter any more leave the index of times.
+pub(super) fn unexpire(connection: &Connection, log: i64, lane: Lane, seqs: &[u64]) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached("UPDATE entries SET due = NULL WHERE place = ?1")?;
+    for seq in seqs {
+        statement.execute([Place::new(log, lane, *seq).pack()])?;
+    }
+    Ok(())
+}
