@@ -47,11 +47,9 @@ impl Mesh {
             self.restore_open(state);
         }
         let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
-        for (session, lease) in &mut self.leases {
-            lease.subs.release_at = Some(release_at);
-            if let Some(due) = lease.due(&self.config) {
-                self.deadlines.set(*session, due);
-            }
+        for session in self.leases.keys().copied().collect::<Vec<_>>() {
+            self.release_later(session, release_at);
+            self.reschedule(session);
         }
     }
 

@@ -174,6 +174,11 @@ impl Mesh {
         let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
             return;
         };
+        if !sub.groups.iter().all(|place| self.messages.readings.contains_key(place)) {
+            // A place that it joined was made by somebody whose write failed.
+            self.write(StoreWrite::DropSub(session, id.clone()), effects);
+            return self.not_subscribed(session, id, effects);
+        }
         let waiting = sub.opening.take().unwrap_or_default();
         let places = sub.groups.clone();
         let result = self.subscribe_result(session, id);
