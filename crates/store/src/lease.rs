@@ -1,5 +1,6 @@
 //! A lease as the store keeps it: enough to put a session back into its mesh after a restart.
 
+use tenure_core::input::LeaseRecord;
 use tenure_proto::peer::Profile;
 use tenure_proto::{Cap, InstanceId, LeaseId, MemberKey, MeshName, SessionKey};
 
@@ -39,6 +40,13 @@ pub struct StoredLease {
 }
 
 impl LeaseRow {
+    /// The row of a lease that was attached in `run`.
+    pub(crate) fn of_record(mesh: &MeshName, record: &LeaseRecord, run: u64) -> LeaseRow {
+        let LeaseRecord { session, lease, member, instance, profile, caps, joined_at } = record.clone();
+        let mesh = mesh.clone();
+        LeaseRow { mesh, session, lease, member, instance, profile, caps, joined_at, touched_run: run }
+    }
+
     /// A finding if the lease was touched in a run that never was, `last_run` being the newest.
     pub(crate) fn impossible_run(&self, last_run: u64) -> Option<String> {
         let possible = (1..=last_run).contains(&self.touched_run);

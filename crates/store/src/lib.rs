@@ -1,20 +1,22 @@
 //! Durable state of a broker: what must still be true after the process is killed.
 //!
 //! What this crate is for: the [`Store`] trait, and its engines: [`Memory`], the model, and [`Sqlite`], the
-//! default. It keeps the broker's identity, its starts and how long each ran, the leases of every mesh, and the
-//! live settings.
+//! default. It keeps the broker's identity, its starts and how long each ran, the live settings, and for every
+//! mesh its leases and its messages: logs, who has read how far, dead letters, and the ids that were used.
 //!
 //! What it promises: one method is one transaction, all of it or nothing; what a method says is durable has
 //! been synced to the disk when it returns. Every engine passes one conformance suite and agrees with the model
 //! under random operations and restarts. After a failed sync nothing is written again until the process
 //! restarts ([`StoreError::Poisoned`]).
 //!
-//! What it never does: decide. Whether a lease may begin or must end is `tenure-core`'s business. It reads no
-//! clock, makes no randomness, spawns no thread and retries nothing: times and entropy are arguments, and
-//! waiting is the caller's.
+//! What it never does: decide. Whether a lease may begin or must end, and what becomes of a message whose id is
+//! known, is `tenure-core`'s business; the words for both are in `tenure_core::record`. It reads no clock,
+//! makes no randomness, spawns no thread and retries nothing: times and entropy are arguments, and waiting is
+//! the caller's.
 //!
 //! How it is used: all methods block, so a broker gives its store to one thread, which drains what is waiting
-//! into one [`Store::apply`] and answers everybody when that returns: one sync for the whole batch.
+//! into one [`Store::apply`] and answers everybody when that returns: one sync for the whole batch. Other threads
+//! read through a [`StoreReader`], and one more may call a [`Checkpointer`] now and then.
 //!
 //! ```
 //! use tenure_store::{Identity, Memory, Store, Write};
@@ -38,6 +40,8 @@
 #[cfg(test)]
 mod conformance;
 mod error;
+mod fate;
+mod head;
 mod identity;
 mod lease;
 pub mod memory;
@@ -49,6 +53,8 @@ mod write;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
+use tenure_proto::MeshName;
 
 pub use error::{Result, StoreError};
 pub use identity::Identity;
@@ -97,12 +103,24 @@ pub trait Store: Send {
     /// Records that `run` has lasted `uptime_ms`; durable on return. The record never goes down. What passes
     /// after the last heartbeat before a crash is not counted, which errs towards a longer lease.
     fn heartbeat(&mut self, run: u64, uptime_ms: u64) -> Result<()> {
-        self.apply(&[Write::Heartbeat { run, uptime_ms }])
+        self.apply(&[Write::Heartbeat { run, uptime_ms }]).map(|_| ())
     }
 
-    /// Carries out every write of `batch`, in order, in one transaction: all of them or, on an error, none.
-    /// Durable on return, with one sync however long the batch is. An empty batch does nothing.
-    fn apply(&mut self, batch: &[Write]) -> Result<()>;
+    /// Carries out every write of `batch`, in order, in one transaction: all of them or, on an error, none. Gives
+    /// one outcome for each, in their order; later writes see earlier ones, so a twin in the same batch is a
+    /// duplicate. Durable on return, with one sync however long the batch is. An empty batch does nothing.
+    fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>>;
+
+    /// What is remembered of the messages of `mesh`, as of one moment. Changes nothing. Its cost follows logs,
+    /// groups and what is open, never the number of messages.
+    fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages>;
+
+    /// Something to read messages with, beside this store and on any thread. It sees what is committed.
+    fn reader(&self) -> Result<Box<dyn StoreReader>>;
+
+    /// Something that tidies up behind the writer, for a thread of its own; `None` if this engine needs none.
+    /// Without one the writer does that work itself, between two commits.
+    fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>>;
 
     /// Every lease with the uptime it has spent unattended, ordered by mesh and session, as of one moment.
     /// Changes nothing.
@@ -120,4 +138,29 @@ pub trait Store: Send {
     /// What is wrong with the data, one finding in words each; empty when it is sound. Reads everything, so it
     /// takes as long as the store is large. Changes nothing.
     fn check(&mut self) -> Result<Vec<String>>;
+}
+
+/// Reads messages. Blocking; one method is one consistent view of what is committed.
+pub trait StoreReader: Send {
+    /// Carries out `read` in `mesh`. An entry whose bytes do not match their checksum is never given: a page
+    /// names it, everything else leaves it out, and [`Store::check`] finds it.
+    fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound>;
+
+    /// As [`Store::check`], without keeping the writer from its work.
+    fn check(&mut self) -> Result<Vec<String>>;
+}
+
+/// Moves what was committed to where it stays, so that the writer need not.
+pub trait Checkpointer: Send {
+    /// Does what there is to do, which may be nothing, and returns. An error loses nothing: try again later.
+    fn run(&mut self) -> Result<Checkpoint>;
+}
+
+/// What a checkpoint came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Pages in the write-ahead log.
+    pub log_pages: u64,
+    /// How many of them are where they stay.
+    pub moved_pages: u64,
 }

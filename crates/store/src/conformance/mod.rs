@@ -3,9 +3,15 @@
 //! `cases` holds one function for each promise; `model` runs random operations and restarts against an engine
 //! and the memory model side by side. An engine joins by implementing [`Engine`] and naming itself in `suite!`.
 
+pub(crate) mod accepts;
 pub(crate) mod cases;
+pub(crate) mod messages;
 pub(crate) mod model;
+pub(crate) mod readers;
+pub(crate) mod removals;
 
+use tenure_core::input::LeaseRecord;
+use tenure_core::record::StoreWrite;
 use tenure_proto::peer::Profile;
 use tenure_proto::{MemberKey, SessionKey};
 
@@ -29,7 +35,7 @@ pub(crate) trait Engine {
 /// Makes a test of each case, for one engine.
 macro_rules! suite {
     ($engine:ty) => {
-        $crate::conformance::suite!($engine:
+        $crate::conformance::suite!($engine, cases:
             identity_is_made_once,
             runs_are_numbered,
             a_lease_reads_as_it_was_put,
@@ -46,17 +52,28 @@ macro_rules! suite {
             settings_keep_every_kind_of_value,
             a_lease_of_an_impossible_run_is_a_finding,
         );
+        $crate::conformance::suite!($engine, accepts:
+            an_accept_answers_by_the_table,
+            a_twin_in_the_same_batch_is_a_duplicate,
+            a_known_id_is_answered_before_any_refusal,
+            a_refused_accept_leaves_no_trace,
+            an_absent_session_is_looked_up,
+            ids_belong_to_a_sender_in_a_mesh,
+            lanes_share_the_numbers_of_a_log,
+            a_message_reads_as_it_was_sent,
+            a_starved_store_numbers_on_without_a_gap,
+        );
 
         #[test]
         fn agrees_with_the_model() {
             $crate::conformance::model::agree::<$engine>();
         }
     };
-    ($engine:ty: $($case:ident,)*) => {
+    ($engine:ty, $cases:ident: $($case:ident,)*) => {
         $(
             #[test]
             fn $case() {
-                $crate::conformance::cases::$case::<$engine>();
+                $crate::conformance::$cases::$case::<$engine>();
             }
         )*
     };
@@ -85,17 +102,22 @@ pub(crate) fn lease(mesh: &str, n: u8) -> LeaseRow {
 
 /// The write that stores `row`.
 pub(crate) fn put(row: &LeaseRow) -> Write {
-    Write::PutLease(Box::new(row.clone()))
+    let LeaseRow { mesh, session, lease, member, instance, profile, caps, joined_at, touched_run } =
+        row.clone();
+    let record = LeaseRecord { session, lease, member, instance, profile, caps, joined_at };
+    Write::Mesh { mesh, run: touched_run, write: StoreWrite::PutLease(Box::new(record)) }
 }
 
 /// The write that ends `row`'s lease.
 pub(crate) fn end(row: &LeaseRow) -> Write {
-    Write::EndLease { mesh: row.mesh.clone(), session: row.session, lease: row.lease.clone() }
+    let write = StoreWrite::EndLease(row.session, row.lease.clone(), 1_000);
+    Write::Mesh { mesh: row.mesh.clone(), run: row.touched_run, write }
 }
 
 /// The write that says `row`'s lease was attached in `run`.
 pub(crate) fn touch(row: &LeaseRow, run: u64) -> Write {
-    Write::TouchLease { mesh: row.mesh.clone(), session: row.session, lease: row.lease.clone(), run }
+    let write = StoreWrite::TouchLease(row.session, row.lease.clone());
+    Write::Mesh { mesh: row.mesh.clone(), run, write }
 }
 
 /// Every trait object of a store can be handed to the thread that will own it.

@@ -32,17 +32,17 @@ pub(super) fn put(connection: &Connection, row: &LeaseRow) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Deletes the session's lease if it is this one.
+/// Deletes the session's lease if it is this one; whether it was.
 pub(super) fn end(
     connection: &Connection,
     mesh: &MeshName,
     session: &SessionKey,
     lease: &LeaseId,
-) -> Result<(), Fault> {
-    connection
+) -> Result<bool, Fault> {
+    let gone = connection
         .prepare_cached("DELETE FROM leases WHERE mesh = ?1 AND session = ?2 AND lease = ?3")?
         .execute(params![mesh.as_str(), session.0, lease.as_str()])?;
-    Ok(())
+    Ok(gone > 0)
 }
 
 /// Raises the lease's `touched_run` if the session's lease is this one.

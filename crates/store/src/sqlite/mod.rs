@@ -9,47 +9,74 @@
 //!
 //! What it never does: retry a sync, repair a file, or open one that a newer program wrote.
 //!
-//! The write-ahead log goes back into the main file at every start, and each time it passes
-//! [`WAL_CHECKPOINT_PAGES`], on the thread and in the commit that passed it. SQLite keeps an error of that copy
-//! to itself, which is safe: the log keeps its content, and the next attempt copies every page again before it
-//! syncs.
+//! The write-ahead log goes back into the main file at every start, and whenever it has grown: `checkpoint` says
+//! who does that.
 //!
-//! Where to read next: `schema` for the tables, `fault` for which error means what, `dir` for the files.
+//! Where to read next: `schema` and `messages_schema` for the tables, `accept` for the write that matters most,
+//! `fault` for which error means what, `dir` for the files.
 
+mod accept;
+mod apply;
+mod cache;
 mod check;
+mod checkpoint;
+mod dead;
 mod dir;
+mod entry;
+mod evacuate;
+mod expired;
+mod fates;
 mod fault;
+mod group;
 mod identity;
 mod lease;
+mod messages_schema;
+mod place;
 #[cfg(test)]
 #[cfg(unix)]
 mod poison_tests;
+mod read;
+mod restore;
 mod run;
 mod schema;
+mod session;
 mod setting;
+mod sweep;
 #[cfg(test)]
 mod tests;
+mod topic;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use serde_json::Value;
+use tenure_core::record::{RestoredMessages, StoreOutcome};
+use tenure_proto::MeshName;
 
-use crate::{Identity, Result, Run, Settings, Store, StoreError, StoredLease, Write};
+use crate::{
+    Checkpointer, Identity, Result, Run, Settings, Store, StoreError, StoreReader, StoredLease, Write,
+};
+use cache::Cache;
+use checkpoint::{Gauge, SqliteCheckpointer};
 use dir::DataDir;
 use fault::Fault;
+use read::SqliteReader;
 
-/// Pages of 4 KiB that the write-ahead log may hold before a commit copies them into the main file: 16 MB.
-pub const WAL_CHECKPOINT_PAGES: u32 = 4_000;
+pub use checkpoint::{LOG_PAGES, LOG_PAGES_HARD, LOG_PAGES_SOFT};
+
+/// KiB of pages that the writer keeps in memory: 64 MB.
+const CACHE_KIB: i64 = 64 * 1024;
 /// Bytes that the file of the write-ahead log is cut back to once it is copied, should it have grown past them.
 pub const WAL_FILE_BYTES: u32 = 64 * 1024 * 1024;
 /// How long a write waits for somebody's database shell to let go of the file before it is `Unavailable`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Statements that stay prepared; more than this crate has.
-const PREPARED_STATEMENTS: usize = 64;
+const PREPARED_STATEMENTS: usize = 128;
 
 /// A store in a directory.
 pub struct Sqlite {
@@ -57,7 +84,9 @@ pub struct Sqlite {
     connection: Connection,
     /// Why this store stopped writing, once it has.
     poisoned: Option<String>,
-    dir: DataDir,
+    cache: Cache,
+    gauge: Arc<Gauge>,
+    dir: Arc<DataDir>,
 }
 
 impl fmt::Debug for Sqlite {
@@ -77,17 +106,17 @@ impl Sqlite {
     /// [`StoreError::Newer`] or [`StoreError::Corrupt`] if it cannot be understood, and then leaves it as it is;
     /// with [`StoreError::Unavailable`] for anything else.
     pub fn open(dir: &Path) -> Result<Sqlite> {
-        let dir = DataDir::hold(dir)?;
+        let dir = Arc::new(DataDir::hold(dir)?);
         let connection = connect(&dir).map_err(Fault::reading)?;
-        Ok(Sqlite { connection, poisoned: None, dir })
+        Ok(Sqlite { connection, poisoned: None, cache: Cache::default(), gauge: Arc::default(), dir })
     }
 
     /// Runs `work` as one transaction that may write; commits and syncs if it succeeds, else undoes it all.
-    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>) -> Result<T> {
+    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>, &mut Cache) -> Result<T, Fault>) -> Result<T> {
         if let Some(cause) = &self.poisoned {
             return Err(StoreError::Poisoned(cause.clone()));
         }
-        let outcome = transact(&mut self.connection, work);
+        let outcome = transact(&mut self.connection, |transaction| work(transaction, &mut self.cache));
         let outcome = outcome.map_err(|fault| {
             // A transaction that cannot even be undone must not swallow the next one.
             let stuck = !self.connection.is_autocommit();
@@ -97,8 +126,15 @@ impl Sqlite {
                 fault.writing()
             }
         });
+        match &outcome {
+            // An error of the copy is not the commit's, and loses nothing.
+            Ok(_) => _ = checkpoint::after_commit(&self.connection, &self.gauge),
+            // What it remembered was true in a transaction that is undone.
+            Err(_) => self.cache.clear(),
+        }
         if let Err(StoreError::Poisoned(cause)) = &outcome {
             self.poisoned = Some(cause.clone());
+            self.gauge.poisoned.store(true, Ordering::Relaxed);
             // Not even when it is closed. Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
@@ -138,12 +174,9 @@ fn connect(dir: &DataDir) -> Result<Connection, Fault> {
         let why = format!("its file system has no write-ahead log (journal mode {mode})");
         return Err(StoreError::Unavailable(why).into());
     }
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    // Where a plain sync stops at the drive's cache, ask for the real one; elsewhere these do nothing.
-    connection.pragma_update(None, "fullfsync", true)?;
-    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-    connection.pragma_update(None, "wal_autocheckpoint", WAL_CHECKPOINT_PAGES)?;
+    durable(&connection)?;
     connection.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "foreign_keys", false)?;
     // Damage is found when a page is read, not when it is walked into; a damaged schema runs nothing.
     connection.pragma_update(None, "cell_size_check", true)?;
@@ -152,6 +185,16 @@ fn connect(dir: &DataDir) -> Result<Connection, Fault> {
     settle_log(&connection)?;
     schema::migrate(&mut connection)?;
     Ok(connection)
+}
+
+/// What makes a commit, and a copy of the log, durable; and who copies: never SQLite by itself.
+fn durable(connection: &Connection) -> Result<(), Fault> {
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // Where a plain sync stops at the drive's cache, ask for the real one; elsewhere these do nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    Ok(())
 }
 
 /// Copies what the last process left in the log into the main file, and syncs that.
@@ -173,18 +216,32 @@ impl Store for Sqlite {
         match self.read(|transaction| identity::get(transaction))? {
             Some(identity) => Ok(identity),
             None => {
-                self.write(|transaction| identity::insert(transaction, fresh))?;
+                self.write(|transaction, _| identity::insert(transaction, fresh))?;
                 Ok(fresh.clone())
             }
         }
     }
 
     fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
-        self.write(|transaction| run::begin(transaction, now_wall_ms))
+        self.write(|transaction, _| run::begin(transaction, now_wall_ms))
     }
 
-    fn apply(&mut self, batch: &[Write]) -> Result<()> {
-        self.write(|transaction| batch.iter().try_for_each(|write| apply(transaction, write)))
+    fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+        self.write(|transaction, cache| {
+            batch.iter().map(|write| apply::apply(transaction, cache, write)).collect()
+        })
+    }
+
+    fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
+        self.read(|transaction| restore::restore(transaction, mesh))
+    }
+
+    fn reader(&self) -> Result<Box<dyn StoreReader>> {
+        Ok(Box::new(SqliteReader::open(&self.dir)?))
+    }
+
+    fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
+        Ok(Some(Box::new(SqliteCheckpointer::open(&self.dir, &self.gauge)?)))
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {
@@ -196,22 +253,11 @@ impl Store for Sqlite {
     }
 
     fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64> {
-        self.write(|transaction| setting::put(transaction, expected_version, key, value.as_ref()))
+        self.write(|transaction, _| setting::put(transaction, expected_version, key, value.as_ref()))
     }
 
     fn check(&mut self) -> Result<Vec<String>> {
         self.read(|transaction| check::findings(transaction))
-    }
-}
-
-fn apply(transaction: &Transaction<'_>, write: &Write) -> Result<(), Fault> {
-    match write {
-        Write::PutLease(row) => lease::put(transaction, row),
-        Write::EndLease { mesh, session, lease } => lease::end(transaction, mesh, session, lease),
-        Write::TouchLease { mesh, session, lease, run } => {
-            lease::touch(transaction, mesh, session, lease, *run)
-        }
-        Write::Heartbeat { run, uptime_ms } => run::heartbeat(transaction, *run, *uptime_ms),
     }
 }
 

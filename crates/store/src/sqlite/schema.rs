@@ -8,6 +8,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
+use super::messages_schema::MESSAGES;
 use super::transact;
 use crate::{Result, StoreError};
 
@@ -15,7 +16,8 @@ use crate::{Result, StoreError};
 const APPLICATION_ID: i32 = 0x544e_5552;
 
 /// The steps, in order. Step N takes a file from version N to N + 1.
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
 -- Who this store is: one row, made on the first start.
 CREATE TABLE identity (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
@@ -57,7 +59,9 @@ CREATE TABLE settings_version (
     version INTEGER NOT NULL
 ) STRICT;
 INSERT INTO settings_version (one, version) VALUES (1, 0);
-"];
+",
+    MESSAGES,
+];
 
 /// The schema version of this program.
 pub(super) const SUPPORTED: u32 = STEPS.len() as u32;

@@ -8,15 +8,24 @@
 //! What it never does: outlive its process, forget runs, or keep a second user out; handles share one state, so
 //! a test restarts a broker by giving it another handle.
 //!
-//! Where to read next: [`Store`] for what each method promises.
+//! Where to read next: [`Store`] for what each method promises, `messages` for what writes do, `reads` for what
+//! reads find.
+
+mod messages;
+mod reads;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::{MeshName, SessionKey};
 
-use crate::{Identity, LeaseRow, Result, Run, Settings, Store, StoreError, StoredLease, Write};
+use crate::{
+    Checkpointer, Identity, LeaseRow, Result, Run, Settings, Store, StoreError, StoreReader, StoredLease,
+    Write,
+};
+use messages::Messages;
 
 /// A store in memory. A clone is another handle on the same state.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +39,7 @@ struct State {
     /// Uptime by run.
     runs: BTreeMap<u64, u64>,
     leases: BTreeMap<(MeshName, SessionKey), LeaseRow>,
+    meshes: BTreeMap<MeshName, Messages>,
     settings: Settings,
     /// Writes answer [`StoreError::Unavailable`].
     failing: bool,
@@ -87,29 +97,43 @@ impl State {
         between.fold(0, |sum: u64, (_, uptime_ms)| sum.saturating_add(*uptime_ms))
     }
 
-    fn apply(&mut self, write: &Write) {
+    fn apply(&mut self, write: &Write) -> StoreOutcome {
         match write {
-            Write::PutLease(row) => {
-                self.leases.insert((row.mesh.clone(), row.session), LeaseRow::clone(row));
-            }
-            Write::EndLease { mesh, session, lease } => {
-                let key = (mesh.clone(), *session);
-                if self.leases.get(&key).is_some_and(|row| row.lease == *lease) {
-                    self.leases.remove(&key);
-                }
-            }
-            Write::TouchLease { mesh, session, lease, run } => {
-                let found = self.leases.get_mut(&(mesh.clone(), *session));
-                if let Some(row) = found.filter(|row| row.lease == *lease) {
-                    row.touched_run = row.touched_run.max(*run);
-                }
-            }
+            Write::Mesh { mesh, run, write } => self.apply_to_mesh(mesh, *run, write),
             Write::Heartbeat { run, uptime_ms } => {
                 if let Some(uptime) = self.runs.get_mut(run) {
                     *uptime = (*uptime).max(*uptime_ms);
                 }
+                StoreOutcome::Done
             }
         }
+    }
+
+    fn apply_to_mesh(&mut self, mesh: &MeshName, run: u64, write: &StoreWrite) -> StoreOutcome {
+        match write {
+            StoreWrite::PutLease(record) => {
+                self.leases.insert((mesh.clone(), record.session), LeaseRow::of_record(mesh, record, run));
+            }
+            StoreWrite::EndLease(session, lease, _) => {
+                let key = (mesh.clone(), *session);
+                if self.leases.get(&key).is_none_or(|row| row.lease != *lease) {
+                    return StoreOutcome::Done;
+                }
+                self.leases.remove(&key);
+            }
+            StoreWrite::TouchLease(session, lease) => {
+                let found = self.leases.get_mut(&(mesh.clone(), *session));
+                if let Some(row) = found.filter(|row| row.lease == *lease) {
+                    row.touched_run = row.touched_run.max(run);
+                }
+            }
+            StoreWrite::Sweep { now, dead_before, .. } => {
+                let swept = self.meshes.values_mut().map(|mesh| mesh.sweep(*now, *dead_before));
+                return StoreOutcome::Count { rows: swept.sum(), more: false };
+            }
+            _ => {}
+        }
+        self.meshes.entry(mesh.clone()).or_default().apply(write)
     }
 }
 
@@ -134,10 +158,21 @@ impl Store for Memory {
         Ok(Run { number, started_at: now_wall_ms })
     }
 
-    fn apply(&mut self, batch: &[Write]) -> Result<()> {
+    fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
         let mut state = self.write()?;
-        batch.iter().for_each(|write| state.apply(write));
-        Ok(())
+        Ok(batch.iter().map(|write| state.apply(write)).collect())
+    }
+
+    fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
+        Ok(self.lock().meshes.get(mesh).map(Messages::restore).unwrap_or_default())
+    }
+
+    fn reader(&self) -> Result<Box<dyn StoreReader>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
+        Ok(None)
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {
@@ -171,10 +206,21 @@ impl Store for Memory {
     }
 }
 
+impl StoreReader for Memory {
+    fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound> {
+        let state = self.lock();
+        Ok(state.meshes.get(mesh).map_or_else(|| Messages::default().read(read), |mesh| mesh.read(read)))
+    }
+
+    fn check(&mut self) -> Result<Vec<String>> {
+        Store::check(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::{Engine, identity, lease, suite};
+    use crate::conformance::{Engine, identity, lease, put, suite};
 
     impl Engine for Memory {
         type Store = Memory;
@@ -198,7 +244,7 @@ mod tests {
     fn poisoned_stops_writes_for_good_and_reads_go_on() {
         let mut store = Memory::new();
         store.identity(&identity(1)).unwrap();
-        store.apply(&[Write::PutLease(Box::new(lease("m", 1)))]).unwrap();
+        store.apply(&[put(&lease("m", 1))]).unwrap();
         store.poison();
         store.fail_writes(false);
         assert!(matches!(store.begin_run(0), Err(StoreError::Poisoned(_))));

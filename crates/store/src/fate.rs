@@ -1,0 +1,18 @@
+//! The rule by which a message's fate is told.
+
+use tenure_proto::message::SendState;
+
+/// The reason of a dead letter that nobody settled in time.
+const EXPIRED: &str = "expired";
+/// The reason of a dead letter whose session went before it was read.
+pub(crate) const LEASE_EXPIRED: &str = "lease_expired";
+
+/// The fate of a message that is, or was, a dead letter for `reason`, or else was settled, or else waits.
+pub(crate) fn of(reason: Option<String>, settled: bool) -> (SendState, Option<String>) {
+    match reason {
+        Some(reason) if reason == EXPIRED => (SendState::Expired, Some(reason)),
+        Some(reason) => (SendState::Dead, Some(reason)),
+        None if settled => (SendState::Delivered, None),
+        None => (SendState::Accepted, None),
+    }
+}

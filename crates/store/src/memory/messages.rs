@@ -1,0 +1,378 @@
+//! The messages of one mesh, and what each write does to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
+use tenure_core::envelope::{Entry, Envelope, Lane};
+use tenure_core::record::{
+    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Reader, StoreOutcome, StoreWrite,
+    SubRecord, TopicRecord,
+};
+use tenure_proto::fingerprint::Fingerprint;
+use tenure_proto::ids::{MemberKey, MessageId, SessionKey, SubId};
+use tenure_proto::log::LogName;
+use tenure_proto::message::Fallback;
+use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::subscribe::From;
+
+/// All messages of a mesh.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub(super) topics: BTreeMap<TopicName, TopicRecord>,
+    pub(super) subs: BTreeMap<(SessionKey, SubId), SubRecord>,
+    pub(super) logs: BTreeMap<LogName, Log>,
+    pub(super) groups: BTreeMap<GroupId, Group>,
+    /// By sender and the sender's id.
+    pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
+    pub(super) dead: BTreeMap<(LogName, u64, Option<GroupName>), Letter>,
+    sessions: BTreeMap<SessionKey, Session>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pub(super) lanes: [LaneRecord; 3],
+    pub(super) entries: BTreeMap<u64, Kept>,
+    /// An inbox whose owner is forgotten.
+    pub(super) hidden: bool,
+}
+
+/// An entry with the count and bytes of its lane up to and with it.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) entry: Arc<Entry>,
+    pub(super) count: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) record: GroupRecord,
+    pub(super) cursor: u64,
+    pub(super) used_at: u64,
+    pub(super) open: BTreeMap<u64, OpenRecord>,
+}
+
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) id: MessageId,
+    fingerprint: Fingerprint,
+    pub(super) log: LogName,
+    pub(super) seq: u64,
+    first_seen_at: u64,
+    expires_at: Option<u64>,
+    pub(super) lost: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub(super) kept: Kept,
+    pub(super) attempts: u32,
+    pub(super) reason: String,
+    pub(super) at: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    member: MemberKey,
+    ended_at: Option<u64>,
+}
+
+impl Log {
+    fn end(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.end).max().unwrap_or_default()
+    }
+
+    /// The entries of a lane after a seq, in order.
+    pub(super) fn lane(&self, lane: Lane, after: u64) -> impl Iterator<Item = &Kept> {
+        let later = self.entries.range(after.saturating_add(1)..).map(|(_, kept)| kept);
+        later.filter(move |kept| kept.entry.lane == lane)
+    }
+}
+
+impl Messages {
+    pub(super) fn apply(&mut self, write: &StoreWrite) -> StoreOutcome {
+        match write {
+            StoreWrite::PutLease(record) => {
+                self.sessions.insert(record.session, Session { member: record.member, ended_at: None });
+            }
+            // The caller has seen to it that the lease was this one.
+            StoreWrite::EndLease(session, _, at) => self.end(session, *at),
+            StoreWrite::Accept(accept) => return StoreOutcome::Accepted(self.accept(accept)),
+            StoreWrite::PutTopic(topic) => _ = self.topics.insert(topic.name.clone(), topic.clone()),
+            StoreWrite::OpenGroup { record, from, used_at } => {
+                return StoreOutcome::Opened(self.open(record, *from, *used_at));
+            }
+            StoreWrite::Group(write) => self.group(write),
+            StoreWrite::DropGroup(id) => _ = self.groups.remove(id),
+            StoreWrite::PutSub(sub) => {
+                self.subs.insert((sub.session, sub.sub.clone()), SubRecord::clone(sub));
+            }
+            StoreWrite::DropSub(session, sub) => _ = self.subs.remove(&(*session, sub.clone())),
+            StoreWrite::Bury(burial) => self.bury(burial),
+            StoreWrite::Revive { log, seqs } => {
+                let letters = self.exhume(log, seqs).into_iter();
+                let revived = letters.map(|((log, seq, group), letter)| {
+                    let (lane, attempts) = (letter.kept.entry.lane, letter.attempts);
+                    let log = self.logs.entry(log).or_default();
+                    log.hidden = false;
+                    log.entries.entry(seq).or_insert(letter.kept);
+                    (lane, seq, group, attempts)
+                });
+                return StoreOutcome::Revived(revived.collect());
+            }
+            StoreWrite::DropDead { log, seqs } => {
+                let letters = self.exhume(log, seqs);
+                letters.iter().for_each(|(_, letter)| self.note_loss(letter));
+                return StoreOutcome::Count { rows: letters.len() as u64, more: false };
+            }
+            StoreWrite::Evacuate { session, member, limit, after, at } => {
+                return self.evacuate(session, member, *limit, *after, *at);
+            }
+            StoreWrite::Prune { log, lane, through, before, limit } => {
+                let rows = self.prune(log, *lane, *through, *before, *limit);
+                return StoreOutcome::Count { rows, more: rows >= u64::from(*limit) };
+            }
+            // Touching a lease is the leases' business; a sweep concerns all meshes.
+            StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}
+        }
+        StoreOutcome::Done
+    }
+
+    fn end(&mut self, session: &SessionKey, at: u64) {
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.ended_at = Some(at);
+        }
+        self.subs.retain(|(owner, _), _| owner != session);
+        self.groups.retain(|_, group| group.record.reader != Reader::Private(*session));
+    }
+
+    fn accept(&mut self, accept: &Accept) -> Accepted {
+        let envelope = &accept.envelope;
+        let key = (envelope.from.member, envelope.client_message_id.clone());
+        let found = self.records.get(&key).map(|record| Remembered {
+            id: record.id,
+            fingerprint: record.fingerprint,
+            log: record.log.clone(),
+            seq: record.seq,
+            first_seen_at: record.first_seen_at,
+            available: self.kept(&record.log, record.seq).is_some(),
+        });
+        let member_of = |session: &SessionKey| self.sessions.get(session).map(|session| session.member);
+        let decision = decide(accept, found, |session| Ok::<_, std::convert::Infallible>(member_of(session)));
+        let log = match decision {
+            Ok(Decision::Append(log)) => log,
+            Ok(Decision::Answer(answer)) => return answer,
+        };
+        let (lane, seq) = self.append(&log, envelope.clone());
+        let record = Record {
+            id: envelope.id,
+            fingerprint: accept.fingerprint,
+            log: log.clone(),
+            seq,
+            first_seen_at: envelope.sent_at,
+            expires_at: accept.remember_until,
+            lost: None,
+        };
+        self.records.insert(key, record);
+        Accepted::Fresh { log, lane, seq }
+    }
+
+    fn append(&mut self, name: &LogName, envelope: Arc<Envelope>) -> (Lane, u64) {
+        let log = self.logs.entry(name.clone()).or_default();
+        log.hidden = false;
+        let (lane, seq) = (Lane::of(name, envelope.priority), log.end() + 1);
+        let totals = &mut log.lanes[lane.index()];
+        totals.end = seq;
+        totals.count += 1;
+        totals.bytes += envelope.body.as_bytes().len() as u64;
+        let (count, bytes) = (totals.count, totals.bytes);
+        let entry = Arc::new(Entry::new(name.clone(), lane, seq, envelope));
+        log.entries.insert(seq, Kept { entry, count, bytes });
+        (lane, seq)
+    }
+
+    pub(super) fn kept(&self, log: &LogName, seq: u64) -> Option<&Kept> {
+        self.logs.get(log)?.entries.get(&seq)
+    }
+
+    fn open(&mut self, record: &GroupRecord, from: From, used_at: u64) -> Result<u64, u64> {
+        if let Some(group) = self.groups.get(&record.id) {
+            return Ok(group.cursor);
+        }
+        let log = self.logs.get(&record.log);
+        let end = log.map_or(0, Log::end);
+        let first = log.and_then(|log| log.lane(record.lane, 0).next());
+        let cursor = match from {
+            From::New => end,
+            From::Earliest => first.map_or(end, |kept| kept.entry.seq - 1),
+            From::Seq(seq) if seq.get() > end + 1 => return Err(end),
+            From::Seq(seq) => seq.get().saturating_sub(1),
+        };
+        self.put_group(record, cursor, used_at);
+        Ok(cursor)
+    }
+
+    fn put_group(&mut self, record: &GroupRecord, cursor: u64, used_at: u64) -> &mut Group {
+        self.logs.entry(record.log.clone()).or_default().hidden = false;
+        let group = self.groups.entry(record.id).or_insert_with(|| Group {
+            record: record.clone(),
+            cursor,
+            used_at,
+            open: BTreeMap::new(),
+        });
+        (group.cursor, group.used_at) = (cursor, used_at);
+        group
+    }
+
+    fn group(&mut self, write: &GroupWrite) {
+        let group = self.put_group(&write.record, write.cursor, write.used_at);
+        if write.replace {
+            group.open.clear();
+        }
+        write.del.iter().for_each(|seq| _ = group.open.remove(seq));
+        group.open.extend(write.put.iter().map(|open| (open.seq, open.clone())));
+    }
+
+    fn bury(&mut self, burial: &Burial) {
+        let found = self.kept(&burial.log, burial.seq).filter(|kept| kept.entry.lane == burial.lane);
+        let Some(kept) = found.cloned() else { return };
+        let letter = Letter { kept, attempts: burial.attempts, reason: burial.reason.clone(), at: burial.at };
+        self.dead.insert((burial.log.clone(), burial.seq, burial.group.clone()), letter);
+        if burial.remove {
+            self.remove(&burial.log, burial.seq);
+        }
+    }
+
+    /// Takes an entry out of its log and out of everybody's hands.
+    fn remove(&mut self, log: &LogName, seq: u64) {
+        let Some(kept) = self.logs.get_mut(log).and_then(|log| log.entries.remove(&seq)) else { return };
+        let readers = self.groups.values_mut();
+        readers
+            .filter(|group| group.record.log == *log && group.record.lane == kept.entry.lane)
+            .for_each(|group| _ = group.open.remove(&seq));
+    }
+
+    /// Takes the dead letters of these entries out, in order.
+    fn exhume(&mut self, log: &LogName, seqs: &[u64]) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
+        self.dead.extract_if(.., |(of, seq, _), _| of == log && seqs.contains(seq)).collect()
+    }
+
+    /// Notes why a message is nowhere any more, when its last dead letter has gone.
+    fn note_loss(&mut self, letter: &Letter) {
+        let entry = &letter.kept.entry;
+        let others = self.dead.keys().any(|(log, seq, _)| *log == entry.log && *seq == entry.seq);
+        if others || self.kept(&entry.log, entry.seq).is_some() {
+            return;
+        }
+        let key = (entry.envelope.from.member, entry.envelope.client_message_id.clone());
+        let record = self.records.get_mut(&key).filter(|record| record.id == entry.envelope.id);
+        if let Some(record) = record {
+            record.lost.get_or_insert_with(|| letter.reason.clone());
+        }
+    }
+
+    fn evacuate(
+        &mut self,
+        session: &SessionKey,
+        member: &MemberKey,
+        limit: u32,
+        after: (Lane, u64),
+        at: u64,
+    ) -> StoreOutcome {
+        let (inbox, target) = (LogName::Session(*session), LogName::Member(*member));
+        let mut places = self.unsettled(&inbox);
+        places.retain(|(lane, seq, _)| (*lane, *seq) > after);
+        places.truncate(limit as usize);
+        let (mut moved, mut failed) = (Vec::new(), Vec::new());
+        for (lane, seq, attempts) in &places {
+            let Some(kept) = self.kept(&inbox, *seq).cloned() else { continue };
+            let envelope = &kept.entry.envelope;
+            match envelope.fallback {
+                Fallback::Hold => {}
+                Fallback::Member => {
+                    let (lane, seq) = self.append(&target, envelope.clone());
+                    let key = (envelope.from.member, envelope.client_message_id.clone());
+                    let record = self.records.get_mut(&key).filter(|record| record.id == envelope.id);
+                    if let Some(record) = record {
+                        (record.log, record.seq) = (target.clone(), seq);
+                    }
+                    self.remove(&inbox, kept.entry.seq);
+                    moved.push(Arc::new(Entry::new(target.clone(), lane, seq, envelope.clone())));
+                }
+                Fallback::Fail => {
+                    let reason = crate::fate::LEASE_EXPIRED.to_owned();
+                    let (log, lane, seq, attempts) = (inbox.clone(), *lane, *seq, *attempts);
+                    self.bury(&Burial { log, lane, seq, group: None, attempts, reason, at, remove: true });
+                    failed.push(kept.entry);
+                }
+            }
+        }
+        let last = places.last().filter(|_| places.len() >= limit as usize);
+        StoreOutcome::Evacuated { moved, failed, next: last.map(|(lane, seq, _)| (*lane, *seq)) }
+    }
+
+    /// Everything of an inbox that is open, or after the owner's cursor: lane, seq, attempts; in order.
+    pub(super) fn unsettled(&self, inbox: &LogName) -> Vec<(Lane, u64, u32)> {
+        let mut places = Vec::new();
+        for lane in Lane::ALL {
+            let group = self.owner(inbox, lane);
+            let open = group.into_iter().flat_map(|group| group.open.values());
+            places.extend(open.map(|open| (lane, open.seq, open.attempt)));
+            let unread = self.logs.get(inbox).into_iter();
+            let unread = unread.flat_map(|log| log.lane(lane, group.map_or(0, |group| group.cursor)));
+            places.extend(unread.map(|kept| (lane, kept.entry.seq, 0)));
+        }
+        places
+    }
+
+    /// The group of an inbox's owner in a lane.
+    pub(super) fn owner(&self, inbox: &LogName, lane: Lane) -> Option<&Group> {
+        self.groups.values().find(|group| {
+            let GroupRecord { log, lane: of, reader, .. } = &group.record;
+            log == inbox && *of == lane && *reader == Reader::Inbox
+        })
+    }
+
+    fn prune(&mut self, log: &LogName, lane: Lane, through: u64, before: u64, limit: u32) -> u64 {
+        let Some(log) = self.logs.get_mut(log) else { return 0 };
+        let old: Vec<u64> = log
+            .lane(lane, 0)
+            .take_while(|kept| kept.entry.seq <= through && kept.entry.envelope.sent_at < before)
+            .take(limit as usize)
+            .map(|kept| kept.entry.seq)
+            .collect();
+        let totals = &mut log.lanes[lane.index()];
+        totals.pruned = totals.pruned.max(old.last().copied().unwrap_or_default());
+        old.iter().for_each(|seq| _ = log.entries.remove(seq));
+        old.len() as u64
+    }
+
+    /// Forgets what has outlived its time; how many rows of it.
+    pub(super) fn sweep(&mut self, now: u64, dead_before: u64) -> u64 {
+        let old = self.dead.iter().filter(|(_, letter)| letter.at < dead_before);
+        let mut dead: Vec<_> = old.map(|(key, letter)| (key.clone(), letter.clone())).collect();
+        dead.sort_by_key(|(_, letter)| letter.at);
+        for (key, letter) in &dead {
+            self.dead.remove(key);
+            self.note_loss(letter);
+        }
+        let ended = |session: &Session| session.ended_at.is_some_and(|at| at < dead_before);
+        let logs = &mut self.logs;
+        let gone: Vec<_> = self
+            .sessions
+            .extract_if(.., |key, session| {
+                let inbox = logs.get(&LogName::Session(*key));
+                ended(session) && inbox.is_none_or(|log| log.entries.is_empty())
+            })
+            .collect();
+        for (session, _) in &gone {
+            let inbox = LogName::Session(*session);
+            self.groups.retain(|_, group| group.record.log != inbox);
+            self.logs.entry(inbox).and_modify(|log| log.hidden = true);
+        }
+        let records = self.records.len();
+        self.records.retain(|_, record| record.expires_at.is_none_or(|at| at > now));
+        (dead.len() + gone.len() + records - self.records.len()) as u64
+    }
+}

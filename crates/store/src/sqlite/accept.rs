@@ -1,0 +1,166 @@
+//! Accepting a message: the id is claimed and the entry appended, both or neither.
+//!
+//! The rule is `tenure_core::accept::decide`. Almost every message is new, so this first asks it what to do if
+//! the id is unknown, and claims the id with one insert that finds a twin by itself. Only then, or when the
+//! answer would be a refusal, the record is read and the rule is asked again.
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, params};
+use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
+use tenure_core::envelope::Lane;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::fingerprint::Fingerprint;
+use tenure_proto::ids::MessageId;
+use tenure_proto::log::LogName;
+
+use super::cache::{self, Mesh};
+use super::fault::{Fault, natural};
+use super::place::Place;
+use super::{entry, integer, session};
+use crate::Result;
+
+/// Decides about `accept` and carries that out.
+pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Accepted, Fault> {
+    let id = mesh.id;
+    let log = match decide(accept, None, |session| session::member(connection, id, session))? {
+        Decision::Append(log) => log,
+        Decision::Answer(unless_known) => {
+            return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));
+        }
+    };
+    if mesh.find_log(connection, &log)?.is_none() {
+        // A duplicate must not even make a log.
+        if let Some(answer) = known(connection, mesh, accept)? {
+            return Ok(answer);
+        }
+        if mesh.make_log(connection, &log)?.is_none() {
+            return Ok(no_number("this store can number no more logs"));
+        }
+    }
+    append(connection, mesh, accept, log)
+}
+
+fn append(
+    connection: &Connection,
+    mesh: &mut Mesh,
+    accept: &Accept,
+    name: LogName,
+) -> Result<Accepted, Fault> {
+    let envelope = &*accept.envelope;
+    let lane = Lane::of(&name, envelope.priority);
+    let sender = mesh.make_sender(connection, &envelope.from.member)?;
+    let mut scratch = std::mem::take(&mut mesh.scratch);
+    let log = mesh.need_log(connection, &name)?;
+    let Some(seq) = entry::next_seq(log) else {
+        let full = no_number("this log can number no more entries");
+        return Ok(known(connection, mesh, accept)?.unwrap_or(full));
+    };
+    if !claim(connection, sender, accept, Place::new(log.id, lane, seq))? {
+        let twin = || Fault::corrupt("a dedupe record is there and is not");
+        return known(connection, mesh, accept)?.ok_or_else(twin);
+    }
+    entry::append(connection, log, (lane, seq), envelope, accept.remember_until, &mut scratch)?;
+    mesh.scratch = scratch;
+    Ok(Accepted::Fresh { log: name, lane, seq })
+}
+
+/// Writes the dedupe record, unless there is one.
+fn claim(connection: &Connection, sender: i64, accept: &Accept, place: Place) -> Result<bool, Fault> {
+    let envelope = &*accept.envelope;
+    let claimed = connection
+        .prepare_cached(
+            "INSERT INTO dedupe (sender, client_id, id, fingerprint, place, first_seen_at, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            sender,
+            &*envelope.client_message_id,
+            envelope.id.0.to_be_bytes(),
+            accept.fingerprint.0,
+            place.pack(),
+            integer(envelope.sent_at),
+            accept.remember_until.map(integer),
+        ])?;
+    Ok(claimed > 0)
+}
+
+/// What the rule says if the id is known.
+fn known(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Option<Accepted>, Fault> {
+    let envelope = &*accept.envelope;
+    let Some(sender) = mesh.find_sender(connection, &envelope.from.member)? else { return Ok(None) };
+    let Some(record) = record(connection, sender, &envelope.client_message_id)? else { return Ok(None) };
+    let (_, log) = cache::log_name(connection, record.place.log)?;
+    let found = Remembered {
+        id: record.id,
+        fingerprint: record.fingerprint,
+        log,
+        seq: record.place.seq,
+        first_seen_at: record.first_seen_at,
+        available: entry::exists(connection, record.place)?,
+    };
+    match decide(accept, Some(found), |_| Ok::<_, Fault>(None))? {
+        Decision::Answer(answer) => Ok(Some(answer)),
+        Decision::Append(_) => Err(Fault::corrupt("a known id was to be appended again")),
+    }
+}
+
+/// A dedupe record.
+pub(super) struct Record {
+    pub(super) id: MessageId,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) place: Place,
+    pub(super) first_seen_at: u64,
+    /// Why it was a dead letter, once that is deleted.
+    pub(super) lost: Option<String>,
+}
+
+/// The record of the id that a sender used, if it did.
+pub(super) fn record(connection: &Connection, sender: i64, client_id: &str) -> Result<Option<Record>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, fingerprint, place, first_seen_at, lost FROM dedupe WHERE sender = ?1 AND client_id = ?2",
+    )?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let negative = |_| {
+            let why = Fault::corrupt("first_seen_at").reading();
+            rusqlite::Error::FromSqlConversionFailure(3, Type::Integer, why.into())
+        };
+        Ok(Record {
+            id: MessageId(u128::from_be_bytes(row.get(0)?)),
+            fingerprint: Fingerprint(row.get(1)?),
+            place: Place::unpack(row.get(2)?),
+            first_seen_at: natural(row.get(3)?, "first_seen_at").map_err(negative)?,
+            lost: row.get(4)?,
+        })
+    };
+    Ok(statement.query_row(params![sender, client_id], read).optional()?)
+}
+
+/// Points the record of a message at another place, if it is still that message's.
+pub(super) fn move_record(
+    connection: &Connection,
+    sender: i64,
+    (client_id, id): (&str, MessageId),
+    place: Place,
+) -> Result<(), Fault> {
+    connection
+        .prepare_cached("UPDATE dedupe SET place = ?4 WHERE sender = ?1 AND client_id = ?2 AND id = ?3")?
+        .execute(params![sender, client_id, id.0.to_be_bytes(), place.pack()])?;
+    Ok(())
+}
+
+/// Notes why a message is in no log and no dead letter any more.
+pub(super) fn mark_lost(
+    connection: &Connection,
+    sender: i64,
+    (client_id, id): (&str, MessageId),
+    reason: &str,
+) -> Result<(), Fault> {
+    connection
+        .prepare_cached("UPDATE dedupe SET lost = ?4 WHERE sender = ?1 AND client_id = ?2 AND id = ?3")?
+        .execute(params![sender, client_id, id.0.to_be_bytes(), reason])?;
+    Ok(())
+}
+
+fn no_number(message: &str) -> Accepted {
+    Accepted::Refused(WireError::new(ErrorCode::Busy, message))
+}

@@ -1,0 +1,86 @@
+//! Which write goes where.
+
+use rusqlite::Connection;
+use tenure_core::record::{StoreOutcome, StoreWrite};
+use tenure_proto::log::LogName;
+use tenure_proto::name::MeshName;
+
+use super::cache::Cache;
+use super::evacuate::Slice;
+use super::fault::Fault;
+use super::{accept, dead, entry, evacuate, group, lease, run, session, sweep, topic};
+use crate::{LeaseRow, Result, Write};
+
+/// Carries out one write of a batch.
+pub(super) fn apply(
+    connection: &Connection,
+    cache: &mut Cache,
+    write: &Write,
+) -> Result<StoreOutcome, Fault> {
+    match write {
+        Write::Mesh { mesh, run, write } => of_mesh(connection, cache, mesh, *run, write),
+        Write::Heartbeat { run, uptime_ms } => {
+            run::heartbeat(connection, *run, *uptime_ms).map(|()| StoreOutcome::Done)
+        }
+    }
+}
+
+fn of_mesh(
+    connection: &Connection,
+    cache: &mut Cache,
+    name: &MeshName,
+    run: u64,
+    write: &StoreWrite,
+) -> Result<StoreOutcome, Fault> {
+    if let StoreWrite::Sweep { now, dead_before, limit } = write {
+        return sweep::sweep(connection, cache, *now, *dead_before, *limit);
+    }
+    let mesh = cache.mesh(connection, name)?;
+    match write {
+        StoreWrite::Accept(accept) => {
+            return accept::accept(connection, mesh, accept).map(StoreOutcome::Accepted);
+        }
+        StoreWrite::Group(write) => group::write(connection, mesh, write)?,
+        StoreWrite::PutLease(record) => {
+            lease::put(connection, &LeaseRow::of_record(name, record, run))?;
+            session::seen(connection, mesh.id, &record.session, &record.member)?;
+        }
+        StoreWrite::TouchLease(session, lease) => lease::touch(connection, name, session, lease, run)?,
+        StoreWrite::EndLease(session, lease, at) => {
+            if lease::end(connection, name, session, lease)? {
+                session::ended(connection, mesh.id, session, *at)?;
+                topic::drop_subs(connection, mesh.id, session)?;
+                group::drop_private(connection, mesh.id, session)?;
+            }
+        }
+        StoreWrite::PutTopic(topic) => topic::put(connection, mesh.id, topic)?,
+        StoreWrite::OpenGroup { record, from, used_at } => {
+            return group::open(connection, mesh, record, *from, *used_at).map(StoreOutcome::Opened);
+        }
+        StoreWrite::DropGroup(id) => group::drop(connection, mesh.id, *id)?,
+        StoreWrite::PutSub(sub) => topic::put_sub(connection, mesh.id, sub)?,
+        StoreWrite::DropSub(session, sub) => topic::drop_sub(connection, mesh.id, session, sub)?,
+        StoreWrite::Bury(burial) => dead::bury(connection, mesh, burial)?,
+        StoreWrite::Revive { log, seqs } => {
+            return dead::revive(connection, mesh, log, seqs).map(StoreOutcome::Revived);
+        }
+        StoreWrite::DropDead { log, seqs } => {
+            let rows = dead::forget(connection, mesh, log, seqs)?;
+            return Ok(StoreOutcome::Count { rows, more: false });
+        }
+        StoreWrite::Evacuate { session, member, limit, after, at } => {
+            let inbox = LogName::Session(*session);
+            let slice = Slice { inbox: &inbox, member, limit: *limit, after: *after, at: *at };
+            return evacuate::evacuate(connection, mesh, &slice);
+        }
+        StoreWrite::Prune { log, lane, through, before, limit } => {
+            let rows = match mesh.find_log(connection, log)? {
+                Some(log) => entry::prune(connection, log, *lane, (*through, *before, *limit))?,
+                None => 0,
+            };
+            return Ok(StoreOutcome::Count { rows, more: rows >= u64::from(*limit) });
+        }
+        StoreWrite::Sweep { .. } => {}
+    }
+    Ok(StoreOutcome::Done)
+}

@@ -1,0 +1,118 @@
+//! Copying the write-ahead log back into the main file, off the writer's thread.
+//!
+//! A [`Checkpointer`] has its own connection and copies while the writer goes on. But only when every page of
+//! the log is copied does the writer begin it anew, and under constant load there is always one more; so past
+//! [`LOG_PAGES_SOFT`] the writer copies the rest itself as soon as it is little, and past [`LOG_PAGES_HARD`]
+//! whatever it is. Without a checkpointer the writer does it all. A reader that looks at one moment for long
+//! holds the log open, and then it grows meanwhile.
+//!
+//! An error of the copy loses nothing: the log keeps its content, and the next attempt copies every page again
+//! before it syncs.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use super::dir::DataDir;
+use super::fault::Fault;
+use super::{BUSY_TIMEOUT, durable};
+use crate::{Checkpoint, Checkpointer, Result, StoreError};
+
+/// Pages of 4 KiB in the log before they are worth copying: 16 MB.
+pub const LOG_PAGES: u64 = 4_000;
+/// Pages in the log from which on the writer copies what is left of it when that is little: 64 MB.
+pub const LOG_PAGES_SOFT: u64 = 16_000;
+/// Pages in the log from which on the writer copies what is left of it whatever that is: 256 MB.
+pub const LOG_PAGES_HARD: u64 = 64_000;
+/// Pages that the writer copies in a few milliseconds.
+const LITTLE: u64 = 2_000;
+
+/// What the writer and its checkpointer share.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    /// Whether there is a checkpointer.
+    pub(super) attached: AtomicBool,
+    /// Whether the store has stopped writing, and then nobody copies either.
+    pub(super) poisoned: AtomicBool,
+    /// Held by whoever copies.
+    turn: Mutex<()>,
+}
+
+/// What the writer does after a commit.
+pub(super) fn after_commit(connection: &Connection, gauge: &Gauge) -> Result<(), Fault> {
+    let Checkpoint { log_pages, moved_pages } = copy(connection, "PRAGMA wal_checkpoint(NOOP)")?;
+    let left = log_pages.saturating_sub(moved_pages);
+    let mine = if gauge.attached.load(Ordering::Relaxed) {
+        log_pages >= LOG_PAGES_HARD || (log_pages >= LOG_PAGES_SOFT && left <= LITTLE)
+    } else {
+        log_pages >= LOG_PAGES
+    };
+    if mine && left > 0 {
+        let _turn = gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        copy(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
+    }
+    Ok(())
+}
+
+fn copy(connection: &Connection, pragma: &str) -> Result<Checkpoint, Fault> {
+    let (log, moved): (i64, i64) =
+        connection.prepare_cached(pragma)?.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
+    // Both are -1 when there is no log yet.
+    let pages = |count| u64::try_from(count).unwrap_or(0);
+    Ok(Checkpoint { log_pages: pages(log), moved_pages: pages(moved) })
+}
+
+/// The checkpointer of a store in a directory, which it holds as the store does.
+pub(super) struct SqliteCheckpointer {
+    /// Declared before the directory, as in the store.
+    connection: Connection,
+    gauge: Arc<Gauge>,
+    _dir: Arc<DataDir>,
+}
+
+impl fmt::Debug for SqliteCheckpointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteCheckpointer").field("gauge", &self.gauge).finish_non_exhaustive()
+    }
+}
+
+impl SqliteCheckpointer {
+    /// Opens a checkpointer beside the store that holds `dir`.
+    pub(super) fn open(dir: &Arc<DataDir>, gauge: &Arc<Gauge>) -> Result<SqliteCheckpointer> {
+        let open = || -> Result<Connection, Fault> {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(dir.database(), flags)?;
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            durable(&connection)?;
+            // The store closes the file; if it stopped writing, nobody must.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            Ok(connection)
+        };
+        let connection = open().map_err(Fault::reading)?;
+        gauge.attached.store(true, Ordering::Relaxed);
+        Ok(SqliteCheckpointer { connection, gauge: gauge.clone(), _dir: dir.clone() })
+    }
+}
+
+impl Drop for SqliteCheckpointer {
+    fn drop(&mut self) {
+        self.gauge.attached.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Checkpointer for SqliteCheckpointer {
+    fn run(&mut self) -> Result<Checkpoint> {
+        if self.gauge.poisoned.load(Ordering::Relaxed) {
+            return Err(StoreError::Poisoned("the store stopped writing".to_owned()));
+        }
+        let found = copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)?;
+        if found.log_pages.saturating_sub(found.moved_pages) < LOG_PAGES {
+            return Ok(found);
+        }
+        let _turn = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        copy(&self.connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::reading)
+    }
+}

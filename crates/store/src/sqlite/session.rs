@@ -1,0 +1,46 @@
+//! Every session key that was ever seen in a mesh, and who vouched for it last.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use tenure_proto::ids::{MemberKey, SessionKey};
+
+use super::fault::Fault;
+use super::integer;
+use crate::Result;
+
+/// Notes that a session has a lease.
+pub(super) fn seen(
+    connection: &Connection,
+    mesh: i64,
+    session: &SessionKey,
+    member: &MemberKey,
+) -> Result<(), Fault> {
+    connection
+        .prepare_cached(
+            "INSERT INTO sessions (mesh, session, member) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET member = excluded.member, ended_at = NULL
+             WHERE member != excluded.member OR ended_at IS NOT NULL",
+        )?
+        .execute(params![mesh, session.0, member.0])?;
+    Ok(())
+}
+
+/// Notes that a session's lease ended.
+pub(super) fn ended(connection: &Connection, mesh: i64, session: &SessionKey, at: u64) -> Result<(), Fault> {
+    connection
+        .prepare_cached("UPDATE sessions SET ended_at = ?3 WHERE mesh = ?1 AND session = ?2")?
+        .execute(params![mesh, session.0, integer(at)])?;
+    Ok(())
+}
+
+/// Who vouched for a session when it last had a lease.
+pub(super) fn member(
+    connection: &Connection,
+    mesh: i64,
+    session: &SessionKey,
+) -> Result<Option<MemberKey>, Fault> {
+    let mut statement =
+        connection.prepare_cached("SELECT member FROM sessions WHERE mesh = ?1 AND session = ?2")?;
+    let found: Option<[u8; 32]> =
+        statement.query_row(params![mesh, session.0], |row| row.get(0)).optional()?;
+    Ok(found.map(MemberKey))
+}
