@@ -43,6 +43,8 @@ pub(super) struct Kept {
     pub(super) entry: Arc<Entry>,
     pub(super) count: u64,
     pub(super) bytes: u64,
+    /// Whether its sender's time for it counts no more.
+    pub(super) timeless: bool,
 }
 
 #[derive(Debug)]
@@ -110,8 +112,8 @@ impl Messages {
             }
             StoreWrite::DropSub(session, sub) => _ = self.subs.remove(&(*session, sub.clone())),
             StoreWrite::Bury(burial) => self.bury(burial),
-            StoreWrite::Revive { log, seqs } => {
-                let letters = self.exhume(log, seqs).into_iter();
+            StoreWrite::Revive { log, seqs, crews } => {
+                let letters = self.exhume(log, seqs, crews.as_deref()).into_iter();
                 let revived = letters.map(|((log, seq, group), letter)| {
                     let (lane, attempts) = (letter.kept.entry.lane, letter.attempts);
                     let log = self.logs.entry(log).or_default();
@@ -122,7 +124,7 @@ impl Messages {
                 return StoreOutcome::Revived(revived.collect());
             }
             StoreWrite::DropDead { log, seqs } => {
-                let letters = self.exhume(log, seqs);
+                let letters = self.exhume(log, seqs, None);
                 letters.iter().for_each(|(_, letter)| self.note_loss(letter));
                 return StoreOutcome::Count { rows: letters.len() as u64, more: false };
             }
@@ -132,6 +134,12 @@ impl Messages {
             StoreWrite::Prune { log, lane, through, before, limit } => {
                 let rows = self.prune(log, *lane, *through, *before, *limit);
                 return StoreOutcome::Count { rows, more: rows >= u64::from(*limit) };
+            }
+            StoreWrite::Unexpire { log, lane, seqs } => {
+                let entries = self.logs.get_mut(log).into_iter().flat_map(|log| log.entries.values_mut());
+                entries
+                    .filter(|kept| kept.entry.lane == *lane && seqs.contains(&kept.entry.seq))
+                    .for_each(|kept| kept.timeless = true);
             }
             // Touching a lease is the leases' business; a sweep concerns all meshes.
             StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}
@@ -159,7 +167,13 @@ impl Messages {
             available: self.kept(&record.log, record.seq).is_some(),
         });
         let member_of = |session: &SessionKey| self.sessions.get(session).map(|session| session.member);
-        let decision = decide(accept, found, |session| Ok::<_, std::convert::Infallible>(member_of(session)));
+        let was_seen = |member: &MemberKey| self.sessions.values().any(|session| session.member == *member);
+        let decision = decide(
+            accept,
+            found,
+            |session| Ok::<_, std::convert::Infallible>(member_of(session)),
+            |member| Ok(was_seen(member)),
+        );
         let log = match decision {
             Ok(Decision::Append(log)) => log,
             Ok(Decision::Answer(answer)) => return answer,
@@ -188,7 +202,7 @@ impl Messages {
         totals.bytes += envelope.body.as_bytes().len() as u64;
         let (count, bytes) = (totals.count, totals.bytes);
         let entry = Arc::new(Entry::new(name.clone(), lane, seq, envelope));
-        log.entries.insert(seq, Kept { entry, count, bytes });
+        log.entries.insert(seq, Kept { entry, count, bytes, timeless: false });
         (lane, seq)
     }
 
@@ -253,9 +267,19 @@ impl Messages {
             .for_each(|group| _ = group.open.remove(&seq));
     }
 
-    /// Takes the dead letters of these entries out, in order.
-    fn exhume(&mut self, log: &LogName, seqs: &[u64]) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
-        self.dead.extract_if(.., |(of, seq, _), _| of == log && seqs.contains(seq)).collect()
+    /// Takes the dead letters of these entries out, in order; only those of these groups, if said.
+    fn exhume(
+        &mut self,
+        log: &LogName,
+        seqs: &[u64],
+        crews: Option<&[GroupName]>,
+    ) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
+        let meant = |group: &Option<GroupName>| {
+            crews.is_none_or(|crews| group.as_ref().is_some_and(|group| crews.contains(group)))
+        };
+        self.dead
+            .extract_if(.., |(of, seq, group), _| of == log && seqs.contains(seq) && meant(group))
+            .collect()
     }
 
     /// Notes why a message is nowhere any more, when its last dead letter has gone.

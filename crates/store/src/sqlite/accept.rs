@@ -22,7 +22,13 @@ use crate::Result;
 /// Decides about `accept` and carries that out.
 pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Accepted, Fault> {
     let id = mesh.id;
-    let log = match decide(accept, None, |session| session::member(connection, id, session))? {
+    let decision = decide(
+        accept,
+        None,
+        |session| session::member(connection, id, session),
+        |member| session::was_seen(connection, id, member),
+    )?;
+    let log = match decision {
         Decision::Append(log) => log,
         Decision::Answer(unless_known) => {
             return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));
@@ -98,7 +104,7 @@ fn known(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Op
         first_seen_at: record.first_seen_at,
         available: entry::exists(connection, record.place)?,
     };
-    match decide(accept, Some(found), |_| Ok::<_, Fault>(None))? {
+    match decide(accept, Some(found), |_| Ok::<_, Fault>(None), |_| Ok(false))? {
         Decision::Answer(answer) => Ok(Some(answer)),
         Decision::Append(_) => Err(Fault::corrupt("a known id was to be appended again")),
     }

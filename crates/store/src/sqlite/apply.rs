@@ -61,8 +61,8 @@ fn of_mesh(
         StoreWrite::PutSub(sub) => topic::put_sub(connection, mesh.id, sub)?,
         StoreWrite::DropSub(session, sub) => topic::drop_sub(connection, mesh.id, session, sub)?,
         StoreWrite::Bury(burial) => dead::bury(connection, mesh, burial)?,
-        StoreWrite::Revive { log, seqs } => {
-            return dead::revive(connection, mesh, log, seqs).map(StoreOutcome::Revived);
+        StoreWrite::Revive { log, seqs, crews } => {
+            return dead::revive(connection, mesh, log, seqs, crews.as_deref()).map(StoreOutcome::Revived);
         }
         StoreWrite::DropDead { log, seqs } => {
             let rows = dead::forget(connection, mesh, log, seqs)?;
@@ -79,6 +79,11 @@ fn of_mesh(
                 None => 0,
             };
             return Ok(StoreOutcome::Count { rows, more: rows >= u64::from(*limit) });
+        }
+        StoreWrite::Unexpire { log, lane, seqs } => {
+            if let Some(log) = mesh.find_log(connection, log)? {
+                entry::unexpire(connection, log.id, *lane, seqs)?;
+            }
         }
         StoreWrite::Sweep { .. } => {}
     }

@@ -44,17 +44,22 @@ pub(super) fn bury(connection: &Connection, mesh: &mut Mesh, burial: &Burial) ->
     Ok(())
 }
 
-/// Takes dead letters out again, and puts their entries back if they have left the log.
+/// Takes dead letters out again, only those of `crews` if said, and puts their entries back if they have left the
+/// log.
 pub(super) fn revive(
     connection: &Connection,
     mesh: &mut Mesh,
     log: &LogName,
     seqs: &[u64],
+    crews: Option<&[GroupName]>,
 ) -> Result<Vec<Letter>, Fault> {
     let Some(id) = mesh.find_log(connection, log)?.map(|log| log.id) else { return Ok(Vec::new()) };
     let mut revived = Vec::new();
     for seq in sorted(seqs) {
-        let letters = letters(connection, id, seq)?;
+        let mut letters = letters(connection, id, seq)?;
+        if let Some(crews) = crews {
+            letters.retain(|(_, _, group, _)| group.as_ref().is_some_and(|group| crews.contains(group)));
+        }
         let Some((lane, ..)) = letters.first() else { continue };
         let log = mesh.need_log(connection, log)?;
         connection
@@ -64,7 +69,9 @@ pub(super) fn revive(
                  WHERE log = ?2 AND seq = ?3 LIMIT 1",
             )?
             .execute(params![Place::new(log.id, *lane, seq).pack(), log.id, integer(seq)])?;
-        delete(connection, log.id, seq)?;
+        for (_, _, group, _) in &letters {
+            delete_one(connection, log.id, seq, group.as_ref())?;
+        }
         revived.extend(letters);
     }
     Ok(revived)
@@ -114,6 +121,13 @@ fn letters(connection: &Connection, log: i64, seq: u64) -> Result<Vec<Letter>, F
         letters.push((Lane(row.get(0)?), seq, group_name(&name)?, row.get(2)?));
     }
     Ok(letters)
+}
+
+fn delete_one(connection: &Connection, log: i64, seq: u64, group: Option<&GroupName>) -> Result<(), Fault> {
+    connection
+        .prepare_cached("DELETE FROM dead WHERE log = ?1 AND seq = ?2 AND grp = ?3")?
+        .execute(params![log, integer(seq), group.map_or("", GroupName::as_str)])?;
+    Ok(())
 }
 
 fn delete(connection: &Connection, log: i64, seq: u64) -> Result<u64, Fault> {

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::{Entry, INBOX_TTL_MS, Lane};
+use tenure_core::envelope::{Entry, Lane};
 use tenure_core::record::StoreFound;
+use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 
 use super::fault::Fault;
@@ -67,9 +68,10 @@ fn after_a_week(
     found: &mut Vec<Arc<Entry>>,
 ) -> Result<(), Fault> {
     let Some(sent_by) = now.checked_sub(INBOX_TTL_MS) else { return Ok(()) };
+    // One that was held back has its week from then on.
     let old = |whole: &entry::Whole| {
-        let envelope = &whole.entry.envelope;
-        envelope.expires_at.is_none() && envelope.sent_at <= sent_by
+        let entry = &whole.entry;
+        entry.envelope.expires_at.is_none() && entry.expires_at().is_some_and(|at| at <= now)
     };
     let group = group::of_inbox(connection, id, lane)?;
     if let Some((mesh, group, _)) = group {
