@@ -9,6 +9,7 @@ pub(crate) mod messages;
 pub(crate) mod model;
 pub(crate) mod readers;
 pub(crate) mod removals;
+pub(crate) mod retries;
 
 use tenure_core::input::LeaseRecord;
 use tenure_core::record::StoreWrite;
@@ -58,10 +59,16 @@ macro_rules! suite {
             a_known_id_is_answered_before_any_refusal,
             a_refused_accept_leaves_no_trace,
             an_absent_session_is_looked_up,
+            an_absent_member_is_looked_up,
             ids_belong_to_a_sender_in_a_mesh,
             lanes_share_the_numbers_of_a_log,
             a_message_reads_as_it_was_sent,
             a_starved_store_numbers_on_without_a_gap,
+        );
+
+        $crate::conformance::suite!($engine, retries:
+            only_the_letters_of_named_crews_are_taken_out,
+            what_was_settled_late_does_not_expire,
         );
 
         #[test]
