@@ -35,6 +35,7 @@ mod place;
 #[cfg(test)]
 #[cfg(unix)]
 mod poison_tests;
+mod prune;
 mod read;
 mod restore;
 mod run;
