@@ -317,10 +317,16 @@ impl Link {
         }
     }
 
-    /// Takes a delivery in hand; `None` when the application has nothing to do with it.
-    pub(super) fn take(&mut self, handle: SubHandle, delivery: Box<Delivery>) -> Option<Handed> {
+    /// Takes a delivery in hand; `None` when the application has nothing to do with it. What was `pulled` is
+    /// taken however much is in hand: the application asked for it.
+    pub(super) fn take(
+        &mut self,
+        handle: SubHandle,
+        delivery: Box<Delivery>,
+        pulled: bool,
+    ) -> Option<Handed> {
         let sub = self.subs.get_mut(handle)?;
-        let (auto, full) = (sub.ack_mode() == AckMode::Auto, sub.is_full());
+        let (auto, full) = (sub.ack_mode() == AckMode::Auto, !pulled && sub.is_full());
         let book = sub.book(&delivery.message.log);
         let seq = delivery.message.seq.get();
         if auto {

@@ -296,7 +296,7 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) {
         let outcome = outcome.map(|result| {
-            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d)));
+            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d), true));
             taken.collect()
         });
         effects.push(LinkEffect::Fetched(number, outcome));
@@ -373,7 +373,7 @@ impl Link {
         match self.subs.ids.get(&delivery.sub_id).copied() {
             Some(handle) => {
                 let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
-                if !leaving && let Some(handed) = self.take(handle, delivery) {
+                if !leaving && let Some(handed) = self.take(handle, delivery, false) {
                     effects.push(LinkEffect::Sub(handle, SubItem::Message(handed)));
                 }
             }
