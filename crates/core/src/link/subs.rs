@@ -85,11 +85,11 @@ impl Sub {
 
     /// What it remembers of `log`.
     pub(super) fn book(&mut self, log: &str) -> &mut Book {
-        self.books.entry(log.to_owned()).or_insert_with(|| {
-            Book::of(match log.parse() {
-                Ok(LogName::Topic(_, partition)) => Some(partition),
-                _ => None,
-            })
+        let sole =
+            self.wish.as_ref().is_some_and(|wish| wish.group.is_none() && wish.ack_mode == AckMode::Manual);
+        self.books.entry(log.to_owned()).or_insert_with(|| match log.parse() {
+            Ok(LogName::Topic(_, partition)) => Book::of(Some(partition), sole),
+            _ => Book::of(None, false),
         })
     }
 
@@ -408,7 +408,7 @@ impl Link {
                     && let (Some(wish), Some(partition)) = (&sub.wish, partition)
                 {
                     let log = LogName::Topic(wish.topic.clone(), partition).to_string();
-                    sub.book(&log).pass(to);
+                    sub.book(&log).gap(from, to);
                 }
                 effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
             }

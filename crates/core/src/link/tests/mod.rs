@@ -1,5 +1,6 @@
 //! The link against a scripted broker, in virtual time.
 
+mod model;
 mod peer;
 mod reading;
 mod reconcile;

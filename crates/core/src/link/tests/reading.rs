@@ -30,6 +30,12 @@ fn a_subscribe_that_nobody_answers_ends_disconnected_and_its_late_answer_is_undo
     let effects = peer.reply(id_of(&frame), json!({"subId": "s1", "startSeq": {"0": 1}}));
     assert_eq!(only(&effects, "unsubscribe")["params"]["subId"], "s1");
 
+    peer.ask_subscribe(wish("jobs", None));
+    peer.world.input(LinkInput::Heard(peer.sock));
+    peer.world.pass(20_000);
+    peer.cut();
+    assert!(sent(&peer.welcome("kept", "resumed", None)).is_empty(), "nobody wants it any more");
+
     let mut world = World::new();
     let wanted = world.link.subscribe(world.now, wish("jobs", None), 1_000, &mut world.effects).unwrap();
     assert_eq!(ends(&world.pass(1_000)), [(wanted, SubEnd::Disconnected)], "no broker at all");
@@ -239,4 +245,49 @@ fn every_end_of_a_session_is_a_reason_for_its_readers() {
     assert_eq!(by(Reason::Bye), SubEnd::ClientShutdown);
     assert_eq!(by(Reason::SessionReplaced), SubEnd::Replaced);
     assert!(matches!(by(Reason::Kicked), SubEnd::BrokerError { code, .. } if code == "kicked"));
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_does_not_undo_a_twin_that_somebody_does() {
+    let mut peer = Peer::new();
+    let (first, effects) = peer.ask_subscribe(wish("jobs", None));
+    let frames = [only(&effects, "subscribe")];
+    peer.world.link.unsubscribe(first, &mut peer.world.effects);
+    peer.world.take();
+    let (second, effects) = peer.ask_subscribe(wish("jobs", None));
+    let frames = [&frames[0], &only(&effects, "subscribe")];
+    let opened = json!({"subId": "s1", "startSeq": {"0": 1}});
+    assert!(peer.reply(id_of(frames[0]), opened.clone()).is_empty(), "it is the same one at the broker");
+    peer.reply(id_of(frames[1]), opened);
+    assert!(matches!(messages(&peer.deliver("s1", 1, 1))[..], [(h, ..)] if h == second));
+}
+
+#[test]
+fn what_was_given_back_or_let_go_is_still_ahead_of_the_position() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 1);
+    let ids: Vec<_> = (1..=3).map(|seq| peer.hand("s1", seq)).collect();
+    peer.settle(ids[0], Verb::Ack);
+    peer.settle(ids[1], Verb::Nack { delay_ms: Some(1), dead: false, reason: None });
+    for frame in sent(&peer.flush()) {
+        peer.reply(id_of(&frame), json!({"settled": frame["params"]["tags"], "stale": []}));
+    }
+    peer.settle(ids[2], Verb::Ack);
+    let frame = only(&peer.flush(), "ack");
+    peer.reply(id_of(&frame), json!({"settled": [tag(3, 1)], "stale": []}));
+    let position = |peer: &mut Peer| {
+        let position = peer.cut()["reconcile"]["subscriptions"][0]["positions"]["0"].take();
+        peer.welcome("kept", "resumed", Some(json!({"results": [keep("s1", "s1")], "inflight": []})));
+        position
+    };
+    assert_eq!(position(&mut peer), 1, "the second waits at the broker");
+    let effects = peer.deliver("s1", 2, 2);
+    let [(_, Some(id), 2)] = messages(&effects)[..] else { panic!("{effects:?}") };
+    peer.world.link.forgo(id);
+    assert_eq!(position(&mut peer), 1, "let go, it will come again");
+    let effects = peer.deliver("s1", 2, 2);
+    let [(_, Some(id), 2)] = messages(&effects)[..] else { panic!("{effects:?}") };
+    let (_, frame) = peer.ack(id);
+    peer.reply(id_of(&frame), json!({"settled": [tag(2, 2)], "stale": []}));
+    assert_eq!(position(&mut peer), 3);
 }
