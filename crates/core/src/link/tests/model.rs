@@ -317,7 +317,9 @@ impl Play {
 
     fn cut(&mut self) {
         if let Some(sock) = self.sock.take() {
-            (self.to_broker.clear(), self.to_client.clear(), self.broker.out.clear());
+            for lost in [&mut self.to_broker, &mut self.to_client, &mut self.broker.out] {
+                lost.clear();
+            }
             self.world.link.handle(self.world.now, LinkInput::Gone(sock, None), &mut self.world.effects);
         }
     }
