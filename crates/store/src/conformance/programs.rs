@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tenure_core::accept::{Accept, Route};
-use tenure_core::envelope::{Body, Envelope, INBOX_TTL_MS, Lane};
+use tenure_core::envelope::{Body, Envelope, Lane};
 use tenure_core::record::{
     Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, StoreFound, StoreOutcome, StoreRead,
     StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Fallback, Priority};
 use tenure_proto::subscribe::{AckMode, From};
@@ -155,7 +156,9 @@ impl Program {
                 at,
                 remove: *remove,
             })),
-            Small::Revive { log: of, seqs } => StoreWrite::Revive { log: log(*of), seqs: seqs.clone() },
+            Small::Revive { log: of, seqs } => {
+                StoreWrite::Revive { log: log(*of), seqs: seqs.clone(), crews: None }
+            }
             Small::DropDead { log: of, seqs } => StoreWrite::DropDead { log: log(*of), seqs: seqs.clone() },
             Small::Evacuate { n, limit, lane, after } => StoreWrite::Evacuate {
                 session: session(*n),

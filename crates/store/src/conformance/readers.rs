@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use tenure_core::envelope::{Body, Entry, Envelope, INBOX_TTL_MS, Lane};
+use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_core::record::{
     GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Reader, StoreFound, StoreOutcome,
     StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
+use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Priority, SendState};
 use tenure_proto::subscribe::{AckMode, From};

@@ -81,7 +81,7 @@ pub(crate) fn a_dead_letter_outlives_its_entry_and_can_return<E: Engine>() {
     assert!(store.restore(&mesh()).unwrap().groups[0].open.is_empty(), "nobody has it in hand");
     assert_eq!(send_seq(&mut store, &log, 4), 4, "its number is not given again");
 
-    let revive = StoreWrite::Revive { log: log.clone(), seqs: vec![3, 3, 8] };
+    let revive = StoreWrite::Revive { log: log.clone(), seqs: vec![3, 3, 8], crews: None };
     assert_eq!(apply(&mut store, revive.clone()), StoreOutcome::Revived(vec![(Lane(1), 3, None, 16)]));
     assert_eq!(apply(&mut store, revive), StoreOutcome::Revived(vec![]));
     assert_eq!(seqs(&store, &log, Lane(1)), [1, 3, 4]);
@@ -133,7 +133,7 @@ pub(crate) fn each_group_has_its_own_dead_letters<E: Engine>() {
     }
     let dropped = apply(&mut store, StoreWrite::DropDead { log: log.clone(), seqs: vec![1, 7, 1] });
     assert_eq!(count(dropped).0, 2);
-    let revived = apply(&mut store, StoreWrite::Revive { log: log.clone(), seqs: vec![3, 2] });
+    let revived = apply(&mut store, StoreWrite::Revive { log: log.clone(), seqs: vec![3, 2], crews: None });
     let StoreOutcome::Revived(letters) = revived else { panic!("{revived:?}") };
     assert_eq!(letters.iter().map(|letter| letter.1).collect::<Vec<_>>(), [2, 3]);
     assert!(dead(&store, &log).is_empty());
