@@ -25,7 +25,7 @@ pub(super) struct Messages {
     pub(super) groups: BTreeMap<GroupId, Group>,
     /// By sender and the sender's id.
     pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
-    pub(super) dead: BTreeMap<(LogName, u64, Option<GroupName>), Letter>,
+    pub(super) dead: BTreeMap<LetterKey, Letter>,
     sessions: BTreeMap<SessionKey, Session>,
 }
 
@@ -63,6 +63,9 @@ pub(super) struct Record {
     expires_at: Option<u64>,
     pub(super) lost: Option<String>,
 }
+
+/// Which dead letter: of which log, which seq, and who could not settle it.
+pub(super) type LetterKey = (LogName, u64, Option<GroupName>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
@@ -254,7 +257,7 @@ impl Messages {
     }
 
     /// Takes the dead letters of these entries out, in order.
-    fn exhume(&mut self, log: &LogName, seqs: &[u64]) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
+    fn exhume(&mut self, log: &LogName, seqs: &[u64]) -> Vec<(LetterKey, Letter)> {
         self.dead.extract_if(.., |(of, seq, _), _| of == log && seqs.contains(seq)).collect()
     }
 
