@@ -414,7 +414,7 @@ impl Messages {
             totals.pruned = totals.pruned.max(last);
             old.iter().for_each(|seq| _ = log.entries.remove(seq));
         }
-        StoreOutcome::Pruned { through: last, more: old.len() >= limit as usize }
+        StoreOutcome::Pruned { through: last, more: last > 0 && old.len() >= limit as usize }
     }
 
     /// Forgets what has outlived its time; how many rows of it.
