@@ -39,7 +39,6 @@
 
 #[cfg(test)]
 mod conformance;
-mod dead;
 mod error;
 mod fate;
 mod head;

@@ -117,6 +117,25 @@ pub(crate) fn an_absent_session_is_looked_up<E: Engine>() {
     assert!(matches!(&outcomes[..], [StoreOutcome::Accepted(Accepted::Refused(_))]), "{outcomes:?}");
 }
 
+pub(crate) fn an_absent_member_is_looked_up<E: Engine>() {
+    let place = E::new();
+    let mut store = place.open();
+    let gone = lease("m", 9);
+    let to_member = |n: u64| {
+        let route = Route::AbsentMember(gone.member);
+        Accept { route, ..accept(LogName::Member(gone.member), plain(n)) }
+    };
+    let stranger = send(&mut store, to_member(1));
+    assert!(
+        matches!(&stranger, Accepted::Refused(error) if error.code == ErrorCode::NoSuchSession),
+        "{stranger:?}"
+    );
+    store.apply(&[put(&gone), end(&gone)]).unwrap();
+    drop(store);
+    let mut store = place.open();
+    assert_eq!(send(&mut store, to_member(1)), fresh(&LogName::Member(gone.member), 1, 1));
+}
+
 pub(crate) fn ids_belong_to_a_sender_in_a_mesh<E: Engine>() {
     let place = E::new();
     let mut store = place.open();

@@ -25,7 +25,7 @@ pub(super) struct Messages {
     pub(super) groups: BTreeMap<GroupId, Group>,
     /// By sender and the sender's id.
     pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
-    pub(super) dead: BTreeMap<(LogName, u64, Option<GroupName>), Letter>,
+    pub(super) dead: BTreeMap<LetterKey, Letter>,
     sessions: BTreeMap<SessionKey, Session>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Kept {
     pub(super) entry: Arc<Entry>,
     pub(super) count: u64,
     pub(super) bytes: u64,
-    /// Whether it is settled, so that its time does not matter any more.
+    /// Whether its sender's time for it counts no more.
     pub(super) timeless: bool,
 }
 
@@ -65,6 +65,9 @@ pub(super) struct Record {
     expires_at: Option<u64>,
     pub(super) lost: Option<String>,
 }
+
+/// Which entry, and who could not settle it.
+pub(super) type LetterKey = (LogName, u64, Option<GroupName>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
@@ -135,13 +138,11 @@ impl Messages {
                 let rows = self.prune(log, *lane, *through, *before, *limit);
                 return StoreOutcome::Count { rows, more: rows >= u64::from(*limit) };
             }
-            StoreWrite::Unexpire { log, seqs, .. } => {
-                let Some(log) = self.logs.get_mut(log) else { return StoreOutcome::Done };
-                for seq in seqs {
-                    if let Some(kept) = log.entries.get_mut(seq) {
-                        kept.timeless = true;
-                    }
-                }
+            StoreWrite::Unexpire { log, lane, seqs } => {
+                let entries = self.logs.get_mut(log).into_iter().flat_map(|log| log.entries.values_mut());
+                entries
+                    .filter(|kept| kept.entry.lane == *lane && seqs.contains(&kept.entry.seq))
+                    .for_each(|kept| kept.timeless = true);
             }
             // Touching a lease is the leases' business; a sweep concerns all meshes.
             StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}
@@ -269,16 +270,18 @@ impl Messages {
             .for_each(|group| _ = group.open.remove(&seq));
     }
 
-    /// Takes the dead letters of these entries out, in order.
+    /// Takes the dead letters of these entries out, in order; only those of these groups, if said.
     fn exhume(
         &mut self,
         log: &LogName,
         seqs: &[u64],
         crews: Option<&[GroupName]>,
-    ) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
-        let wanted = |group: &Option<GroupName>| crate::dead::is_of(crews, group.as_ref());
+    ) -> Vec<(LetterKey, Letter)> {
+        let meant = |group: &Option<GroupName>| {
+            crews.is_none_or(|crews| group.as_ref().is_some_and(|group| crews.contains(group)))
+        };
         self.dead
-            .extract_if(.., |(of, seq, group), _| of == log && seqs.contains(seq) && wanted(group))
+            .extract_if(.., |(of, seq, group), _| of == log && seqs.contains(seq) && meant(group))
             .collect()
     }
 

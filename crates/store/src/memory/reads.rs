@@ -103,9 +103,12 @@ impl Messages {
     /// Entries whose time has run out. What the owner of an inbox has settled in time is none of them.
     fn expired(&self, now: u64) -> impl Iterator<Item = &Arc<Entry>> {
         let logs = self.logs.values().filter(|log| !log.hidden);
-        let entries = logs.flat_map(|log| log.entries.values()).filter(|kept| !kept.timeless);
-        let entries = entries.map(|kept| &kept.entry);
-        let late = entries.filter(move |entry| entry.expires_at().is_some_and(|at| at <= now));
+        let entries = logs
+            .flat_map(|log| log.entries.values())
+            .filter(|kept| !(kept.timeless && kept.entry.envelope.expires_at.is_some()));
+        let late = entries
+            .map(|kept| &kept.entry)
+            .filter(move |entry| entry.expires_at().is_some_and(|at| at <= now));
         late.filter(|entry| !(entry.log.is_inbox() && self.is_settled(entry)))
     }
 

@@ -10,7 +10,7 @@ use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::Lane;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
-use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
+use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 
 use super::cache::{self, Mesh};
@@ -22,9 +22,13 @@ use crate::Result;
 /// Decides about `accept` and carries that out.
 pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Accepted, Fault> {
     let id = mesh.id;
-    let member_of = |key: &SessionKey| session::member(connection, id, key);
-    let was_seen = |key: &MemberKey| session::was_member(connection, id, key);
-    let log = match decide(accept, None, member_of, was_seen)? {
+    let decision = decide(
+        accept,
+        None,
+        |session| session::member(connection, id, session),
+        |member| session::was_seen(connection, id, member),
+    )?;
+    let log = match decision {
         Decision::Append(log) => log,
         Decision::Answer(unless_known) => {
             return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));

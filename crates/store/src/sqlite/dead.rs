@@ -44,7 +44,8 @@ pub(super) fn bury(connection: &Connection, mesh: &mut Mesh, burial: &Burial) ->
     Ok(())
 }
 
-/// Takes dead letters out again, and puts their entries back if they have left the log.
+/// Takes dead letters out again, only those of `crews` if said, and puts their entries back if they have left the
+/// log.
 pub(super) fn revive(
     connection: &Connection,
     mesh: &mut Mesh,
@@ -56,7 +57,9 @@ pub(super) fn revive(
     let mut revived = Vec::new();
     for seq in sorted(seqs) {
         let mut letters = letters(connection, id, seq)?;
-        letters.retain(|(_, _, group, _)| crate::dead::is_of(crews, group.as_ref()));
+        if let Some(crews) = crews {
+            letters.retain(|(_, _, group, _)| group.as_ref().is_some_and(|group| crews.contains(group)));
+        }
         let Some((lane, ..)) = letters.first() else { continue };
         let log = mesh.need_log(connection, log)?;
         connection
@@ -67,7 +70,7 @@ pub(super) fn revive(
             )?
             .execute(params![Place::new(log.id, *lane, seq).pack(), log.id, integer(seq)])?;
         for (_, _, group, _) in &letters {
-            delete_of(connection, log.id, seq, group.as_ref())?;
+            delete_one(connection, log.id, seq, group.as_ref())?;
         }
         revived.extend(letters);
     }
@@ -120,7 +123,7 @@ fn letters(connection: &Connection, log: i64, seq: u64) -> Result<Vec<Letter>, F
     Ok(letters)
 }
 
-fn delete_of(connection: &Connection, log: i64, seq: u64, group: Option<&GroupName>) -> Result<(), Fault> {
+fn delete_one(connection: &Connection, log: i64, seq: u64, group: Option<&GroupName>) -> Result<(), Fault> {
     connection
         .prepare_cached("DELETE FROM dead WHERE log = ?1 AND seq = ?2 AND grp = ?3")?
         .execute(params![log, integer(seq), group.map_or("", GroupName::as_str)])?;

@@ -86,6 +86,15 @@ pub(super) fn note_tail(connection: &Connection, log: &Log, lane: Lane, pruned: 
     Ok(())
 }
 
+/// Forgets the times that the senders of these entries gave them.
+pub(super) fn unexpire(connection: &Connection, log: i64, lane: Lane, seqs: &[u64]) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached("UPDATE entries SET due = NULL WHERE place = ?1")?;
+    for seq in seqs {
+        statement.execute([Place::new(log, lane, *seq).pack()])?;
+    }
+    Ok(())
+}
+
 /// Whether there is an entry at `place`.
 pub(super) fn exists(connection: &Connection, place: Place) -> Result<bool, Fault> {
     Ok(connection.prepare_cached("SELECT 1 FROM entries WHERE place = ?1")?.exists([place.pack()])?)
@@ -187,13 +196,4 @@ pub(super) fn prune(
 /// What is said when a log can number no more entries.
 pub(super) fn full(log: &LogName) -> Fault {
     StoreError::Unavailable(format!("no seq is left in the log {log}")).into()
-}
-
-/// Settled entries whose time does not matter any more leave the index of times.
-pub(super) fn unexpire(connection: &Connection, log: i64, lane: Lane, seqs: &[u64]) -> Result<(), Fault> {
-    let mut statement = connection.prepare_cached("UPDATE entries SET due = NULL WHERE place = ?1")?;
-    for seq in seqs {
-        statement.execute([Place::new(log, lane, *seq).pack()])?;
-    }
-    Ok(())
 }

@@ -68,9 +68,10 @@ fn after_a_week(
     found: &mut Vec<Arc<Entry>>,
 ) -> Result<(), Fault> {
     let Some(sent_by) = now.checked_sub(INBOX_TTL_MS) else { return Ok(()) };
+    // One that was held back has its week from then on.
     let old = |whole: &entry::Whole| {
-        let envelope = &whole.entry.envelope;
-        envelope.expires_at.is_none() && whole.entry.expires_at().is_some_and(|at| at <= now)
+        let entry = &whole.entry;
+        entry.envelope.expires_at.is_none() && entry.expires_at().is_some_and(|at| at <= now)
     };
     let group = group::of_inbox(connection, id, lane)?;
     if let Some((mesh, group, _)) = group {

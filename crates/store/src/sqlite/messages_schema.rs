@@ -21,8 +21,8 @@ CREATE TABLE sessions (
     ended_at INTEGER,                               -- Unix ms; NULL while it has a lease
     PRIMARY KEY (mesh, session)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX sessions_member ON sessions (mesh, member);
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX sessions_member ON sessions (mesh, member);
 INSERT INTO meshes (name) SELECT DISTINCT mesh FROM leases;
 INSERT INTO sessions (mesh, session, member)
     SELECT meshes.id, session, member FROM leases JOIN meshes ON meshes.name = leases.mesh;

@@ -45,8 +45,8 @@ pub(super) fn member(
     Ok(found.map(MemberKey))
 }
 
-/// Whether a member ever vouched for a session.
-pub(super) fn was_member(connection: &Connection, mesh: i64, member: &MemberKey) -> Result<bool, Fault> {
+/// Whether a member ever vouched for a session that is still remembered.
+pub(super) fn was_seen(connection: &Connection, mesh: i64, member: &MemberKey) -> Result<bool, Fault> {
     let mut statement =
         connection.prepare_cached("SELECT 1 FROM sessions WHERE mesh = ?1 AND member = ?2 LIMIT 1")?;
     Ok(statement.exists(params![mesh, member.0])?)
