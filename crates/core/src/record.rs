@@ -53,6 +53,8 @@ pub struct OpenRecord {
     pub holder: Option<SessionKey>,
     /// Before when nobody gets it, Unix milliseconds.
     pub ready_at: Option<u64>,
+    /// Whether it is handed out although its time is over: somebody took it out of the dead letters.
+    pub lasting: bool,
 }
 
 /// A change of a group: the row is made if it is not there.
