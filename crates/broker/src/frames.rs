@@ -1,17 +1,22 @@
 //! Frames in and out: bytes to calls, answers and events to bytes.
 
 use tenure_core::admit::FEATURES;
-use tenure_core::effect::{Answer, Batch, HelloAnswer};
+use tenure_core::effect::{Answer, Batch, HelloAnswer, Push};
 use tenure_core::input::Call;
-use tenure_proto::codec::{Codec, presence_frame};
+use tenure_core::record::DeadEntry;
+use tenure_core::send::prepare;
+use tenure_proto::codec::{Codec, delivery_frame, presence_frame};
+use tenure_proto::dead::{DeadLetter, DeadListResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head, Response};
 use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
-use tenure_proto::ids::{ConnId, RequestId};
+use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::limits::PROTOCOL;
+use tenure_proto::message::{Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method};
 use tenure_proto::number::U53;
+use tenure_proto::subscribe::FetchResult;
 use tenure_proto::token::ResumeToken;
 use tungstenite::Message;
 
@@ -75,10 +80,55 @@ fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Re
         Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
         Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
         Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(shared.store_health())),
-        _ => {
+        Some(Method::Send) => send(frame::params(codec, bytes)?, shared),
+        Some(Method::SendStatus) => Ok(Call::SendStatus(frame::params(codec, bytes)?)),
+        Some(Method::Subscribe) => Ok(Call::Subscribe(frame::params(codec, bytes)?)),
+        Some(Method::Unsubscribe) => Ok(Call::Unsubscribe(frame::params(codec, bytes)?)),
+        Some(Method::Fetch) => Ok(Call::Fetch(frame::params(codec, bytes)?)),
+        Some(Method::Ack) => Ok(Call::Ack(frame::params(codec, bytes)?)),
+        Some(Method::Nack) => Ok(Call::Nack(frame::params(codec, bytes)?)),
+        Some(Method::Progress) => Ok(Call::Progress(frame::params(codec, bytes)?)),
+        Some(Method::Reconcile) => Ok(Call::Reconcile(Box::new(frame::params(codec, bytes)?))),
+        Some(Method::History) => Ok(Call::History(frame::params(codec, bytes)?)),
+        Some(Method::TopicsList) => Ok(Call::TopicsList(frame::params_or_default(codec, bytes)?)),
+        Some(Method::TopicsCreate) => Ok(Call::TopicsCreate(frame::params(codec, bytes)?)),
+        Some(Method::DeadList) => Ok(Call::DeadList(frame::params(codec, bytes)?)),
+        Some(Method::DeadRetry) => Ok(Call::DeadRetry(frame::params(codec, bytes)?)),
+        Some(Method::DeadDrop) => Ok(Call::DeadDrop(frame::params(codec, bytes)?)),
+        // Of a later version, or nobody's.
+        Some(
+            Method::RunStart
+            | Method::RunChunk
+            | Method::RunEnd
+            | Method::RunCancel
+            | Method::RunGet
+            | Method::ServicesList
+            | Method::ServiceRenew
+            | Method::ServiceWithdraw
+            | Method::RelayOpen,
+        )
+        | None => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
         }
+    }
+}
+
+/// A message is checked, named and hashed here, in its connection's task.
+fn send(params: SendParams, shared: &Shared) -> Result<Call, WireError> {
+    let mut entropy = [0u8; 16];
+    getrandom::fill(&mut entropy)
+        .map_err(|_| WireError::new(ErrorCode::Internal, "the system gave no randomness; try again"))?;
+    let wall = shared.clock.now().wall;
+    let id = MessageId::from_parts(wall, u128::from_le_bytes(entropy));
+    prepare(params, id, wall, shared.config.mesh.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
+}
+
+/// Roughly the memory that a call holds until it is answered.
+pub(crate) fn weight(call: &Call) -> usize {
+    match call {
+        Call::Send(prepared) => prepared.envelope.weight(),
+        _ => 0,
     }
 }
 
@@ -102,6 +152,48 @@ pub(crate) fn response(
         Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Hello(answer)) => codec.encode(&Response::new(request, Ok(hello(conn, *answer, shared)))),
+        Ok(Answer::Send(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Statuses(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Subscribe(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Settle(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Reconcile(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Topics(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::DeadRetry(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::DeadDrop(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Fetch(pushes)) => {
+            let messages = pushes.iter().map(typed).collect();
+            codec.encode(&Response::new(request, Ok(FetchResult { messages })))
+        }
+        Ok(Answer::History(entries, next)) => {
+            let messages = entries.iter().map(|entry| entry.message()).collect();
+            let result = HistoryResult { messages, next: next.map(U53::saturating) };
+            codec.encode(&Response::new(request, Ok(result)))
+        }
+        Ok(Answer::Dead(letters, next)) => {
+            let letters = letters.iter().map(letter).collect();
+            let result = DeadListResult { letters, next: next.map(U53::saturating) };
+            codec.encode(&Response::new(request, Ok(result)))
+        }
+    }
+}
+
+fn typed(push: &Push) -> Delivery {
+    Delivery {
+        sub_id: push.sub.clone(),
+        tag: push.tag().to_tag(),
+        attempt: push.attempt,
+        redelivered: push.redelivered,
+        message: push.entry.message(),
+    }
+}
+
+fn letter(dead: &DeadEntry) -> DeadLetter {
+    DeadLetter {
+        message: dead.entry.message(),
+        group: dead.group.clone(),
+        attempts: dead.attempts,
+        reason: dead.reason.clone(),
+        at: U53::saturating(dead.at),
     }
 }
 
@@ -146,7 +238,7 @@ fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
         },
         snapshot: answer.snapshot,
         state_version: answer.state_version,
-        reconcile: None,
+        reconcile: answer.reconcile,
     }
 }
 
@@ -160,7 +252,13 @@ fn dedupe(days: Option<u32>) -> serde_json::Value {
     }
 }
 
-/// Hands the events of a batch to `push`, in the order of their numbers.
+/// Appends a delivery to `out`, around the bytes that all its readers share.
+pub(crate) fn delivery(codec: Codec, out: &mut Vec<u8>, seq: u64, push: &Push) {
+    let Push { sub, attempt, redelivered, entry, .. } = push;
+    delivery_frame(codec, out, seq, sub.as_str(), &push.tag(), *attempt, *redelivered, entry.encoded(codec));
+}
+
+/// Hands the events of a batch before its deliveries to `push`, in the order of their numbers.
 pub(crate) fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
     for (seq, event) in &batch.direct {
         push(&event.encode(codec, Some(*seq)));

@@ -12,6 +12,7 @@
 //! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for the life
 //! of one connection, `writer` for the store.
 
+mod checkpoint;
 mod clock;
 pub mod config;
 mod frames;
@@ -21,6 +22,7 @@ mod log;
 mod mailbox;
 mod mesh_task;
 mod metrics;
+mod reader;
 mod shared;
 mod socket;
 mod writer;
@@ -36,7 +38,7 @@ use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
-use mesh_task::{MeshHandle, MeshMsg};
+use mesh_task::{Beginning, MeshHandle, MeshMsg};
 use shared::Shared;
 
 /// The one mesh of a broker that runs open on loopback.
@@ -57,7 +59,7 @@ pub enum StartError {
     #[error("draw randomness: {0}")]
     Entropy(getrandom::Error),
     /// A thread would not start.
-    #[error("start the writer thread: {0}")]
+    #[error("start a thread for the store: {0}")]
     Thread(#[source] std::io::Error),
 }
 
@@ -67,7 +69,8 @@ pub struct Broker {
     shared: Arc<Shared>,
     addr: SocketAddr,
     tasks: TaskTracker,
-    writer: Option<std::thread::JoinHandle<()>>,
+    /// The store's: they end when the mesh's task has.
+    threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Broker {
@@ -81,27 +84,36 @@ impl Broker {
         let identity = store.identity(&fresh_identity(config.resume_key)?)?;
         let key = SigningKey::from_bytes(&config.resume_key.unwrap_or(identity.broker_key));
         let run = store.begin_run(clock.now().wall)?;
-        let leases = store.leases()?;
+        let mesh: MeshName =
+            OPEN_MESH.parse().map_err(|_| StartError::Store(StoreError::Corrupt("mesh".into())))?;
+        let (leases, messages) = (store.leases()?, store.restore(&mesh)?);
+        let beginning = Beginning { name: mesh.clone(), run: run.number, leases, messages };
         let listener = listen::bind(config.listen).map_err(|e| StartError::Listen(config.listen, e))?;
         let addr = listener.local_addr().map_err(|e| StartError::Listen(config.listen, e))?;
         let doors = Doors::loopback(addr.port(), &config.public_hosts, &config.allowed_origins)
             .also(&addr.to_string());
-        let mesh: MeshName =
-            OPEN_MESH.parse().map_err(|_| StartError::Store(StoreError::Corrupt("mesh".into())))?;
         let kind = store.kind();
+        let readers = (0..reader::READERS).map(|_| store.reader()).collect::<Result<Vec<_>, _>>()?;
+        let checkpointer = store.checkpointer()?;
         let tasks = TaskTracker::new();
         let shared = Shared::new(config, clock, doors, key, identity.cluster_id, kind);
         let (inputs, inbox) = mesh_task::channel();
-        let (writes, writer) = writer::start(store, mesh.clone(), run.number, shared.clone(), inputs.clone())
+        let (bell, checkpoints) =
+            checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
+        let (reads, mut threads) =
+            reader::start(readers, &mesh, &shared, &inputs).map_err(StartError::Thread)?;
+        let (writes, writer) = writer::start(store, mesh.clone(), run.number, shared.clone(), &inputs, bell)
             .map_err(StartError::Thread)?;
+        threads.push(writer);
+        threads.extend(checkpoints);
         let heard = mesh_task::Heard::default();
-        let handle = MeshHandle::new(mesh.clone(), inputs, heard.clone());
-        tasks.spawn(mesh_task::run(shared.clone(), mesh, run.number, leases, inbox, heard, writes));
+        let handle = MeshHandle::new(mesh, inputs, heard.clone());
+        tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, heard, writes, reads));
         shared.set_mesh(handle);
         let listen = listen::run(listener, shared.clone(), tasks.clone());
         tasks.spawn(tokio::task::unconstrained(listen));
         shared.ready.store(true, Ordering::Release);
-        Ok(Broker { shared, addr, tasks, writer: Some(writer) })
+        Ok(Broker { shared, addr, tasks, threads })
     }
 
     /// Where it listens.
@@ -125,10 +137,10 @@ impl Broker {
         self.shared.stop_mesh();
         self.tasks.close();
         self.tasks.wait().await;
-        if let Some(writer) = self.writer.take() {
-            // The writer ends when the mesh task has dropped its queue; it has only to sync what is left.
-            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
-        }
+        let threads = std::mem::take(&mut self.threads);
+        // They end when the mesh's task has dropped their queues; the writer has only to sync what is left.
+        let join = move || threads.into_iter().for_each(|thread| _ = thread.join());
+        let _ = tokio::task::spawn_blocking(join).await;
     }
 }
 

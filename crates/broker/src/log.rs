@@ -1,12 +1,85 @@
 //! The named events of operations: the core's notes as log lines and counters.
 
+use std::time::{Duration, Instant};
+
 use tenure_core::effect::Note;
 
 use crate::metrics::Metrics;
 
-/// Logs a note under its name and counts it.
-pub(crate) fn note(note: &Note, metrics: &Metrics) {
-    metrics.event(name(note));
+/// Lines a second of those events that a client can cause at will; the rest of them are said at debug level.
+const LINES: u32 = 20;
+
+/// Writes notes to the log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    second: Instant,
+    lines: u32,
+}
+
+impl Log {
+    pub(crate) fn new() -> Log {
+        Log { second: Instant::now(), lines: 0 }
+    }
+
+    /// Whether one more line of what a client can cause at will may be said aloud.
+    fn aloud(&mut self) -> bool {
+        if self.second.elapsed() >= Duration::from_secs(1) {
+            (self.second, self.lines) = (Instant::now(), 0);
+        }
+        self.lines = self.lines.saturating_add(1);
+        self.lines <= LINES
+    }
+
+    /// Logs a note under its name and counts it.
+    pub(crate) fn note(&mut self, note: &Note, metrics: &Metrics) {
+        metrics.event(name(note));
+        match note {
+            Note::Requeued { count, .. } => _ = metrics.requeued.inc_by(*count as u64),
+            Note::Buried { .. } => _ = metrics.buried.inc(),
+            _ => {}
+        }
+        if !of_messages(note, || self.aloud()) {
+            of_sessions(note);
+        }
+    }
+}
+
+/// A line at info level if it may be said aloud, else at debug level.
+macro_rules! line {
+    ($aloud:expr, $($fields:tt)*) => {
+        if $aloud { tracing::info!($($fields)*) } else { tracing::debug!($($fields)*) }
+    };
+}
+
+/// Notes about messages; never their contents. `false` if it is not one.
+fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
+    match note {
+        Note::ReconcileDone { session, conn, kept, closed, recreated, inflight } => {
+            tracing::info!(event = "reconcile_done", %session, %conn, kept, closed, recreated, inflight);
+        }
+        Note::Requeued { session, count } => line!(aloud(), event = "requeued", %session, count),
+        Note::LateSettleAccepted { session } => line!(aloud(), event = "late_settle_accepted", %session),
+        Note::LateSettleRejected { session, reason } => {
+            line!(aloud(), event = "late_settle_rejected", %session, reason);
+        }
+        Note::AcceptConflict { session } => line!(aloud(), event = "accept_conflict", %session),
+        // Every retry is one, and every message of a queue that nobody can work on: the counters tell of them.
+        Note::AcceptDuplicate { session } => tracing::debug!(event = "accept_duplicate", %session),
+        Note::Buried { log, seq, reason } => tracing::debug!(event = "buried", %log, seq, reason),
+        Note::ClockJumped { ms } => {
+            tracing::warn!(
+                event = "clock_jumped",
+                ms,
+                "nothing expires or is pruned until the clock is back"
+            );
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Notes about sessions and the broker.
+fn of_sessions(note: &Note) {
     match note {
         Note::IdentityIssued { session, conn, client } => {
             tracing::info!(event = "identity_issued", %session, %conn, client);
@@ -35,6 +108,7 @@ pub(crate) fn note(note: &Note, metrics: &Metrics) {
         Note::Frozen { ms } => {
             tracing::warn!(event = "frozen", ms, "the broker was stopped; deadlines were shifted")
         }
+        _ => {}
     }
 }
 
@@ -50,6 +124,14 @@ fn name(note: &Note) -> &'static str {
         Note::HelloRefused { .. } => "hello_refused",
         Note::StartupGraceStarted { .. } => "startup_grace_started",
         Note::StartupGraceEnded { .. } => "startup_grace_ended",
+        Note::ReconcileDone { .. } => "reconcile_done",
+        Note::Requeued { .. } => "requeued",
+        Note::LateSettleAccepted { .. } => "late_settle_accepted",
+        Note::LateSettleRejected { .. } => "late_settle_rejected",
+        Note::AcceptDuplicate { .. } => "accept_duplicate",
+        Note::AcceptConflict { .. } => "accept_conflict",
+        Note::Buried { .. } => "buried",
+        Note::ClockJumped { .. } => "clock_jumped",
         Note::Frozen { .. } => "frozen",
     }
 }

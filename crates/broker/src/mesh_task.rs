@@ -5,15 +5,18 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::effect::{Effect, LeaseWrite, Note, WriteId};
+use tenure_core::effect::{Effect, Note, ReadId};
 use tenure_core::input::{LeaseRecord, Restored};
-use tenure_core::{Input, Mesh, Millis};
+use tenure_core::record::{RestoredMessages, StoreFound};
+use tenure_core::{Input, Mesh, Millis, Now};
 use tenure_proto::ids::ConnId;
 use tenure_proto::name::MeshName;
 use tenure_store::StoredLease;
 use tokio::sync::mpsc;
 
+use crate::log::Log;
 use crate::mailbox::{Mailbox, Out};
+use crate::reader::Reads;
 use crate::shared::Shared;
 use crate::writer::Writes;
 
@@ -86,23 +89,45 @@ pub(crate) fn channel() -> (mpsc::Sender<MeshMsg>, mpsc::Receiver<MeshMsg>) {
     mpsc::channel(INPUTS)
 }
 
+/// What a mesh is made of at a start.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) name: MeshName,
+    pub(crate) run: u64,
+    pub(crate) leases: Vec<StoredLease>,
+    pub(crate) messages: RestoredMessages,
+}
+
 /// Runs the mesh until nobody can reach it any more.
 pub(crate) async fn run(
     shared: Arc<Shared>,
-    name: MeshName,
-    run: u64,
-    leases: Vec<StoredLease>,
+    beginning: Beginning,
     inbox: mpsc::Receiver<MeshMsg>,
     heard: Heard,
     writes: Writes,
+    reads: Reads,
 ) {
+    let Beginning { name, run, leases, messages } = beginning;
     let restored = leases.into_iter().filter(|lease| lease.row.mesh == name).map(restored).collect();
     let config = shared.config.mesh.clone();
-    let mesh = Mesh::new(config, run, shared.broker_id.clone(), shared.clock.now(), restored);
+    let mesh = Mesh::new(config, run, shared.broker_id.clone(), shared.clock.now(), restored, messages);
+    let mut log = Log::new();
     for note in mesh.startup_notes() {
-        crate::log::note(&note, &shared.metrics);
+        log.note(&note, &shared.metrics);
     }
-    MeshTask { shared, mesh, mailboxes: HashMap::new(), heard, writes, effects: Vec::new() }.run(inbox).await;
+    let task = MeshTask {
+        shared,
+        mesh,
+        mailboxes: HashMap::new(),
+        heard,
+        log,
+        writes,
+        unwritten: false,
+        reads,
+        unread: Vec::new(),
+        effects: Vec::new(),
+    };
+    task.run(inbox).await;
 }
 
 struct MeshTask {
@@ -111,7 +136,13 @@ struct MeshTask {
     /// One per socket that has said hello.
     mailboxes: HashMap<ConnId, Mailbox>,
     heard: Heard,
+    log: Log,
     writes: Writes,
+    /// Whether the writer is gone and the mesh has not heard of it.
+    unwritten: bool,
+    reads: Reads,
+    /// Reads that nobody takes, of which the mesh has not heard.
+    unread: Vec<ReadId>,
     effects: Vec<Effect>,
 }
 
@@ -127,38 +158,69 @@ impl MeshTask {
             if timer.deadline() != deadline {
                 timer.as_mut().reset(deadline);
             }
-            // Both are cancel-safe: the one that loses has taken nothing.
+            // All are cancel-safe: those that lose have taken nothing. Inputs first, however busy we are.
             tokio::select! {
+                biased;
                 received = inbox.recv_many(&mut msgs, INPUTS_PER_ROUND) => {
                     if received == 0 {
                         return;
                     }
                 }
                 () = &mut timer => {}
+                () = tokio::task::yield_now(), if self.is_busy() => {}
             }
             let now = self.shared.clock.now();
             for (conn, at) in self.heard.take() {
                 self.mesh.handle(now, Input::Alive { conn, at }, &mut self.effects);
             }
             for msg in msgs.drain(..) {
-                let input = match msg {
-                    MeshMsg::Input(input) => input,
-                    MeshMsg::Hello(input, conn, mailbox) => {
-                        self.mailboxes.insert(conn, mailbox);
-                        input
-                    }
-                };
-                if let Input::Closed { conn, .. } = &input {
-                    self.mailboxes.remove(conn);
-                }
-                self.mesh.handle(now, input, &mut self.effects);
+                self.handle(now, msg);
             }
+            self.own_up(now);
             if now.at >= self.mesh.next_deadline() {
                 self.mesh.tick(now, &mut self.effects);
                 not_before = now.at.plus(together_ms);
             }
             self.mesh.flush(&mut self.effects);
             self.carry_out();
+        }
+    }
+
+    /// Whether there is something to do without being told anything.
+    fn is_busy(&self) -> bool {
+        self.mesh.is_busy() || self.unwritten || !self.unread.is_empty()
+    }
+
+    fn handle(&mut self, now: Now, msg: MeshMsg) {
+        let input = match msg {
+            MeshMsg::Input(Input::Failed { .. }) => return self.fail(now),
+            MeshMsg::Input(input) => input,
+            MeshMsg::Hello(input, conn, mailbox) => {
+                self.mailboxes.insert(conn, mailbox);
+                input
+            }
+        };
+        if let Input::Closed { conn, .. } = &input {
+            self.mailboxes.remove(conn);
+        }
+        self.mesh.handle(now, input, &mut self.effects);
+    }
+
+    /// The writer lost something: all that was asked of it is lost, as it may rest on that.
+    fn fail(&mut self, now: Now) {
+        self.carry_out();
+        let through = self.writes.fail_all();
+        self.mesh.handle(now, Input::Failed { through }, &mut self.effects);
+    }
+
+    /// Tells the mesh what nobody took.
+    fn own_up(&mut self, now: Now) {
+        if std::mem::take(&mut self.unwritten) {
+            self.fail(now);
+        }
+        for id in std::mem::take(&mut self.unread) {
+            let found = StoreFound::Unavailable;
+            self.mesh.handle(now, Input::Found { id, found }, &mut self.effects);
         }
     }
 
@@ -175,12 +237,17 @@ impl MeshTask {
                     self.put(conn, Out::Close(Box::new(closing)));
                     self.mailboxes.remove(&conn);
                 }
-                Effect::Write { id, write } => self.write(id, write),
+                Effect::Write { id, write } => self.unwritten |= !self.writes.push(id, write),
+                Effect::Read { id, read } => {
+                    if !self.reads.push(id, read) {
+                        self.unread.push(id);
+                    }
+                }
                 Effect::Note(note) => {
                     if let Note::Frozen { ms } = note {
                         self.shared.frozen_ms.fetch_add(ms, Ordering::Relaxed);
                     }
-                    crate::log::note(&note, &self.shared.metrics);
+                    self.log.note(&note, &self.shared.metrics);
                 }
                 Effect::Drained => self.shared.drained.notify_one(),
             }
@@ -194,10 +261,6 @@ impl MeshTask {
         if let Some(mailbox) = self.mailboxes.get(&conn) {
             mailbox.put(out);
         }
-    }
-
-    fn write(&mut self, id: WriteId, write: LeaseWrite) {
-        self.writes.push(id, write);
     }
 }
 

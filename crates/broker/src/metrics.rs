@@ -4,7 +4,9 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
+use tenure_core::effect::Answer;
+use tenure_proto::error::WireError;
 
 /// The named thing that happened; never an id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,6 +33,19 @@ pub(crate) struct Metrics {
     pub(crate) commits: Counter,
     pub(crate) failed_commits: Counter,
     pub(crate) writes: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) failed_reads: Counter,
+    pub(crate) log_pages: Gauge,
+    pub(crate) accepted: Counter,
+    pub(crate) accepted_bytes: Counter,
+    pub(crate) duplicates: Counter,
+    pub(crate) conflicts: Counter,
+    pub(crate) deliveries: Counter,
+    pub(crate) redeliveries: Counter,
+    pub(crate) settles: Counter,
+    pub(crate) stale_settles: Counter,
+    pub(crate) requeued: Counter,
+    pub(crate) buried: Counter,
 }
 
 impl Default for Metrics {
@@ -51,6 +66,19 @@ impl Default for Metrics {
             commits: Counter::default(),
             failed_commits: Counter::default(),
             writes: Counter::default(),
+            reads: Counter::default(),
+            failed_reads: Counter::default(),
+            log_pages: Gauge::default(),
+            accepted: Counter::default(),
+            accepted_bytes: Counter::default(),
+            duplicates: Counter::default(),
+            conflicts: Counter::default(),
+            deliveries: Counter::default(),
+            redeliveries: Counter::default(),
+            settles: Counter::default(),
+            stale_settles: Counter::default(),
+            requeued: Counter::default(),
+            buried: Counter::default(),
         };
         metrics.register();
         metrics
@@ -70,6 +98,49 @@ impl Metrics {
         r.register("store_commits", "Transactions of the store", self.commits.clone());
         r.register("store_failed_commits", "Transactions that failed", self.failed_commits.clone());
         r.register("store_writes", "Writes in all transactions", self.writes.clone());
+        r.register("store_reads", "Reads beside the writer", self.reads.clone());
+        r.register("store_failed_reads", "Reads that failed", self.failed_reads.clone());
+        r.register(
+            "store_log_pages",
+            "Pages of the write-ahead log at the last look",
+            self.log_pages.clone(),
+        );
+        self.register_messages();
+    }
+
+    fn register_messages(&mut self) {
+        let r = &mut self.registry;
+        r.register("messages_accepted", "Messages accepted for the first time", self.accepted.clone());
+        let bytes = self.accepted_bytes.clone();
+        r.register_with_unit("message_bodies_accepted", "Bytes of their bodies", Unit::Bytes, bytes);
+        r.register("messages_duplicate", "Sends of what had been accepted before", self.duplicates.clone());
+        r.register("messages_conflicting", "Sends under another message's id", self.conflicts.clone());
+        r.register("deliveries", "Messages pushed to or fetched by readers", self.deliveries.clone());
+        r.register("redeliveries", "Those that somebody may have seen before", self.redeliveries.clone());
+        r.register("settles", "Tags of ack, nack and progress that took effect", self.settles.clone());
+        r.register("stale_settles", "Tags that did not", self.stale_settles.clone());
+        r.register(
+            "deliveries_requeued",
+            "Deliveries taken back from readers that went away",
+            self.requeued.clone(),
+        );
+        r.register("dead_letters", "Entries that went to the dead letters", self.buried.clone());
+    }
+
+    /// Counts what an answer says.
+    pub(crate) fn answered(&self, outcome: &Result<Answer, WireError>) {
+        match outcome {
+            Err(error) => self.refusal(error.code.as_str()),
+            Ok(Answer::Settle(result)) => {
+                self.settles.inc_by(result.settled.len() as u64);
+                self.stale_settles.inc_by(result.stale.len() as u64);
+            }
+            Ok(Answer::Fetch(pushes)) => {
+                self.deliveries.inc_by(pushes.len() as u64);
+                self.redeliveries.inc_by(pushes.iter().filter(|push| push.redelivered).count() as u64);
+            }
+            Ok(_) => {}
+        }
     }
 
     /// Counts one more of a named event.

@@ -13,10 +13,11 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::pin::Pin;
 use tenure_core::Input;
+use tenure_core::effect::Push;
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
-use tenure_proto::ids::ConnId;
+use tenure_proto::ids::{ConnId, RequestId};
 use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES, MAX_INFLIGHT};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
@@ -39,6 +40,9 @@ pub(crate) use pipe::Pipe;
 /// A WebSocket as the upgrade leaves it.
 pub(crate) type Ws = WebSocketStream<Pipe<TokioIo<Upgraded>>>;
 
+/// Bytes of a delivery around its message, about.
+const DELIVERY_BYTES: usize = 250;
+
 /// What happened on the socket.
 enum Io {
     /// A message came, or the socket ended.
@@ -56,6 +60,11 @@ pub(super) struct Wire {
     flushing: bool,
     /// Requests that wait for their answer.
     unanswered: u32,
+    /// Those of them that hold memory meanwhile, and how much; answers mostly come in their order.
+    heavy: VecDeque<(RequestId, usize)>,
+    heavy_bytes: usize,
+    /// Frames that wait to be written.
+    frames: u32,
     /// Whether the hello is among them: what comes behind it takes effect after it.
     knocking: bool,
     /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
@@ -83,6 +92,9 @@ pub(crate) async fn run(
         shared,
         flushing: false,
         unanswered: 0,
+        heavy: VecDeque::new(),
+        heavy_bytes: 0,
+        frames: 0,
         knocking: false,
         held: None,
         batch: false,
@@ -137,7 +149,8 @@ impl Wire {
     }
 
     /// Encodes what is asked of the socket for as long as it has room. What waits in the backlog shares its
-    /// contents with the mesh and weighs little; what is encoded is held to `max_buffered_bytes` and one frame.
+    /// contents with the mesh and weighs little; what is encoded is held to `max_buffered_bytes` and
+    /// `max_buffered_messages`, and one answer or batch.
     fn pump(&mut self) {
         while self.has_room() {
             match self.backlog.pop_front() {
@@ -153,19 +166,51 @@ impl Wire {
             Out::Respond(request, outcome) => {
                 self.unanswered = self.unanswered.saturating_sub(1);
                 self.knocking = false;
-                if let Err(error) = outcome.as_ref() {
-                    self.shared.metrics.refusal(error.code.as_str());
-                }
+                self.lighten(&request);
+                self.shared.metrics.answered(&outcome);
                 let message = frames::response(self.codec, self.conn, request, *outcome, &self.shared);
                 self.push(&message);
             }
             Out::Events(batch) => {
                 self.batch = true;
                 frames::events(self.codec, &batch, |event| self.push(event));
+                self.deliver(&batch.pushes);
             }
             Out::Ping => self.push_as(pipe::Kind::Ping, &[]),
             // Closes are carried out when they come, never from the backlog.
             Out::Close(_) => {}
+        }
+    }
+
+    /// Encodes deliveries straight into what waits for the socket.
+    fn deliver(&mut self, (first, pushes): &(u64, Vec<Push>)) {
+        if pushes.is_empty() {
+            return;
+        }
+        let again = pushes.iter().filter(|push| push.redelivered).count();
+        self.shared.metrics.deliveries.inc_by(pushes.len() as u64);
+        self.shared.metrics.redeliveries.inc_by(again as u64);
+        let codec = self.codec;
+        let sizes = pushes.iter().map(|push| push.entry.encoded(codec).len() + DELIVERY_BYTES);
+        self.ws.get_mut().reserve(sizes.sum());
+        for (seq, push) in (*first..).zip(pushes) {
+            let size = push.entry.encoded(codec).len() + DELIVERY_BYTES;
+            self.count_frame();
+            let kind = self.kind();
+            self.ws.get_mut().push_with(kind, size, |out| frames::delivery(codec, out, seq, push));
+        }
+    }
+
+    /// A request is answered: what it held is free.
+    fn lighten(&mut self, request: &RequestId) {
+        if let Some(place) = self.heavy.iter().position(|(id, _)| id == request)
+            && let Some((_, bytes)) = self.heavy.remove(place)
+        {
+            self.heavy_bytes -= bytes;
+        }
+        if self.heavy.is_empty() {
+            // An idle socket holds no queue.
+            self.heavy = VecDeque::new();
         }
     }
 
@@ -181,6 +226,11 @@ impl Wire {
                 match frames::read(self.codec, &message, &self.shared) {
                     Incoming::Call(request, call) => {
                         self.unanswered += 1;
+                        let bytes = frames::weight(&call);
+                        if bytes > 0 {
+                            self.heavy.push_back((request.clone(), bytes));
+                            self.heavy_bytes += bytes;
+                        }
                         Input::Request { conn, at, request, call }
                     }
                     Incoming::Refused(request, error) => {
@@ -229,20 +279,31 @@ impl Wire {
 
     /// Lets a message leave.
     fn push(&mut self, message: &[u8]) {
-        let kind = if self.codec.is_binary() { pipe::Kind::Binary } else { pipe::Kind::Text };
-        self.push_as(kind, message);
+        self.push_as(self.kind(), message);
     }
 
     fn push_as(&mut self, kind: pipe::Kind, payload: &[u8]) {
-        self.shared.metrics.frames_out.inc();
+        self.count_frame();
         self.ws.get_mut().push(kind, payload);
+    }
+
+    fn kind(&self) -> pipe::Kind {
+        if self.codec.is_binary() { pipe::Kind::Binary } else { pipe::Kind::Text }
+    }
+
+    fn count_frame(&mut self) {
+        self.shared.metrics.frames_out.inc();
+        self.frames += 1;
         self.flushing = true;
     }
 
-    /// Whether another request may be read: not while too many wait for their answer, or too much for the
-    /// socket. What is not read waits in the client's own buffers.
+    /// Whether another request may be read: not while too many wait for their answer, hold too much meanwhile, or
+    /// too much waits for the socket. What is not read waits in the client's own buffers.
     fn may_read(&self) -> bool {
-        self.unanswered < MAX_INFLIGHT && self.has_room() && self.held.is_none()
+        self.unanswered < MAX_INFLIGHT
+            && self.heavy_bytes < self.shared.config.mesh.max_buffered_bytes
+            && self.has_room()
+            && self.held.is_none()
     }
 
     /// Whether the socket has room for more; a stranger's has little.
@@ -253,7 +314,7 @@ impl Wire {
         } else {
             FRAME_BEFORE_HELLO_BYTES
         };
-        pipe.waiting() < bound
+        pipe.waiting() < bound && self.frames < self.shared.config.mesh.max_buffered_messages
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -266,6 +327,7 @@ impl Wire {
             match self.poll_out(cx) {
                 Poll::Ready(Ok(())) => {
                     self.flushing = false;
+                    self.frames = 0;
                     return Poll::Ready(Io::Flushed);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Io::Received(Some(Err(error)))),

@@ -1,5 +1,9 @@
 //! The store's one writer: a thread that takes what is waiting, commits it as one transaction, and tells the
 //! mesh. A lone write commits at once; many share one sync.
+//!
+//! When a transaction fails, so does everything that the mesh asked for before it heard of that, because it may
+//! rest on what was lost. The epochs of both ends count failures: what is of an older epoch than the writer's is
+//! dropped, and the mesh's task tells the mesh that all of it failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,41 +11,83 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tenure_core::Input;
-use tenure_core::effect::{LeaseWrite, WriteId};
+use tenure_core::accept::Accepted;
+use tenure_core::effect::WriteId;
+use tenure_core::record::{StoreOutcome, StoreWrite};
 use tenure_proto::name::MeshName;
-use tenure_store::{LeaseRow, Store, StoreError, Write};
+use tenure_store::{Store, StoreError, Write};
 use tokio::sync::mpsc;
 
+use crate::checkpoint::Bell;
 use crate::mesh_task::MeshMsg;
 use crate::shared::Shared;
 
 /// Writes in one transaction.
 const BATCH: usize = 4_096;
-/// Writes that may wait; a mesh holds at most one open write per lease, so this is never met by default.
+/// Bytes of messages in one transaction, unless the first alone is more.
+const BATCH_BYTES: usize = 16 * 1024 * 1024;
+/// Writes that may wait; one more fails.
 const WAITING: usize = 262_144;
+/// Bytes of messages that may wait; past it the next fails.
+const WAITING_BYTES: usize = 256 * 1024 * 1024;
 /// How often the run's uptime is recorded.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// A write that waits its turn.
+#[derive(Debug)]
+struct Queued {
+    id: WriteId,
+    /// Failures that the mesh had heard of when it asked.
+    epoch: u64,
+    /// Nothing if there was no room for it: it fails when its turn comes.
+    write: Option<StoreWrite>,
+    bytes: usize,
+}
+
+/// What waits, shared by both ends of the queue.
+#[derive(Debug, Default)]
+struct Waiting {
+    writes: AtomicUsize,
+    bytes: AtomicUsize,
+}
 
 /// How the mesh's task reaches the writer.
 #[derive(Debug)]
 pub(crate) struct Writes {
     /// Bounded by `waiting`; the standard bounded queue would hold memory for its bound from the start.
-    queue: Sender<(WriteId, LeaseWrite)>,
-    waiting: Arc<AtomicUsize>,
+    queue: Sender<Queued>,
+    waiting: Arc<Waiting>,
+    epoch: u64,
+    last: WriteId,
     shared: Arc<Shared>,
 }
 
 impl Writes {
-    /// Lets a write wait its turn. Never blocks; past the bound the writer is as good as dead, and the mesh
-    /// hears of it by the writes that never commit.
-    pub(crate) fn push(&self, id: WriteId, write: LeaseWrite) {
+    /// Lets a write wait its turn. Never blocks. A write for which there is no room fails in its turn. `false` when
+    /// the writer is gone, and then nothing that waits is answered any more.
+    pub(crate) fn push(&mut self, id: WriteId, write: StoreWrite) -> bool {
+        self.last = id;
         let since = self.shared.clock.at().0 + 1;
         let _ = self.shared.oldest_write.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
-        let room = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING;
-        if !room || self.queue.send((id, write)).is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            tracing::error!(event = "writer_unreachable", "the store's writer takes no more writes");
+        let size = match &write {
+            StoreWrite::Accept(accept) => accept.envelope.weight(),
+            _ => 0,
+        };
+        let before = self.waiting.writes.fetch_add(1, Ordering::Relaxed);
+        let held = self.waiting.bytes.fetch_add(size, Ordering::Relaxed);
+        let fits = before < WAITING && held < WAITING_BYTES;
+        if !fits {
+            self.waiting.bytes.fetch_sub(size, Ordering::Relaxed);
         }
+        let (write, bytes) = if fits { (Some(write), size) } else { (None, 0) };
+        self.queue.send(Queued { id, epoch: self.epoch, write, bytes }).is_ok()
+    }
+
+    /// The mesh is about to hear of a failure, of everything that it has asked for: gives the last of that. What it
+    /// asks for from here on does not rest on what was lost.
+    pub(crate) fn fail_all(&mut self) -> WriteId {
+        self.epoch += 1;
+        self.last
     }
 }
 
@@ -51,14 +97,17 @@ pub(crate) fn start(
     mesh: MeshName,
     run: u64,
     shared: Arc<Shared>,
-    inputs: mpsc::Sender<MeshMsg>,
+    inputs: &mpsc::Sender<MeshMsg>,
+    bell: Bell,
 ) -> std::io::Result<(Writes, std::thread::JoinHandle<()>)> {
     let (queue, queued) = channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::new(Waiting::default());
     let beat = HEARTBEAT.min(Duration::from_millis(shared.config.mesh.lease_ttl_ms / 3));
     let (inputs, beaten) = (inputs.downgrade(), Instant::now());
-    let writes = Writes { queue, waiting: waiting.clone(), shared: shared.clone() };
-    let writer = Writer { store, mesh, run, waiting, shared, inputs, beat, beaten };
+    let writes =
+        Writes { queue, waiting: waiting.clone(), epoch: 0, last: WriteId(0), shared: shared.clone() };
+    let writer =
+        Writer { store, mesh, run, waiting, shared, inputs, bell, beat, beaten, epoch: 0, held: None };
     let thread =
         std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&queued))?;
     Ok((writes, thread))
@@ -68,34 +117,82 @@ struct Writer {
     store: Box<dyn Store>,
     mesh: MeshName,
     run: u64,
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
     shared: Arc<Shared>,
     /// Weak: the mesh lives as long as its sockets need it, not as long as its writer.
     inputs: mpsc::WeakSender<MeshMsg>,
+    /// Rung after each commit.
+    bell: Bell,
     /// How often the run's uptime is recorded, and when it was last.
     beat: Duration,
     beaten: Instant,
+    /// Failures that the mesh was told of.
+    epoch: u64,
+    /// What was taken from the queue and did not fit the last batch.
+    held: Option<Queued>,
 }
 
 impl Writer {
-    fn run(mut self, queued: &Receiver<(WriteId, LeaseWrite)>) {
+    fn run(mut self, queued: &Receiver<Queued>) {
         let mut batch = Vec::new();
         loop {
-            match queued.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
-                Ok(first) => batch.push(first),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            let first = match self.held.take() {
+                Some(held) => Some(held),
+                None => match queued.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
+                    Ok(first) => Some(first),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                },
+            };
+            match first {
+                Some(lost) if lost.epoch < self.epoch => self.taken(1, lost.bytes),
+                Some(Queued { id, write: None, .. }) => self.refuse(id),
+                first => {
+                    self.fill(&mut batch, first, queued);
+                    self.commit(&mut batch);
+                }
             }
-            batch.extend(queued.try_iter().take(BATCH - batch.len()));
-            self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
-            self.commit(&mut batch);
         }
-        self.commit(&mut batch);
     }
 
-    fn commit(&mut self, batch: &mut Vec<(WriteId, LeaseWrite)>) {
-        let last = batch.last().map(|(id, _)| *id);
-        let mut writes: Vec<Write> = batch.drain(..).map(|(_, write)| self.stored(write)).collect();
+    /// Takes what is waiting, up to the bounds of a transaction or to the first that must fail.
+    fn fill(&mut self, batch: &mut Vec<Queued>, first: Option<Queued>, queued: &Receiver<Queued>) {
+        let mut bytes = 0;
+        for next in first.into_iter().chain(queued.try_iter()) {
+            if next.write.is_none() || (bytes + next.bytes > BATCH_BYTES && !batch.is_empty()) {
+                self.held = Some(next);
+                return;
+            }
+            bytes += next.bytes;
+            batch.push(next);
+            if batch.len() >= BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Fails a write for which there was no room.
+    fn refuse(&mut self, id: WriteId) {
+        self.taken(1, 0);
+        if self.shared.store_sound.swap(false, Ordering::Relaxed) {
+            tracing::error!(event = "store_failed", "the store's writer is too far behind");
+        }
+        self.fail(id);
+    }
+
+    fn taken(&self, writes: usize, bytes: usize) {
+        self.waiting.writes.fetch_sub(writes, Ordering::Relaxed);
+        self.waiting.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn commit(&mut self, batch: &mut Vec<Queued>) {
+        let (count, bytes) = (batch.len(), batch.iter().map(|queued| queued.bytes).sum());
+        let (mut ids, mut writes) = (Vec::with_capacity(count), Vec::with_capacity(count + 1));
+        for Queued { id, write, .. } in batch.drain(..) {
+            let Some(write) = write else { continue };
+            ids.push(id);
+            writes.push(Write::Mesh { mesh: self.mesh.clone(), run: self.run, write });
+        }
         if self.beaten.elapsed() >= self.beat {
             self.beaten = Instant::now();
             let frozen_ms = self.shared.frozen_ms.load(Ordering::Relaxed);
@@ -106,14 +203,34 @@ impl Writer {
             return;
         }
         let outcome = self.store.apply(&writes);
-        let since = if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.shared.clock.at().0 + 1 };
+        self.taken(count, bytes);
+        let idle = self.waiting.writes.load(Ordering::Relaxed) == 0;
+        let since = if idle { 0 } else { self.shared.clock.at().0 + 1 };
         self.shared.oldest_write.store(since, Ordering::Relaxed);
+        self.note(&outcome, writes.len());
+        let Some(through) = ids.last().copied() else { return };
+        match outcome {
+            Ok(outcomes) => {
+                self.count(&writes, &outcomes);
+                let told = |(_, outcome): &(WriteId, StoreOutcome)| *outcome != StoreOutcome::Done;
+                let outcomes: Vec<_> = ids.into_iter().zip(outcomes).filter(told).collect();
+                self.tell(Input::Committed { through, outcomes });
+            }
+            Err(_) => self.fail(through),
+        }
+    }
+
+    fn note(&self, outcome: &tenure_store::Result<Vec<StoreOutcome>>, writes: usize) {
         let was_sound = self.shared.store_sound.swap(outcome.is_ok(), Ordering::Relaxed);
         self.shared.metrics.commits.inc();
-        self.shared.metrics.writes.inc_by(writes.len() as u64);
-        match &outcome {
-            Ok(()) if !was_sound => tracing::info!(event = "store_recovered"),
-            Ok(()) => {}
+        self.shared.metrics.writes.inc_by(writes as u64);
+        match outcome {
+            Ok(_) => {
+                self.bell.ring();
+                if !was_sound {
+                    tracing::info!(event = "store_recovered");
+                }
+            }
             Err(error) => {
                 self.shared.metrics.failed_commits.inc();
                 // Said once: a full disk fails every transaction until a person has looked.
@@ -123,31 +240,34 @@ impl Writer {
                 }
             }
         }
-        let (Some(through), Some(inputs)) = (last, self.inputs.upgrade()) else { return };
-        let input = match outcome {
-            Ok(()) => Input::Committed { through },
-            Err(_) => Input::Failed { through },
-        };
-        // The mesh never waits for us, so this wait is for a queue that drains.
-        let _ = inputs.blocking_send(MeshMsg::Input(input));
     }
 
-    fn stored(&self, write: LeaseWrite) -> Write {
-        let mesh = self.mesh.clone();
-        match write {
-            LeaseWrite::Put(record) => Write::PutLease(Box::new(LeaseRow {
-                mesh,
-                session: record.session,
-                lease: record.lease,
-                member: record.member,
-                instance: record.instance,
-                profile: record.profile,
-                caps: record.caps,
-                joined_at: record.joined_at,
-                touched_run: self.run,
-            })),
-            LeaseWrite::Touch(session, lease) => Write::TouchLease { mesh, session, lease, run: self.run },
-            LeaseWrite::End(session, lease) => Write::EndLease { mesh, session, lease },
+    fn count(&self, writes: &[Write], outcomes: &[StoreOutcome]) {
+        let metrics = &self.shared.metrics;
+        for (write, outcome) in writes.iter().zip(outcomes) {
+            let Write::Mesh { write: StoreWrite::Accept(accept), .. } = write else { continue };
+            match outcome {
+                StoreOutcome::Accepted(Accepted::Fresh { .. }) => {
+                    metrics.accepted.inc();
+                    metrics.accepted_bytes.inc_by(accept.envelope.body.as_bytes().len() as u64);
+                }
+                StoreOutcome::Accepted(Accepted::Duplicate(_)) => _ = metrics.duplicates.inc(),
+                StoreOutcome::Accepted(Accepted::Reused(_)) => _ = metrics.conflicts.inc(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing up to `through` took effect, and nothing else will that was asked for before this is heard.
+    fn fail(&mut self, through: WriteId) {
+        self.epoch += 1;
+        self.tell(Input::Failed { through });
+    }
+
+    fn tell(&self, input: Input) {
+        if let Some(inputs) = self.inputs.upgrade() {
+            // The mesh never waits for us, so this wait is for a queue that drains.
+            let _ = inputs.blocking_send(MeshMsg::Input(input));
         }
     }
 }

@@ -48,26 +48,28 @@ impl<S> Pipe<S> {
 
     /// Lets a frame wait its turn.
     pub(crate) fn push(&mut self, kind: Kind, payload: &[u8]) {
-        let opcode = match kind {
-            Kind::Text => 0x1,
-            Kind::Binary => 0x2,
-            Kind::Ping => 0x9,
-        };
         // Ten bytes are the longest header.
         self.waiting.reserve(payload.len() + 10);
-        self.waiting.push(0x80 | opcode);
-        match payload.len() {
-            len @ 0..=125 => self.waiting.push(len as u8),
-            len @ 126..=0xffff => {
-                self.waiting.push(126);
-                self.waiting.extend_from_slice(&(len as u16).to_be_bytes());
-            }
-            len => {
-                self.waiting.push(127);
-                self.waiting.extend_from_slice(&(len as u64).to_be_bytes());
-            }
-        }
+        let (header, len) = header(kind, payload.len());
+        self.waiting.extend_from_slice(&header[..len]);
         self.waiting.extend_from_slice(payload);
+    }
+
+    /// Lets a frame wait its turn that `write` appends, of about `guess` bytes: nothing is copied if its header is as
+    /// long as the guess has it.
+    pub(crate) fn push_with(&mut self, kind: Kind, guess: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.waiting.reserve(guess + 10);
+        let start = self.waiting.len();
+        let (_, room) = header(kind, guess);
+        self.waiting.resize(start + room, 0);
+        write(&mut self.waiting);
+        let (header, len) = header(kind, self.waiting.len() - start - room);
+        self.waiting.splice(start..start + room, header[..len].iter().copied());
+    }
+
+    /// Makes room for so many bytes at once.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.waiting.reserve(bytes);
     }
 
     /// From here on the other side may send what it likes.
@@ -83,6 +85,32 @@ impl<S> Pipe<S> {
     /// Bytes that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len() - self.written
+    }
+}
+
+/// The header of a whole frame of `len` bytes, and how long it is.
+fn header(kind: Kind, len: usize) -> ([u8; 10], usize) {
+    let opcode = match kind {
+        Kind::Text => 0x1,
+        Kind::Binary => 0x2,
+        Kind::Ping => 0x9,
+    };
+    let mut header = [0x80 | opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    match len {
+        0..=125 => {
+            header[1] = len as u8;
+            (header, 2)
+        }
+        126..=0xffff => {
+            header[1] = 126;
+            header[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            (header, 4)
+        }
+        _ => {
+            header[1] = 127;
+            header[2..].copy_from_slice(&(len as u64).to_be_bytes());
+            (header, 10)
+        }
     }
 }
 
@@ -150,11 +178,18 @@ mod tests {
             pipe.push(Kind::Binary, text.as_bytes());
             pipe.push(Kind::Ping, b"");
             assert!(pipe.waiting() >= 2 * len + 6);
+            // Whatever was guessed.
+            for guess in [0, len, 200, 0x20000] {
+                pipe.push_with(Kind::Text, guess, |out| out.extend_from_slice(text.as_bytes()));
+            }
             pipe.flush().await.unwrap();
             assert_eq!((pipe.waiting(), pipe.waiting.capacity()), (0, 0));
             assert_eq!(client.next().await.unwrap().unwrap(), Message::text(text.clone()));
-            assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(text.into_bytes()));
+            assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(text.clone().into_bytes()));
             assert_eq!(client.next().await.unwrap().unwrap(), Message::Ping(Default::default()));
+            for _ in 0..4 {
+                assert_eq!(client.next().await.unwrap().unwrap(), Message::text(text.clone()));
+            }
         }
     }
 

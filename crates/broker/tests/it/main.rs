@@ -13,6 +13,7 @@ mod drain;
 mod first_frame;
 mod hello_timeout;
 mod http;
+mod messages;
 mod presence;
 mod requests;
 mod restart;

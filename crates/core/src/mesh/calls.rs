@@ -122,14 +122,14 @@ impl Mesh {
             Call::Send(prepared) => return self.send(conn, request, session, *prepared, effects),
             Call::Subscribe(params) => return self.subscribe(conn, request, session, &params, effects),
             Call::Ack(params) => {
-                return self.settle(now, conn, request, session, &params.tags, How::Ack, effects);
+                return self.settle(conn, request, session, &params.tags, How::Ack, effects);
             }
             Call::Nack(params) => {
                 let how = How::Nack(&params);
-                return self.settle(now, conn, request, session, &params.tags, how, effects);
+                return self.settle(conn, request, session, &params.tags, how, effects);
             }
             Call::Progress(params) => {
-                return self.settle(now, conn, request, session, &params.tags, How::Progress, effects);
+                return self.settle(conn, request, session, &params.tags, How::Progress, effects);
             }
             Call::Reconcile(params) => {
                 return self.reconcile_call(now, conn, request, session, &params, effects);

@@ -21,9 +21,17 @@ use super::{Mesh, deliver};
 
 /// Direct events in one batch.
 const BATCH_EVENTS: usize = 128;
+/// Sessions that one flush hands out to; the rest have their turn in the next, so that a post with ten thousand
+/// readers does not keep inputs waiting.
+const SESSIONS_PER_FLUSH: usize = 1_024;
 
 impl Mesh {
-    /// Hands out what the inputs since the last flush have caused.
+    /// Whether the last flush left sessions for the next, which should then come soon.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Hands out what the inputs since the last flush have caused, to a bounded number of sessions.
     pub fn flush(&mut self, effects: &mut Vec<Effect>) {
         self.rouse_readers();
         if self.presence.version() != self.flushed_version {
@@ -33,10 +41,24 @@ impl Mesh {
         }
         // Watchers at the same cursor share one delta, so a change is worked out once for all of them.
         let mut deltas = BTreeMap::new();
-        for session in std::mem::take(&mut self.ready) {
+        let mut left = SESSIONS_PER_FLUSH.min(self.ready.len());
+        while left > 0
+            && let Some(session) = self.next_ready()
+        {
+            left -= 1;
+            self.ready.remove(&session);
+            self.last_served = Some(session);
             self.hand_out(session, &mut deltas, effects);
         }
         self.settle_accounts(effects);
+        self.busy = !self.ready.is_empty() || !self.messages.wakes.is_empty();
+    }
+
+    /// Whose turn it is: the next after the last, around, so that nobody waits for ever.
+    fn next_ready(&self) -> Option<SessionKey> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let after = self.last_served.and_then(|last| self.ready.range((Excluded(last), Unbounded)).next());
+        after.or_else(|| self.ready.first()).copied()
     }
 
     /// Lets an event wait for one session, and the session's turn come.

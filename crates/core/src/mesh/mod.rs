@@ -79,6 +79,9 @@ pub struct Mesh {
     caught_up: BTreeSet<SessionKey>,
     /// Sessions that are online, able to take events, and have some coming.
     ready: BTreeSet<SessionKey>,
+    /// Who was handed out to last, and whether the last flush left some of the ready ones for the next.
+    last_served: Option<SessionKey>,
+    busy: bool,
     /// The presence version at the last flush.
     flushed_version: u64,
     /// Who waits for the store, in the order of their writes; bounded by leases and unanswered requests.
@@ -130,6 +133,8 @@ impl Mesh {
             joining: BTreeMap::new(),
             caught_up: BTreeSet::new(),
             ready: BTreeSet::new(),
+            last_served: None,
+            busy: false,
             flushed_version: 0,
             awaiting: VecDeque::new(),
             last_write: WriteId(0),

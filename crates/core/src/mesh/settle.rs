@@ -26,7 +26,6 @@ pub(super) enum How<'a> {
 impl Mesh {
     pub(super) fn settle(
         &mut self,
-        now: Millis,
         conn: ConnId,
         request: RequestId,
         session: SessionKey,
@@ -37,6 +36,7 @@ impl Mesh {
         if let Err(error) = check(tags, how) {
             return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
+        let now = self.now;
         let mut result = SettleResult::default();
         let mut durable = false;
         for tag in tags {
@@ -131,7 +131,7 @@ impl Mesh {
         if params.dead || worn_out {
             let given = params.reason.as_deref().filter(|_| params.dead);
             let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });
-            self.kill(id, seq, &reason.to_owned(), ReceiptState::Dead, effects);
+            self.kill(id, seq, reason, ReceiptState::Dead, effects);
             return;
         }
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };

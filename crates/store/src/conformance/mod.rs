@@ -7,6 +7,7 @@ pub(crate) mod accepts;
 pub(crate) mod cases;
 pub(crate) mod messages;
 pub(crate) mod model;
+pub(crate) mod programs;
 pub(crate) mod readers;
 pub(crate) mod removals;
 pub(crate) mod retries;
@@ -65,6 +66,25 @@ macro_rules! suite {
             a_message_reads_as_it_was_sent,
             a_starved_store_numbers_on_without_a_gap,
         );
+        $crate::conformance::suite!($engine, readers:
+            a_group_begins_where_it_was_told,
+            a_group_keeps_its_place_and_what_is_open,
+            a_lease_takes_its_subscriptions_with_it,
+            a_start_learns_topics_and_logs,
+            a_page_is_bounded_but_never_empty,
+            history_reads_all_lanes_in_order,
+            fates_are_told,
+            expired_is_what_nobody_settled_in_time,
+            a_reader_sees_what_is_committed,
+        );
+        $crate::conformance::suite!($engine, removals:
+            a_dead_letter_outlives_its_entry_and_can_return,
+            each_group_has_its_own_dead_letters,
+            what_is_gone_for_good_stays_dead,
+            pruning_goes_in_slices_and_ids_stay_known,
+            an_inbox_is_evacuated_in_slices,
+            a_sweep_forgets_what_has_outlived_its_time,
+        );
 
         $crate::conformance::suite!($engine, retries:
             only_the_letters_of_named_crews_are_taken_out,
@@ -74,6 +94,11 @@ macro_rules! suite {
         #[test]
         fn agrees_with_the_model() {
             $crate::conformance::model::agree::<$engine>();
+        }
+
+        #[test]
+        fn agrees_with_the_model_about_messages() {
+            $crate::conformance::programs::agree::<$engine>();
         }
     };
     ($engine:ty, $cases:ident: $($case:ident,)*) => {

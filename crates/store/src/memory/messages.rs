@@ -25,7 +25,7 @@ pub(super) struct Messages {
     pub(super) groups: BTreeMap<GroupId, Group>,
     /// By sender and the sender's id.
     pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
-    pub(super) dead: BTreeMap<(LogName, u64, Option<GroupName>), Letter>,
+    pub(super) dead: BTreeMap<LetterKey, Letter>,
     sessions: BTreeMap<SessionKey, Session>,
 }
 
@@ -65,6 +65,9 @@ pub(super) struct Record {
     expires_at: Option<u64>,
     pub(super) lost: Option<String>,
 }
+
+/// Which entry, and who could not settle it.
+pub(super) type LetterKey = (LogName, u64, Option<GroupName>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
@@ -273,7 +276,7 @@ impl Messages {
         log: &LogName,
         seqs: &[u64],
         crews: Option<&[GroupName]>,
-    ) -> Vec<((LogName, u64, Option<GroupName>), Letter)> {
+    ) -> Vec<(LetterKey, Letter)> {
         let meant = |group: &Option<GroupName>| {
             crews.is_none_or(|crews| group.as_ref().is_some_and(|group| crews.contains(group)))
         };

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::{identity, lease, run, setting};
+use super::{check_messages, identity, lease, run, setting};
 use crate::{Result, StoreError};
 
 /// Findings that are told in full; of the others only the number is.
@@ -18,6 +18,7 @@ pub(super) fn findings(connection: &Connection) -> Result<Vec<String>, Fault> {
     report.note(setting::all(connection))?;
     let outcome = leases(connection, &mut report);
     report.note(outcome)?;
+    check_messages::findings(connection, &mut report)?;
     Ok(report.finish())
 }
 
@@ -46,14 +47,16 @@ fn leases(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
     })
 }
 
+/// What was found.
 #[derive(Default)]
-struct Report {
+pub(super) struct Report {
     findings: Vec<String>,
     untold: usize,
 }
 
 impl Report {
-    fn add(&mut self, finding: String) {
+    /// One more finding.
+    pub(super) fn add(&mut self, finding: String) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
         } else {
@@ -62,7 +65,7 @@ impl Report {
     }
 
     /// The value if it reads; damage becomes a finding; any other fault ends the check.
-    fn note<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    pub(super) fn note<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, Fault> {
         match outcome.map_err(Fault::reading) {
             Ok(value) => Ok(Some(value)),
             Err(StoreError::Corrupt(finding)) => {

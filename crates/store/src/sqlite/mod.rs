@@ -19,6 +19,7 @@ mod accept;
 mod apply;
 mod cache;
 mod check;
+mod check_messages;
 mod checkpoint;
 mod dead;
 mod dir;
@@ -30,6 +31,8 @@ mod fault;
 mod group;
 mod identity;
 mod lease;
+#[cfg(test)]
+mod message_tests;
 mod messages_schema;
 mod place;
 #[cfg(test)]

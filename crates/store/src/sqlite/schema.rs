@@ -93,6 +93,12 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What a file of the first version was made with.
+#[cfg(test)]
+pub(super) fn first_step() -> &'static str {
+    STEPS[0]
+}
+
 fn version(connection: &Connection) -> Result<u32, Fault> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     u32::try_from(version).map_err(|_| Fault::corrupt(format!("its schema version is {version}")))

@@ -98,11 +98,11 @@ impl Store {
                     *touched = run;
                 }
             }
-            StoreWrite::EndLease(session, lease, _) => {
-                if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) {
-                    self.leases.remove(&session);
-                    self.log.push((session, false));
-                }
+            StoreWrite::EndLease(session, lease, _)
+                if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) =>
+            {
+                self.leases.remove(&session);
+                self.log.push((session, false));
             }
             // This store keeps leases; messages are tested on a real one.
             _ => {}

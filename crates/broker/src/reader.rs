@@ -1,0 +1,114 @@
+//! The store's readers: a few threads that read what is committed while the writer writes, and tell the mesh.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tenure_core::Input;
+use tenure_core::effect::ReadId;
+use tenure_core::record::{StoreFound, StoreRead};
+use tenure_proto::name::MeshName;
+use tenure_store::StoreReader;
+use tokio::sync::mpsc;
+
+use crate::mesh_task::MeshMsg;
+use crate::shared::Shared;
+
+/// Readers of one broker.
+pub(crate) const READERS: usize = 2;
+/// Reads that may wait for one; one more is answered that the store cannot read now.
+const WAITING: usize = 16_384;
+
+/// How the mesh's task reaches the readers.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    /// Bounded by `waiting`.
+    queue: Sender<(ReadId, StoreRead)>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Reads {
+    /// Lets a read wait its turn. Never blocks; `false` when there is no room, and then nothing comes of it.
+    pub(crate) fn push(&self, id: ReadId, read: StoreRead) -> bool {
+        let room = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING;
+        let taken = room && self.queue.send((id, read)).is_ok();
+        if !taken {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+/// Starts a thread for each reader. They end when nobody can ask them any more.
+pub(crate) fn start(
+    readers: Vec<Box<dyn StoreReader>>,
+    mesh: &MeshName,
+    shared: &Arc<Shared>,
+    inputs: &mpsc::Sender<MeshMsg>,
+) -> std::io::Result<(Reads, Vec<JoinHandle<()>>)> {
+    let (queue, queued) = channel();
+    let queued = Arc::new(Mutex::new(queued));
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let mut threads = Vec::new();
+    for store in readers {
+        let reader = Reader {
+            store,
+            mesh: mesh.clone(),
+            queued: queued.clone(),
+            waiting: waiting.clone(),
+            shared: shared.clone(),
+            inputs: inputs.downgrade(),
+            sound: true,
+        };
+        let thread = std::thread::Builder::new().name("tenure-reader".to_owned());
+        threads.push(thread.spawn(move || reader.run())?);
+    }
+    Ok((Reads { queue, waiting }, threads))
+}
+
+struct Reader {
+    store: Box<dyn StoreReader>,
+    mesh: MeshName,
+    /// One of the readers waits here, the others for the lock: whoever is free takes the next.
+    queued: Arc<Mutex<Receiver<(ReadId, StoreRead)>>>,
+    waiting: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+    /// Weak: the mesh lives as long as its sockets need it, not as long as its readers.
+    inputs: mpsc::WeakSender<MeshMsg>,
+    /// Whether the last read went well.
+    sound: bool,
+}
+
+impl Reader {
+    fn run(mut self) {
+        while let Some((id, read)) = self.next() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let found = self.read(&read);
+            let Some(inputs) = self.inputs.upgrade() else { continue };
+            // The mesh never waits for us, so this wait is for a queue that drains.
+            let _ = inputs.blocking_send(MeshMsg::Input(Input::Found { id, found }));
+        }
+    }
+
+    fn next(&self) -> Option<(ReadId, StoreRead)> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    }
+
+    fn read(&mut self, read: &StoreRead) -> StoreFound {
+        self.shared.metrics.reads.inc();
+        match self.store.read(&self.mesh, read) {
+            Ok(found) => {
+                self.sound = true;
+                found
+            }
+            Err(error) => {
+                self.shared.metrics.failed_reads.inc();
+                if std::mem::replace(&mut self.sound, false) {
+                    tracing::error!(event = "store_read_failed", %error);
+                }
+                StoreFound::Unavailable
+            }
+        }
+    }
+}

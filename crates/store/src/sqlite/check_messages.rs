@@ -1,0 +1,295 @@
+//! Whether the messages are sound: every table walked once, in its own order, with a look-up or two for each row.
+//!
+//! What may be missing without a finding: an entry that was pruned, that is a dead letter or was one; the dedupe
+//! record of an entry whose time to be remembered was over at the last sweep.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::envelope::Lane;
+use tenure_proto::ids::MessageId;
+use tenure_proto::log::LogName;
+
+use super::accept;
+use super::cache::{self, Tail};
+use super::check::Report;
+use super::entry::{self, Whole};
+use super::fault::{Fault, natural};
+use super::integer;
+use super::place::Place;
+use crate::Result;
+
+/// Reports what is wrong with entries, dedupe records, groups and dead letters.
+pub(super) fn findings(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    for part in [entries, records, lanes, groups, opens, letters] {
+        let outcome = part(connection, report);
+        report.note(outcome)?;
+    }
+    Ok(())
+}
+
+/// The log that the walk is in.
+#[derive(Default)]
+struct Where {
+    log: Option<(i64, i64, LogName)>,
+}
+
+impl Where {
+    fn log(&mut self, connection: &Connection, id: i64) -> Result<(i64, LogName), Fault> {
+        match &self.log {
+            Some((known, mesh, name)) if *known == id => Ok((*mesh, name.clone())),
+            _ => {
+                let (mesh, name) = cache::log_name(connection, id)?;
+                self.log = Some((id, mesh, name.clone()));
+                Ok((mesh, name))
+            }
+        }
+    }
+
+    fn name(&mut self, connection: &Connection, place: Place) -> Result<String, Fault> {
+        let (_, log) = self.log(connection, place.log)?;
+        Ok(format!("log {log} seq {}", place.seq))
+    }
+}
+
+fn entries(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let swept: i64 =
+        connection.prepare_cached("SELECT at FROM swept WHERE one = 1")?.query_row([], |row| row.get(0))?;
+    let mut statement = connection
+        .prepare_cached("SELECT place, count, bytes, sent_at, crc, head, body FROM entries ORDER BY place")?;
+    let mut rows = statement.query([])?;
+    let (mut walk, mut before): (Where, Option<(Place, Tail)>) = (Where::default(), None);
+    while let Some(row) = rows.next()? {
+        let place = Place::unpack(row.get(0)?);
+        let outcome = one_entry(connection, row, place, &mut walk, swept, before, report);
+        before = report.note(outcome)?.map(|tail| (place, tail));
+    }
+    Ok(())
+}
+
+fn one_entry(
+    connection: &Connection,
+    row: &Row<'_>,
+    place: Place,
+    walk: &mut Where,
+    swept: i64,
+    before: Option<(Place, Tail)>,
+    report: &mut Report,
+) -> Result<Tail, Fault> {
+    let (mesh, log) = walk.log(connection, place.log)?;
+    let name = walk.name(connection, place)?;
+    let tail = Tail {
+        end: place.seq,
+        count: natural(row.get(1)?, "a count").map_err(|fault| fault.about(|| name.clone()))?,
+        bytes: natural(row.get(2)?, "a size").map_err(|fault| fault.about(|| name.clone()))?,
+    };
+    match entry::read(row, 3, &log, place)? {
+        None => report.add(format!("{name}: its bytes do not match their checksum")),
+        Some(whole) => {
+            let size = whole.entry.envelope.body.as_bytes().len() as u64;
+            let same = before.filter(|(last, _)| (last.log, last.lane) == (place.log, place.lane));
+            if !follows(same, place, tail, size, log.is_inbox()) {
+                report.add(format!("{name}: its running totals do not follow from the entry before it"));
+            }
+            if let Some(finding) = without_record(connection, mesh, place, &whole, swept)? {
+                report.add(format!("{name}: {finding}"));
+            }
+        }
+    }
+    Ok(tail)
+}
+
+/// Whether totals go on from the entry before: exactly if nothing can have been between them.
+fn follows(before: Option<(Place, Tail)>, place: Place, tail: Tail, size: u64, inbox: bool) -> bool {
+    let (Some(count), Some(bytes)) = (tail.count.checked_sub(1), tail.bytes.checked_sub(size)) else {
+        return false;
+    };
+    match before {
+        Some((last, total)) if !inbox && last.seq + 1 == place.seq => {
+            (count, bytes) == (total.count, total.bytes)
+        }
+        Some((_, total)) => count >= total.count && bytes >= total.bytes && tail.count <= place.seq,
+        None => tail.count <= place.seq,
+    }
+}
+
+fn without_record(
+    connection: &Connection,
+    mesh: i64,
+    place: Place,
+    whole: &Whole,
+    swept: i64,
+) -> Result<Option<String>, Fault> {
+    let envelope = &whole.entry.envelope;
+    let sender = cache::find_sender(connection, mesh, &envelope.from.member)?;
+    let record = match sender {
+        Some(sender) => accept::record(connection, sender, &envelope.client_message_id)?,
+        None => None,
+    };
+    Ok(match record {
+        Some(record) if record.id == envelope.id => (record.place != place).then(|| {
+            format!("its dedupe record points to log number {} seq {}", record.place.log, record.place.seq)
+        }),
+        // Forgotten in time; then the id may also have been used again.
+        _ if whole.remember_until.is_some_and(|until| integer(until) <= swept) => None,
+        _ => Some("its dedupe record is missing".to_owned()),
+    })
+}
+
+fn records(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT place, client_id, dedupe.id, lost IS NOT NULL, mesh FROM dedupe
+         LEFT JOIN senders ON senders.id = sender ORDER BY sender, client_id",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut walk = Where::default();
+    while let Some(row) = rows.next()? {
+        let outcome = one_record(connection, row, &mut walk, report);
+        report.note(outcome)?;
+    }
+    Ok(())
+}
+
+fn one_record(
+    connection: &Connection,
+    row: &Row<'_>,
+    walk: &mut Where,
+    report: &mut Report,
+) -> Result<(), Fault> {
+    let (place, client_id): (i64, String) = (row.get(0)?, row.get(1)?);
+    let (id, lost, mesh): ([u8; 16], bool, Option<i64>) = (row.get(2)?, row.get(3)?, row.get(4)?);
+    let place = Place::unpack(place);
+    let about = |fault: Fault| fault.about(|| format!("dedupe record {client_id:?}"));
+    let (of, _) = walk.log(connection, place.log).map_err(about)?;
+    let name = walk.name(connection, place)?;
+    let message = MessageId(u128::from_be_bytes(id));
+    if mesh != Some(of) {
+        report.add(format!("{name}: dedupe record {client_id:?} is of a sender of another mesh"));
+    }
+    let found: Option<Vec<u8>> = connection
+        .prepare_cached("SELECT substr(head, 4, 16) FROM entries WHERE place = ?1")?
+        .query_row([place.pack()], |row| row.get(0))
+        .optional()?;
+    match found {
+        Some(other) if other != id => {
+            report.add(format!("{name}: dedupe record {client_id:?} is of another message, {message}"));
+        }
+        Some(_) => {}
+        None if lost || is_dead(connection, place)? || is_pruned(connection, place)? => {}
+        None => {
+            report
+                .add(format!("{name}: dedupe record {client_id:?} has no entry, and none was pruned there"));
+        }
+    }
+    Ok(())
+}
+
+fn is_dead(connection: &Connection, place: Place) -> Result<bool, Fault> {
+    let mut statement = connection.prepare_cached("SELECT 1 FROM dead WHERE log = ?1 AND seq = ?2")?;
+    Ok(statement.exists(params![place.log, integer(place.seq)])?)
+}
+
+fn is_pruned(connection: &Connection, place: Place) -> Result<bool, Fault> {
+    let mut statement =
+        connection.prepare_cached("SELECT 1 FROM lanes WHERE log = ?1 AND lane = ?2 AND pruned >= ?3")?;
+    Ok(statement.exists(params![place.log, place.lane.0, integer(place.seq)])?)
+}
+
+fn lanes(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut statement = connection
+        .prepare_cached("SELECT log, lane, last_seq, count, bytes, pruned FROM lanes ORDER BY log, lane")?;
+    let mut rows = statement.query([])?;
+    let mut walk = Where::default();
+    while let Some(row) = rows.next()? {
+        let (log, lane): (i64, u8) = (row.get(0)?, row.get(1)?);
+        let (last, count, bytes, pruned): (i64, i64, i64, i64) =
+            (row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
+        let at = Place::new(log, Lane(lane), natural(last, "last_seq")?);
+        let wrong: bool = connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM (SELECT count, bytes - octet_length(body) AS past FROM entries
+                                  WHERE place > ?1 AND place <= ?2 ORDER BY place LIMIT 1)
+                                WHERE count <= ?4 OR past < ?5)
+                     OR EXISTS (SELECT 1 FROM (SELECT count, bytes FROM entries
+                                  WHERE place >= ?3 AND place <= ?1 ORDER BY place DESC LIMIT 1)
+                                WHERE count > ?4 OR bytes > ?5)",
+            )?
+            .query_row(
+                params![
+                    at.pack(),
+                    Place::last(log, at.lane).pack(),
+                    Place::first(log, at.lane).pack(),
+                    count,
+                    bytes
+                ],
+                |row| row.get(0),
+            )?;
+        if wrong || pruned > last || count > last {
+            let name = walk.name(connection, at)?;
+            report.add(format!("{name}: what was noted of lane {lane} does not fit its entries"));
+        }
+    }
+    Ok(())
+}
+
+fn groups(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached("SELECT id, log, cursor FROM groups ORDER BY log")?;
+    let mut rows = statement.query([])?;
+    let mut walk = Where::default();
+    while let Some(row) = rows.next()? {
+        let (id, log, cursor): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let about = |fault: Fault| fault.about(|| format!("group {id}"));
+        let (_, name) = walk.log(connection, log).map_err(about)?;
+        let tails = cache::tails(connection, log, &name)?;
+        let end = tails.iter().map(|tail| tail.end).max().unwrap_or_default();
+        let cursor = natural(cursor, "a cursor").map_err(about)?;
+        if cursor > end {
+            report.add(format!("log {name} seq {cursor}: group {id} is there, but the log ends at {end}"));
+        }
+    }
+    Ok(())
+}
+
+fn opens(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT grp, seq, log, lane, cursor FROM open_entries AS open
+         LEFT JOIN groups ON groups.mesh = open.mesh AND groups.id = open.grp
+         ORDER BY open.mesh, grp, seq",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut walk = Where::default();
+    while let Some(row) = rows.next()? {
+        let (group, seq, log): (i64, i64, Option<i64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let Some(log) = log else {
+            report.add(format!("seq {seq} is open in group {group}, which does not exist"));
+            continue;
+        };
+        let (lane, cursor): (u8, i64) = (row.get(3)?, row.get(4)?);
+        let place = Place::new(log, Lane(lane), natural(seq, "a seq")?);
+        let name = walk.name(connection, place)?;
+        if seq > cursor {
+            report.add(format!("{name}: open in group {group}, whose cursor is {cursor}"));
+        }
+        if !entry::exists(connection, place)? && !is_pruned(connection, place)? {
+            report.add(format!("{name}: open in group {group}, but there is no such entry"));
+        }
+    }
+    Ok(())
+}
+
+fn letters(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut statement = connection
+        .prepare_cached("SELECT log, seq, lane, sent_at, crc, head, body FROM dead ORDER BY log, seq, grp")?;
+    let mut rows = statement.query([])?;
+    let mut walk = Where::default();
+    while let Some(row) = rows.next()? {
+        let seq = natural(row.get(1)?, "a seq")?;
+        let place = Place::new(row.get(0)?, Lane(row.get(2)?), seq);
+        let (_, log) = walk.log(connection, place.log)?;
+        if entry::read(row, 3, &log, place)?.is_none() {
+            report.add(format!(
+                "{}: the bytes of its dead letter do not match their checksum",
+                walk.name(connection, place)?
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! What only this engine can get wrong about messages: damage behind its back, bounds, old files, the log.
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tenure_core::accept::Accepted;
+use tenure_core::envelope::Lane;
+use tenure_core::record::{Burial, Reader, StoreFound, StoreRead, StoreWrite};
+use tenure_proto::error::ErrorCode;
+
+use super::place::{LOG_MAX, Place, SEQ_MAX};
+use super::{LOG_PAGES, Sqlite};
+use crate::conformance::messages::*;
+use crate::conformance::{Engine, lease, put};
+use crate::{Store, StoreError};
+
+/// A closed store with a topic of five, an inbox of three with a group, and a dead letter.
+fn filled() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    fill(&mut store, &topic("t"), 1..6);
+    fill(&mut store, &inbox(9), 6..9);
+    apply(&mut store, advance(&group(1, &inbox(9), Lane(1), Reader::Inbox), 2, &[2]));
+    let (log, reason) = (topic("t"), "odd".to_owned());
+    let burial =
+        Burial { log, lane: Lane(0), seq: 5, group: None, attempts: 1, reason, at: NOW, remove: true };
+    apply(&mut store, StoreWrite::Bury(Box::new(burial)));
+    assert_eq!(store.check(), Ok(vec![]));
+    dir
+}
+
+fn tamper(dir: &TempDir, sql: &str) -> usize {
+    let connection = Connection::open(dir.path().join("tenure.db")).unwrap();
+    connection.execute(sql, []).unwrap()
+}
+
+/// The findings after `sql` changed one row of a sound store.
+fn found(sql: &str) -> String {
+    let dir = filled();
+    assert_eq!(tamper(&dir, sql), 1, "{sql}");
+    let mut store = dir.open();
+    let findings = store.check().unwrap();
+    assert_eq!(store.reader().unwrap().check().unwrap(), findings);
+    findings.join("\n")
+}
+
+#[test]
+fn check_finds_what_was_done_to_messages() {
+    let third = Place::new(1, Lane(0), 3).pack();
+    for (sql, words) in [
+        (format!("DELETE FROM entries WHERE place = {third}"), vec!["topic/t/0 seq 3", "c-3", "no entry"]),
+        ("DELETE FROM dedupe WHERE client_id = 'c-3'".into(), vec!["topic/t/0 seq 3", "record is missing"]),
+        (
+            "INSERT INTO dedupe SELECT sender, 'added', id, fingerprint, place + 50, 0, NULL, NULL FROM dedupe
+             WHERE client_id = 'c-3'"
+                .into(),
+            vec!["topic/t/0 seq 53", "\"added\"", "no entry"],
+        ),
+        (
+            "INSERT INTO dedupe SELECT sender, 'added', randomblob(16), fingerprint, place, 0, NULL, NULL
+             FROM dedupe WHERE client_id = 'c-3'"
+                .into(),
+            vec!["topic/t/0 seq 3", "\"added\"", "another message"],
+        ),
+        (
+            "UPDATE dedupe SET place = place + 1 WHERE client_id = 'c-3'".into(),
+            vec!["topic/t/0 seq 4", "another message", "points to"],
+        ),
+        ("UPDATE groups SET cursor = 4".into(), vec!["seq 4: group 1", "ends at 3"]),
+        ("UPDATE groups SET cursor = 1".into(), vec!["seq 2: open in group 1", "cursor is 1"]),
+        ("UPDATE open_entries SET seq = 1, grp = 7".into(), vec!["group 7, which does not exist"]),
+        (
+            format!("UPDATE entries SET body = 'bOdy 3' WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "checksum"],
+        ),
+        (
+            format!("UPDATE entries SET head = CAST(substr(head, 1, 30) || x'ff' || substr(head, 32) AS BLOB) WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "checksum"],
+        ),
+        (
+            format!("UPDATE entries SET body = CAST(body AS BLOB) WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "checksum"],
+        ),
+        (
+            format!("UPDATE entries SET sent_at = sent_at + 1 WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "checksum"],
+        ),
+        (
+            format!("UPDATE entries SET count = count + 1 WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "running totals"],
+        ),
+        (
+            format!("UPDATE entries SET bytes = bytes - 1 WHERE place = {third}"),
+            vec!["topic/t/0 seq 3", "running totals"],
+        ),
+        ("UPDATE lanes SET count = count - 2".into(), vec!["topic/t/0", "noted"]),
+        ("UPDATE dead SET body = x'00'".into(), vec!["topic/t/0 seq 5", "dead letter", "checksum"]),
+        ("DELETE FROM dead".into(), vec!["topic/t/0 seq 5", "c-5", "no entry"]),
+        ("DELETE FROM logs WHERE id = 2".into(), vec!["log number 2"]),
+    ] {
+        let findings = found(&sql);
+        for word in words {
+            assert!(findings.contains(word), "{sql}: no {word} in:\n{findings}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_entry_is_named_and_never_given() {
+    let dir = filled();
+    let third = Place::new(1, Lane(0), 3).pack();
+    tamper(&dir, &format!("UPDATE entries SET body = 'bOdy 3' WHERE place = {third}"));
+    let mut store = dir.open();
+    let log = topic("t");
+    let all = StoreRead::Page { log: log.clone(), lane: Lane(0), after: 0, limit: 99, bytes: 1 << 20 };
+    let StoreFound::Page { entries, damaged } = read(&store, &all) else { panic!() };
+    assert_eq!(damaged, [3]);
+    assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 4]);
+    let one = StoreRead::Entries { log: log.clone(), lane: Lane(0), seqs: vec![3] };
+    assert_eq!(read(&store, &one), StoreFound::Page { entries: vec![], damaged: vec![3] });
+    let history = StoreRead::History { log: log.clone(), from: 3, limit: 1, bytes: 999 };
+    assert_eq!(read(&store, &history), StoreFound::History { entries: vec![], next: Some(4) });
+    // It can be laid to rest, as it is.
+    let reason = "damaged".to_owned();
+    let burial = Burial {
+        log: log.clone(),
+        lane: Lane(0),
+        seq: 3,
+        group: None,
+        attempts: 0,
+        reason,
+        at: NOW,
+        remove: true,
+    };
+    apply(&mut store, StoreWrite::Bury(Box::new(burial)));
+    assert_eq!(seqs(&store, &log, Lane(0)), [1, 2, 4]);
+    let dead = StoreRead::Dead { log, after: 0, limit: 9, bytes: 999 };
+    let StoreFound::Dead { letters, .. } = read(&store, &dead) else { panic!() };
+    assert_eq!(letters.iter().map(|letter| letter.entry.seq).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn the_bounds_of_numbers_are_refusals() {
+    let busy =
+        |accepted: Accepted| matches!(accepted, Accepted::Refused(error) if error.code == ErrorCode::Busy);
+    let dir = filled();
+    let last = Place::new(1, Lane(0), SEQ_MAX - 1).pack();
+    tamper(
+        &dir,
+        &format!("UPDATE entries SET place = {last} WHERE place = {}", Place::new(1, Lane(0), 4).pack()),
+    );
+    tamper(&dir, &format!("UPDATE sqlite_sequence SET seq = {} WHERE name = 'logs'", LOG_MAX - 1));
+    let mut store = dir.open();
+    let log = topic("t");
+    assert!(matches!(
+        send(&mut store, accept(log.clone(), plain(100))),
+        Accepted::Fresh { seq: SEQ_MAX, .. }
+    ));
+    assert!(busy(send(&mut store, accept(log.clone(), plain(101)))));
+    assert!(matches!(send(&mut store, accept(log, plain(100))), Accepted::Duplicate(_)));
+    assert!(matches!(send(&mut store, accept(topic("last"), plain(101))), Accepted::Fresh { seq: 1, .. }));
+    assert_eq!(seqs(&store, &topic("last"), Lane(0)), [1]);
+    assert!(busy(send(&mut store, accept(topic("more"), plain(102)))));
+    let none = store.apply(&[write(advance(&group(2, &topic("more"), Lane(0), Reader::Inbox), 0, &[]))]);
+    assert!(matches!(none, Err(StoreError::Unavailable(_))));
+    assert!(matches!(send(&mut store, accept(topic("last"), plain(102))), Accepted::Fresh { seq: 2, .. }));
+}
+
+#[test]
+fn a_file_of_the_first_version_is_brought_up_to_date() {
+    let dir = TempDir::new().unwrap();
+    let connection = Connection::open(dir.path().join("tenure.db")).unwrap();
+    connection.execute_batch(super::schema::first_step()).unwrap();
+    connection.execute_batch("PRAGMA application_id = 0x544e5552; PRAGMA user_version = 1").unwrap();
+    connection
+        .execute(
+            "INSERT INTO leases VALUES ('m', ?1, 'lease-1', ?2, 'i', '{\"v\":1,\"name\":\"a\",\"status\":\"idle\"}',
+                                        NULL, 5, 1)",
+            [session(1).0, member(1).0],
+        )
+        .unwrap();
+    drop(connection);
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    assert_eq!(store.leases().unwrap().len(), 1);
+    let mut absent = accept(inbox(1), plain(1));
+    absent.route = tenure_core::accept::Route::Absent(session(1));
+    let kept = send(&mut store, absent);
+    assert!(matches!(kept, Accepted::Fresh { .. }), "its sessions are known: {kept:?}");
+    assert_eq!(store.check(), Ok(vec![]));
+}
+
+#[test]
+fn people_can_read_messages() {
+    let dir = filled();
+    let connection = Connection::open(dir.path().join("tenure.db")).unwrap();
+    let shown: (String, String, i64, i64, String) = connection
+        .query_row(
+            "SELECT mesh, log, lane, seq, body FROM messages WHERE log LIKE 'inbox%' AND seq = 2",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
+        )
+        .unwrap();
+    assert_eq!(shown, ("m".into(), inbox(9).to_string(), 1, 2, "body 7".into()));
+}
+
+fn log_pages(store: &Sqlite) -> i64 {
+    store.connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get(1)).unwrap()
+}
+
+/// Fills the log, `pages` at least.
+fn fill_log(store: &mut Sqlite, from: u64, pages: i64) -> u64 {
+    let mut n = from;
+    while log_pages(store) < pages {
+        fill(store, &topic("t"), n..n + 500);
+        n += 500;
+    }
+    n
+}
+
+#[test]
+fn a_checkpointer_copies_and_the_writer_begins_the_log_anew() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    let mut checkpointer = store.checkpointer().unwrap().unwrap();
+    assert!(checkpointer.run().unwrap().log_pages < LOG_PAGES, "nothing to do");
+    let bound = i64::try_from(LOG_PAGES).unwrap();
+    let n = fill_log(&mut store, 1, bound + 50);
+    let done = checkpointer.run().unwrap();
+    assert_eq!(done.log_pages, done.moved_pages);
+    fill(&mut store, &topic("t"), n..n + 1);
+    assert!(log_pages(&store) < 50, "the log began anew");
+    drop(checkpointer);
+    fill_log(&mut store, n + 1, bound - 50);
+    for n in 0..200 {
+        store.apply(&[put(&lease("m", n))]).unwrap();
+    }
+    assert!(log_pages(&store) < bound / 2, "without one the writer does it");
+    assert_eq!(store.check(), Ok(vec![]));
+}
