@@ -23,7 +23,7 @@ use crate::sock::{Sock, SockEvent};
 
 /// Events that may wait for the application; past it the socket is left unread.
 const EVENTS: usize = 1_024;
-/// Commands that are taken in one turn: what they settle leaves together.
+/// Commands, or frames, that are taken in one turn: what they settle leaves together.
 const TURN: usize = 256;
 
 type Answer<T> = oneshot::Sender<Result<T, WireError>>;
@@ -127,8 +127,10 @@ impl Driver {
             // Every branch is cancel-safe: sockets keep their progress, the channels take or give nothing
             // before they return.
             tokio::select! {
-                (sock, event) = std::future::poll_fn(|cx| poll_socks(&mut self.socks, cx, reading)) => {
-                    self.heard(sock, event);
+                events = std::future::poll_fn(|cx| poll_socks(&mut self.socks, cx, reading)) => {
+                    for (sock, event) in events {
+                        self.heard(sock, event);
+                    }
                 }
                 command = commands.recv() => {
                     self.command(command);
@@ -141,7 +143,6 @@ impl Driver {
                     for command in std::iter::from_fn(|| settling.try_recv().ok()).take(TURN) {
                         self.hand(command);
                     }
-                    self.link.flush(self.clock.now(), &mut self.effects);
                 }
                 permit = events.reserve(), if !self.undelivered.is_empty() => {
                     if let (Ok(permit), Some(event)) = (permit, self.undelivered.pop_front()) {
@@ -155,6 +156,7 @@ impl Driver {
                     self.link.tick(self.clock.now(), &mut self.effects);
                 }
             }
+            self.link.flush(self.clock.now(), &mut self.effects);
         };
         // Whoever still waits is told by the end of its channel, before the last events may wait for a reader.
         drop((commands, settling, std::mem::take(&mut self.waiting)));
@@ -267,67 +269,83 @@ impl Driver {
 
     /// Does what the link asks; says how the session ended, when it has.
     fn carry_out(&mut self) -> Option<End> {
-        let waiting = &mut self.waiting;
-        for effect in std::mem::take(&mut self.effects) {
-            match effect {
-                LinkEffect::Dial(sock) => {
-                    self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
-                }
-                LinkEffect::Send(sock, frame) => with(&mut self.socks, sock, |sock| sock.send(frame)),
-                LinkEffect::Ping(sock) => with(&mut self.socks, sock, Sock::ping),
-                LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
-                LinkEffect::Deliver(event) => self.undelivered.push_back(event),
-                LinkEffect::Answer(number, outcome) => {
-                    if let Some((answer, permit)) = waiting.answers.remove(&number) {
-                        drop(permit);
-                        let _ = answer.send(outcome);
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                match effect {
+                    LinkEffect::Dial(sock) => {
+                        self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
                     }
+                    LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
+                    LinkEffect::Ping(sock) => self.with(sock, Sock::ping),
+                    LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
+                    LinkEffect::Deliver(event) => self.undelivered.push_back(event),
+                    LinkEffect::Ended(end) => return Some(end),
+                    effect => self.tell(effect),
                 }
-                LinkEffect::Receipt(number, outcome) => {
-                    if let Some(receipt) = waiting.receipts.remove(&number) {
-                        let _ = receipt.send(outcome);
-                    }
-                }
-                LinkEffect::Fetched(number, outcome) => {
-                    let hand = |handed| Received::new(handed, self.hands.clone());
-                    let outcome = outcome.map(|handed| handed.into_iter().map(hand).collect());
-                    // Unwanted by now, they are let go as they are dropped.
-                    if let Some(answer) = waiting.fetches.remove(&number) {
-                        let _ = answer.send(outcome);
-                    }
-                }
-                LinkEffect::Sub(handle, item) => {
-                    let ended = matches!(item, SubItem::Ended(_));
-                    if let Some(feed) = waiting.feeds.get_mut(&handle) {
-                        feed.push(item);
-                    }
-                    if ended {
-                        waiting.feeds.remove(&handle);
-                    }
-                }
-                LinkEffect::Settled(number, settlement) => {
-                    if let Some(answer) = waiting.settles.remove(&number) {
-                        let _ = answer.send(settlement);
-                    }
-                }
-                LinkEffect::Ended(end) => return Some(end),
             }
         }
         None
     }
-}
 
-fn with(socks: &mut [Sock], id: SockId, act: impl FnOnce(&mut Sock)) {
-    if let Some(sock) = socks.iter_mut().find(|sock| sock.id == id) {
-        act(sock);
-    }
-}
-
-fn poll_socks(socks: &mut [Sock], cx: &mut Context<'_>, reading: bool) -> Poll<(SockId, SockEvent)> {
-    for sock in socks {
-        if let Poll::Ready(event) = sock.poll(cx, reading) {
-            return Poll::Ready((sock.id, event));
+    /// Tells whoever waits for it.
+    fn tell(&mut self, effect: LinkEffect) {
+        let waiting = &mut self.waiting;
+        match effect {
+            LinkEffect::Answer(number, outcome) => {
+                if let Some((answer, permit)) = waiting.answers.remove(&number) {
+                    drop(permit);
+                    let _ = answer.send(outcome);
+                }
+            }
+            LinkEffect::Receipt(number, outcome) => {
+                if let Some(receipt) = waiting.receipts.remove(&number) {
+                    let _ = receipt.send(outcome);
+                }
+            }
+            LinkEffect::Fetched(number, outcome) => {
+                let hand = |handed| Received::new(handed, self.hands.clone());
+                let outcome = outcome.map(|handed| handed.into_iter().map(hand).collect());
+                // Unwanted by now, they are let go as they are dropped.
+                if let Some(answer) = waiting.fetches.remove(&number) {
+                    let _ = answer.send(outcome);
+                }
+            }
+            LinkEffect::Settled(number, settlement) => {
+                if let Some(answer) = waiting.settles.remove(&number) {
+                    let _ = answer.send(settlement);
+                }
+            }
+            LinkEffect::Sub(handle, item) => {
+                let ended = matches!(item, SubItem::Ended(_));
+                let heard = waiting.feeds.get_mut(&handle).is_some_and(|feed| feed.push(item));
+                if ended {
+                    waiting.feeds.remove(&handle);
+                } else if !heard {
+                    // Its reader went away before it could say so.
+                    self.link.unsubscribe(handle, &mut self.effects);
+                }
+            }
+            // The rest is the task's own business.
+            _ => {}
         }
     }
-    Poll::Pending
+
+    fn with(&mut self, id: SockId, act: impl FnOnce(&mut Sock)) {
+        if let Some(sock) = self.socks.iter_mut().find(|sock| sock.id == id) {
+            act(sock);
+        }
+    }
+}
+
+/// What sockets did since the last turn, or the next thing that one does.
+fn poll_socks(socks: &mut [Sock], cx: &mut Context<'_>, reading: bool) -> Poll<Vec<(SockId, SockEvent)>> {
+    let mut events = Vec::new();
+    for sock in socks {
+        while events.len() < TURN
+            && let Poll::Ready(event) = sock.poll(cx, reading)
+        {
+            events.push((sock.id, event));
+        }
+    }
+    if events.is_empty() { Poll::Pending } else { Poll::Ready(events) }
 }

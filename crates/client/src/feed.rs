@@ -48,8 +48,8 @@ pub(crate) fn feed(handle: SubHandle, hands: Hands) -> (Feed, Mouth) {
 }
 
 impl Feed {
-    /// Passes it on. A reader that is gone has been heard of, or will be.
-    pub(crate) fn push(&mut self, item: SubItem) {
+    /// Passes it on; says whether there is a reader. A message that finds none is let go.
+    pub(crate) fn push(&mut self, item: SubItem) -> bool {
         let item = match item {
             SubItem::Opened(result) => Fed::Opened(result),
             SubItem::Gap { partition, from, to } => Fed::Item(Item::Gap { partition, from, to }),
@@ -66,14 +66,14 @@ impl Feed {
                     };
                     let seq = message.seq.get();
                     self.skipped.entry(partition).or_insert((seq, seq)).1 = seq;
-                    return;
+                    return true;
                 }
                 self.tell_skipped();
                 self.unread.fetch_add(1, Ordering::Relaxed);
                 Fed::Item(Item::Message(Received::new(handed, self.hands.clone())))
             }
         };
-        let _ = self.items.send(item);
+        self.items.send(item).is_ok()
     }
 
     fn tell_skipped(&mut self) {

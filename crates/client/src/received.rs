@@ -12,7 +12,7 @@ use tenure_proto::message::Message;
 use tokio::sync::{mpsc, oneshot};
 
 /// What becomes of things in hand. Unbounded as a channel, bounded by what is in hand: each message and each
-/// subscription says at most one last word here.
+/// subscription says one last word here, and before it no more than the application makes it say.
 pub(crate) enum HandCommand {
     Settle(DeliveryId, Verb, oneshot::Sender<Settlement>),
     Forgo(DeliveryId),

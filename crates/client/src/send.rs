@@ -206,7 +206,8 @@ impl SendBuilder {
 
     /// Sends it and waits until the receiver has settled it, or it is clear that nobody will; `within` this time,
     /// after which the message is still accepted and may still be delivered. Not for topics.
-    pub async fn send_and_wait_delivered(self, within: Duration) -> Result<Receipt, WireError> {
+    pub async fn send_and_wait_delivered(mut self, within: Duration) -> Result<Receipt, WireError> {
+        self.timeout_ms = self.timeout_ms.min(millis(within));
         let codec = self.session.codec;
         let (answer, answered) = oneshot::channel();
         let (receipt, received) = oneshot::channel();

@@ -60,7 +60,9 @@ pub struct Session {
     member_inbox: Option<InboxSlot>,
 }
 
-/// The events of a session, in order.
+/// The events of a session, in order; messages are not among them, they have streams of their own. An application
+/// that wants none of them drops it. One that holds it reads it: while a thousand wait, nothing more is read from
+/// the broker, messages included.
 #[derive(Debug)]
 pub struct Events {
     events: mpsc::Receiver<Told>,

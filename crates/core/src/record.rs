@@ -189,17 +189,23 @@ pub enum StoreWrite {
         /// Now, Unix milliseconds.
         at: u64,
     },
-    /// Delete a slice of entries of a lane up to `through` that were sent before `before`. Their ids stay known.
-    /// Answered by [`StoreOutcome::Count`].
+    /// Delete a slice of the oldest entries of a lane: those up to `through` that were sent before `before`, and
+    /// those that are followed by `keep_bytes` of newer ones. Of the latter what comes after `through` was not
+    /// settled by everybody: it goes to the dead letters (reason `retention`). Their ids stay known.
+    /// Answered by [`StoreOutcome::Pruned`].
     Prune {
         /// The log.
         log: LogName,
         /// Its lane.
         lane: Lane,
-        /// The last seq that may go.
+        /// The last seq that everybody has settled.
         through: u64,
         /// Unix milliseconds.
         before: u64,
+        /// Bytes of bodies that the lane may hold, if there is a cap.
+        keep_bytes: Option<u64>,
+        /// Now, Unix milliseconds.
+        at: u64,
         /// At most so many.
         limit: u32,
     },
@@ -245,6 +251,13 @@ pub enum StoreOutcome {
         failed: Vec<Arc<Entry>>,
         /// Where to go on, if there is more.
         next: Option<(Lane, u64)>,
+    },
+    /// A slice of a lane was pruned.
+    Pruned {
+        /// Entries up to here are gone; 0 when none went.
+        through: u64,
+        /// Whether the slice was full.
+        more: bool,
     },
     /// How many rows went, and whether there may be more.
     Count {
@@ -432,4 +445,6 @@ pub struct RestoredMessages {
     pub groups: Vec<GroupState>,
     /// Subscriptions.
     pub subs: Vec<SubRecord>,
+    /// Sessions whose lease ended before what they left had moved on, and who vouched for them.
+    pub left: Vec<(SessionKey, MemberKey)>,
 }

@@ -160,11 +160,7 @@ impl Link {
         if self.hands.hands.get(&id).is_some_and(|hand| hand.settling.is_some()) {
             return;
         }
-        if let Some(hand) = self.hands.hands.remove(&id)
-            && let Some(book) = self.subs.book(hand.sub, &hand.log)
-        {
-            book.owe(hand.seq, id);
-        }
+        self.lost(id);
     }
 
     /// Lets every settlement of this turn leave.
@@ -187,10 +183,9 @@ impl Link {
                         let tag = tag.clone();
                         tagged.push((item, tag));
                     }
-                    // Answered meanwhile, by a reconciliation.
-                    Item::Of(_, number) if !self.hands.waiting.contains(number) => {}
                     Item::Of(id, number) => match self.hands.hands.get(id) {
                         Some(hand) => tagged.push((item.clone(), hand.tag.clone())),
+                        // Gone from our hands, and its fate may have been told by a reconciliation.
                         None => {
                             let stale = Settlement::Stale { reason: "requeued".to_owned() };
                             self.hands.tell(*number, stale, effects);
@@ -276,9 +271,11 @@ impl Link {
         let Some(hand) = self.hands.hands.remove(&id) else { return };
         let Some(book) = self.subs.book(hand.sub, &hand.log) else { return };
         match verb {
-            Verb::Ack => book.done(hand.seq, id),
-            Verb::Nack { dead: false, .. } => book.owe(hand.seq, id),
-            Verb::Nack { dead: true, .. } | Verb::Progress => book.forget(hand.seq, id),
+            Verb::Ack => book.acked(hand.seq, id),
+            Verb::Nack { dead: true, .. } => book.buried(hand.seq, id),
+            Verb::Nack { .. } | Verb::Progress => {
+                book.let_go(hand.seq, id);
+            }
         }
     }
 
@@ -286,7 +283,7 @@ impl Link {
     fn lost(&mut self, id: DeliveryId) -> Option<(Verb, SettleNumber)> {
         let hand = self.hands.hands.remove(&id)?;
         if let Some(book) = self.subs.book(hand.sub, &hand.log) {
-            book.forget(hand.seq, id);
+            book.let_go(hand.seq, id);
         }
         hand.settling
     }
@@ -317,10 +314,16 @@ impl Link {
         }
     }
 
-    /// Takes a delivery in hand; `None` when the application has nothing to do with it.
-    pub(super) fn take(&mut self, handle: SubHandle, delivery: Box<Delivery>) -> Option<Handed> {
+    /// Takes a delivery in hand; `None` when the application has nothing to do with it. What was `pulled` is
+    /// taken however much is in hand: the application asked for it.
+    pub(super) fn take(
+        &mut self,
+        handle: SubHandle,
+        delivery: Box<Delivery>,
+        pulled: bool,
+    ) -> Option<Handed> {
         let sub = self.subs.get_mut(handle)?;
-        let (auto, full) = (sub.ack_mode() == AckMode::Auto, sub.is_full());
+        let (auto, full) = (sub.ack_mode() == AckMode::Auto, !pulled && sub.is_full());
         let book = sub.book(&delivery.message.log);
         let seq = delivery.message.seq.get();
         if auto {

@@ -5,7 +5,7 @@
 //!
 //! How to drive it. [`Link::start`] once; [`Link::handle`] with what sockets do; [`Link::tick`] no later than
 //! [`Link::next_deadline`]; [`Link::request`], [`Link::send`], [`Link::subscribe`], [`Link::settle`] and the rest
-//! for the application, and [`Link::flush`] after its settlements. Each leaves effects in order.
+//! for the application; [`Link::flush`] at the end of each turn. Each leaves effects in order.
 //!
 //! What it promises: exactly one [`LinkEffect::Ended`], last, with a reason; events in order without gaps, or an
 //! [`SessionEvent::Attached`] with a snapshot that replaces what was known; every request answered once; every
@@ -375,11 +375,7 @@ impl Link {
         };
         position.last_seq = seq;
         match body {
-            EventBody::Message(delivery) => {
-                self.delivered(delivery, effects);
-                // An entry that was acked before is acked again at once.
-                self.settle_all(now, effects);
-            }
+            EventBody::Message(delivery) => self.delivered(delivery, effects),
             EventBody::Subscription(event) => self.subscription_event(event, effects),
             body => {
                 if let EventBody::Receipt(receipt) = &body {

@@ -169,13 +169,15 @@ impl Link {
             let error = open.refused.clone().unwrap_or_else(unanswered);
             self.fail(number, open, error, effects);
         }
+        let mut again = false;
         while let Some(number) = self.requests.again.pop_due(now) {
             if let Some(open) = self.requests.open.get_mut(&number) {
-                open.waits = false;
-                open.sent = false;
+                (open.waits, open.sent, again) = (false, false, true);
             }
         }
-        self.send_waiting(effects);
+        if again {
+            self.send_waiting(effects);
+        }
     }
 
     /// The socket is gone: what is unanswered goes out again on the next, unless the reconciliation says it.

@@ -85,11 +85,11 @@ impl Sub {
 
     /// What it remembers of `log`.
     pub(super) fn book(&mut self, log: &str) -> &mut Book {
-        self.books.entry(log.to_owned()).or_insert_with(|| {
-            Book::of(match log.parse() {
-                Ok(LogName::Topic(_, partition)) => Some(partition),
-                _ => None,
-            })
+        let sole =
+            self.wish.as_ref().is_some_and(|wish| wish.group.is_none() && wish.ack_mode == AckMode::Manual);
+        self.books.entry(log.to_owned()).or_insert_with(|| match log.parse() {
+            Ok(LogName::Topic(_, partition)) => Book::of(Some(partition), sole),
+            _ => Book::of(None, false),
         })
     }
 
@@ -296,7 +296,7 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) {
         let outcome = outcome.map(|result| {
-            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d)));
+            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d), true));
             taken.collect()
         });
         effects.push(LinkEffect::Fetched(number, outcome));
@@ -373,7 +373,7 @@ impl Link {
         match self.subs.ids.get(&delivery.sub_id).copied() {
             Some(handle) => {
                 let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
-                if !leaving && let Some(handed) = self.take(handle, delivery) {
+                if !leaving && let Some(handed) = self.take(handle, delivery, false) {
                     effects.push(LinkEffect::Sub(handle, SubItem::Message(handed)));
                 }
             }
@@ -408,7 +408,7 @@ impl Link {
                     && let (Some(wish), Some(partition)) = (&sub.wish, partition)
                 {
                     let log = LogName::Topic(wish.topic.clone(), partition).to_string();
-                    sub.book(&log).pass(to);
+                    sub.book(&log).gap(from, to);
                 }
                 effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
             }

@@ -19,6 +19,7 @@ CREATE TABLE sessions (
     session  BLOB NOT NULL CHECK (length(session) = 32),    -- public key
     member   BLOB NOT NULL CHECK (length(member) = 32),     -- public key of who vouched last
     ended_at INTEGER,                               -- Unix ms; NULL while it has a lease
+    cleared  INTEGER NOT NULL DEFAULT 0,            -- 1: what it left when its lease ended has moved on
     PRIMARY KEY (mesh, session)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
