@@ -53,6 +53,8 @@ pub struct OpenRecord {
     pub holder: Option<SessionKey>,
     /// Before when nobody gets it, Unix milliseconds.
     pub ready_at: Option<u64>,
+    /// Whether it is handed out although its time is over: somebody took it out of the dead letters.
+    pub lasting: bool,
 }
 
 /// A change of a group: the row is made if it is not there.
@@ -155,7 +157,8 @@ pub enum StoreWrite {
     PutSub(Box<SubRecord>),
     /// Forget a subscription.
     DropSub(SessionKey, SubId),
-    /// Copy an entry to the dead letters. An entry that is not there is nothing to bury.
+    /// Copy an entry to the dead letters. An entry that is not there is nothing to bury; one that leaves the log
+    /// is not open in any group any more.
     Bury(Box<Burial>),
     /// Take dead letters out again: the entry is put back at its place in the log if it has left it.
     /// Answered by [`StoreOutcome::Revived`].
@@ -218,8 +221,8 @@ pub enum StoreWrite {
         /// Which.
         seqs: Vec<u64>,
     },
-    /// Delete a slice of what has outlived its time: remembered ids past theirs, dead letters older than
-    /// `dead_before`, ended sessions older than that with nothing in their inbox.
+    /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead
+    /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox.
     /// Answered by [`StoreOutcome::Count`].
     Sweep {
         /// Now, Unix milliseconds.
@@ -322,7 +325,8 @@ pub enum StoreRead {
         /// At most so many bytes of bodies, but at least one entry.
         bytes: usize,
     },
-    /// Entries whose time has run out. Answered by [`StoreFound::Expired`].
+    /// Entries whose time has run out, but not those of an inbox that its owner has settled. One is found until
+    /// it leaves its log. Answered by [`StoreFound::Expired`].
     Expired {
         /// Now, Unix milliseconds.
         now: u64,
@@ -390,9 +394,9 @@ pub enum StoreFound {
 pub struct LaneRecord {
     /// The last seq in this lane; 0 when there never was one.
     pub end: u64,
-    /// Entries ever appended to it, and their bytes.
+    /// Entries ever appended to it.
     pub count: u64,
-    /// Their bytes.
+    /// The bytes of their bodies.
     pub bytes: u64,
     /// Every entry up to here may be missing because it was pruned.
     pub pruned: u64,
@@ -416,7 +420,8 @@ pub struct GroupState {
     pub cursor: u64,
     /// When it was last used, Unix milliseconds.
     pub used_at: u64,
-    /// Entries appended up to the cursor, and their bytes: what is left of the lane's counts waits.
+    /// Entries appended before the first that is there after the cursor, and the bytes of their bodies: what is
+    /// left of the lane's counts waits.
     pub passed: (u64, u64),
     /// What is open; of an inbox with who sent it.
     pub open: Vec<(OpenRecord, Option<Origin>)>,

@@ -11,6 +11,7 @@ use tenure_proto::message::Fallback;
 
 use crate::effect::{Effect, Note};
 use crate::envelope::{Entry, Lane};
+use crate::group::Open;
 use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
 use crate::time::{Millis, Now};
 
@@ -155,9 +156,9 @@ impl Mesh {
         };
         let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
         let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
-        let held = readings().any(|r| r.group.open(seq).is_some_and(|open| open.holder().is_some()));
-        if held {
-            // Somebody is at work on it: it is looked at again when it comes back.
+        let held = |open: &Open| open.holder().is_some() || open.lasting;
+        if readings().any(|reading| reading.group.open(seq).is_some_and(held)) {
+            // Somebody is at work on it, or brought it back: it is looked at again when it comes back.
             return;
         }
         let unsettled = (groups.is_empty() && log.is_inbox()) || readings().any(open);

@@ -287,7 +287,7 @@ fn sweep(store: &mut impl Store, write: &Write) -> u64 {
 
 /// Runs random programs on `E` and on the model, and compares every answer and all that can be read.
 pub(crate) fn agree<E: Engine>() {
-    let config = ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in steps())| {
         let place = E::new();
         let mut store = place.open();

@@ -69,7 +69,8 @@ pub(crate) fn a_group_keeps_its_place_and_what_is_open<E: Engine>() {
         let record = record.clone();
         StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del }))
     };
-    let waiting = OpenRecord { seq: 3, attempt: 1, tries: 1, holder: None, ready_at: Some(NOW + 50) };
+    let waiting =
+        OpenRecord { seq: 3, attempt: 1, tries: 1, holder: None, ready_at: Some(NOW + 50), lasting: true };
     apply(&mut store, change(4, false, &[opened(2), waiting.clone(), opened(4)], &[]));
     let again = OpenRecord { attempt: 3, ..opened(4) };
     apply(&mut store, change(5, false, std::slice::from_ref(&again), &[2, 99]));

@@ -108,6 +108,7 @@ CREATE TABLE open_entries (
     tries    INTEGER NOT NULL,                      -- how often that failed
     holder   BLOB,                                  -- session that has it in hand
     ready_at INTEGER,                               -- Unix ms; not handed out before
+    lasting  INTEGER NOT NULL,                      -- 1: brought back from the dead letters, never too late
     PRIMARY KEY (mesh, grp, seq)
 ) STRICT, WITHOUT ROWID;
 

@@ -51,7 +51,7 @@ pub(super) fn sweep(
     let left = spend(sessions(connection, cache, dead_before, left)?);
     let left = spend(settled_dues(connection, cache, now, left)?);
     let left = spend(records(connection, cache, now, left)?);
-    Ok(StoreOutcome::Count { rows, more: left == 0 })
+    Ok(StoreOutcome::Count { rows, more: limit > 0 && left == 0 })
 }
 
 fn letters(connection: &Connection, dead_before: u64, limit: u32) -> Result<Part, Fault> {

@@ -291,3 +291,27 @@ fn what_was_given_back_or_let_go_is_still_ahead_of_the_position() {
     peer.reply(id_of(&frame), json!({"settled": [tag(2, 2)], "stale": []}));
     assert_eq!(position(&mut peer), 3);
 }
+
+#[test]
+fn a_name_that_the_broker_gives_again_belongs_to_the_newer_reader() {
+    let mut peer = Peer::new();
+    let old = peer.subscribe(None, "s1", 1);
+    peer.world.link.unsubscribe(old, &mut peer.world.effects);
+    let leaving = only(&peer.world.take(), "unsubscribe");
+    let new = peer.subscribe(None, "s1", 1);
+    assert_eq!(ends(&peer.reply(id_of(&leaving), json!({}))), [(old, SubEnd::Unsubscribed)]);
+    assert!(matches!(messages(&peer.deliver("s1", 1, 1))[..], [(h, ..)] if h == new));
+}
+
+#[test]
+fn a_delivery_that_overtook_its_answer_on_a_lost_socket_is_not_handed_out() {
+    let mut peer = Peer::new();
+    let (_, effects) = peer.ask_subscribe(wish("jobs", None));
+    let frame = only(&effects, "subscribe");
+    peer.deliver("s1", 1, 1);
+    peer.cut();
+    peer.welcome("kept", "resumed", Some(json!({"results": [], "inflight": []})));
+    let effects = peer.reply(id_of(&frame), json!({"subId": "s1", "startSeq": {"0": 1}}));
+    assert!(messages(&effects).is_empty(), "the broker has made it anew and delivers anew");
+    assert_eq!(messages(&peer.deliver("s1", 1, 1)).len(), 1);
+}
