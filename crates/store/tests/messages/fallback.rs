@@ -24,9 +24,7 @@ fn colleague(w: &mut World) -> ConnId {
 fn one_of_each(end: impl FnOnce(&mut World, ConnId)) -> (World, ConnId) {
     let mut w = world();
     let (a, b) = (w.join(11), w.join(2));
-    for (id, fallback) in
-        [("hold", Fallback::Hold), ("move", Fallback::Member), ("fail", Fallback::Fail)]
-    {
+    for (id, fallback) in [("hold", Fallback::Hold), ("move", Fallback::Member), ("fail", Fallback::Fail)] {
         w.post(a, with(fallback, id));
     }
     assert_eq!(w.pushes(b).len(), 3);

@@ -154,13 +154,22 @@ impl World {
 
     /// The same, and says what it has.
     #[track_caller]
-    pub(crate) fn resume_with(&mut self, n: u8, conn: ConnId, params: ReconcileParams) -> (ConnId, ReconcileResult) {
+    pub(crate) fn resume_with(
+        &mut self,
+        n: u8,
+        conn: ConnId,
+        params: ReconcileParams,
+    ) -> (ConnId, ReconcileResult) {
         let admission = self.resuming(n, conn);
         self.reconciling(admission, params)
     }
 
     #[track_caller]
-    pub(crate) fn reconciling(&mut self, admission: Admission, params: ReconcileParams) -> (ConnId, ReconcileResult) {
+    pub(crate) fn reconciling(
+        &mut self,
+        admission: Admission,
+        params: ReconcileParams,
+    ) -> (ConnId, ReconcileResult) {
         let reconcile = Some(HelloReconcile::Now(Box::new(params)));
         let conn = self.dial(Admission { reconcile, ..admission });
         let result = self.hello(conn).reconcile.clone().expect("a result");
