@@ -83,6 +83,12 @@ impl Reading {
         }
     }
 
+    /// An entry does not wait any more: it was read, or has left the log before it was.
+    fn discount(&mut self, entry: &Entry) {
+        let (count, bytes) = self.passed;
+        self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+    }
+
     /// Lets the sender of an entry know its fate, once the store knows it.
     pub(super) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
         let Some(Origin { session, id, client_message_id }) = origin else { return };
@@ -303,8 +309,7 @@ impl Messages {
     /// Counts an entry as passed.
     fn pass(&mut self, id: GroupId, entry: &Entry) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
-        let (count, bytes) = reading.passed;
-        reading.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+        reading.discount(entry);
         if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
             && entry.seq >= lane.end
         {
@@ -370,6 +375,53 @@ impl Messages {
         self.touch(id);
     }
 
+    /// An entry whose time is over has left its log: nobody is handed it from memory, nobody waits for it.
+    pub(super) fn entry_left(&mut self, entry: &Entry) {
+        let (log, lane, seq) = (&entry.log, entry.lane, entry.seq);
+        self.logs.remove(log, lane, seq);
+        let groups = self.logs.lane(log, lane).map(|lane| lane.groups.clone()).unwrap_or_default();
+        for id in groups {
+            let Some(reading) = self.readings.get_mut(&id) else { continue };
+            reading.page.retain(|other| other.seq != seq);
+            reading.group.remove(seq);
+            if seq > reading.group.cursor() {
+                reading.discount(entry);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// These entries have left an inbox, under the place they had there or another.
+    pub(super) fn entries_left<'a>(
+        &mut self,
+        log: &LogName,
+        gone: impl Iterator<Item = &'a Arc<Entry>> + Clone,
+    ) {
+        self.logs.forget(log);
+        for lane in Lane::ALL {
+            let gone = gone.clone().filter(|entry| entry.lane == lane);
+            let mut ids: BTreeMap<_, _> = gone.map(|entry| (entry.envelope.id, entry)).collect();
+            let Some(group) = self.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()) else {
+                continue;
+            };
+            let Some(reading) = self.readings.get_mut(&group) else { continue };
+            reading.page.clear();
+            reading.again.clear();
+            let was_open = |(seq, open): (u64, &Open)| {
+                let id = open.origin.as_ref()?.id;
+                ids.remove(&id).map(|_| seq)
+            };
+            let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
+            for seq in open {
+                reading.group.remove(seq);
+            }
+            for entry in ids.into_values() {
+                reading.discount(entry);
+            }
+            self.touch(group);
+        }
+    }
+
     /// A reader that is behind what was pruned is told once, and goes on after it.
     fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
@@ -419,6 +471,11 @@ impl Messages {
         if last.is_none() {
             // What is left up to there was removed.
             reading.group.skip_to(through);
+            if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
+                && through >= lane.end
+            {
+                reading.passed = (lane.count, lane.bytes);
+            }
         }
         reading.page.extend(entries);
         for seq in damaged {

@@ -304,8 +304,7 @@ impl Mesh {
     /// the store may know the places of some lanes only: those where something happened.
     pub(super) fn ensure_inbox(&mut self, log: &LogName) {
         let found = self.messages.logs.get(log);
-        let placed =
-            |lane: &Lane| found.is_some_and(|found| !found.lanes[lane.index()].groups.is_empty());
+        let placed = |lane: &Lane| found.is_some_and(|found| !found.lanes[lane.index()].groups.is_empty());
         let missing: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| !placed(lane)).collect();
         if missing.is_empty() {
             return;

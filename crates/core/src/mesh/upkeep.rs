@@ -166,12 +166,7 @@ impl Mesh {
             self.write(StoreWrite::Unexpire { log, lane, seqs }, effects);
             return;
         }
-        for id in &groups {
-            if let Some(reading) = self.messages.readings.get_mut(id) {
-                reading.group.remove(seq);
-            }
-            self.messages.touch(*id);
-        }
+        self.messages.entry_left(entry);
         let (group, attempts, reason) = (None, 0, "expired".to_owned());
         let at = self.wall;
         effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
@@ -332,6 +327,7 @@ impl Mesh {
         next: Option<(Lane, u64)>,
         effects: &mut Vec<Effect>,
     ) {
+        self.messages.entries_left(&LogName::Session(session), moved.iter().chain(&failed));
         for entry in &moved {
             self.appended(entry);
         }

@@ -233,9 +233,10 @@ fn a_receipt_says_only_what_is_on_disk() {
     let pushes = w.pushes(b);
     w.pass(1_000);
     w.set_disk(Disk::Holds);
-    let ack = w.ask(b, tenure_core::input::Call::Ack(tenure_proto::message::TagsParams {
-        tags: vec![tag(&pushes[0])],
-    }));
+    let ack = w.ask(
+        b,
+        tenure_core::input::Call::Ack(tenure_proto::message::TagsParams { tags: vec![tag(&pushes[0])] }),
+    );
     assert!(w.answered(b, &ack).is_none() && w.receipts(a).is_empty());
     w.commit(usize::MAX);
     assert!(w.answered(b, &ack).is_some());

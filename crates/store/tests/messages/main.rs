@@ -7,5 +7,5 @@ mod delivery;
 mod fallback;
 mod inbox;
 mod settle;
-mod world;
 mod words;
+mod world;

@@ -154,13 +154,22 @@ impl World {
 
     /// The same, and says what it has.
     #[track_caller]
-    pub(crate) fn resume_with(&mut self, n: u8, conn: ConnId, params: ReconcileParams) -> (ConnId, ReconcileResult) {
+    pub(crate) fn resume_with(
+        &mut self,
+        n: u8,
+        conn: ConnId,
+        params: ReconcileParams,
+    ) -> (ConnId, ReconcileResult) {
         let admission = self.resuming(n, conn);
         self.reconciling(admission, params)
     }
 
     #[track_caller]
-    pub(crate) fn reconciling(&mut self, admission: Admission, params: ReconcileParams) -> (ConnId, ReconcileResult) {
+    pub(crate) fn reconciling(
+        &mut self,
+        admission: Admission,
+        params: ReconcileParams,
+    ) -> (ConnId, ReconcileResult) {
         let reconcile = Some(HelloReconcile::Now(Box::new(params)));
         let conn = self.dial(Admission { reconcile, ..admission });
         let result = self.hello(conn).reconcile.clone().expect("a result");
@@ -226,6 +235,20 @@ impl World {
     pub(crate) fn ack_all(&mut self, conn: ConnId, pushes: &[Push]) {
         let result = self.ack(conn, pushes);
         assert_eq!((result.settled.len(), result.stale.len()), (pushes.len(), 0), "{result:?}");
+    }
+
+    /// Acks until nothing more comes; what it was.
+    #[track_caller]
+    pub(crate) fn drain(&mut self, conn: ConnId) -> Vec<String> {
+        let mut got = Vec::new();
+        loop {
+            let pushes = self.pushes(conn);
+            if pushes.is_empty() {
+                return got;
+            }
+            got.extend(bodies(&pushes));
+            self.ack_all(conn, &pushes);
+        }
     }
 
     #[track_caller]

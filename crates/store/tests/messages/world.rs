@@ -163,8 +163,7 @@ impl World {
         self.reader = Some(store.reader().unwrap());
         self.store = Some(store);
         self.at = 0;
-        self.mesh =
-            Mesh::new(self.config.clone(), self.run, "b".into(), self.now(), restored, messages);
+        self.mesh = Mesh::new(self.config.clone(), self.run, "b".into(), self.now(), restored, messages);
     }
 
     /// The broker dies. The first `landed` of the writes that wait are on disk, which nobody heard; the others
