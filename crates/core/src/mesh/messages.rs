@@ -14,7 +14,7 @@ use crate::effect::{Answer, HelloAnswer, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, TopicRecord};
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
 use crate::time::Millis;
 
 use super::reads::Purpose;
@@ -132,10 +132,15 @@ pub(super) struct Messages {
     /// Groups that the store does not know as they are; private ones wait longer.
     pub(super) dirty: BTreeSet<GroupId>,
     pub(super) lagging: BTreeSet<GroupId>,
+    /// Writes that the store could not take and must; bounded by what happens while it takes none.
+    pub(super) owed: Vec<StoreWrite>,
     /// Whether somebody waits for the dirty ones.
     pub(super) urgent: bool,
     pub(super) lazy_due: Option<Millis>,
     pub(super) floors_due: Option<Millis>,
+    /// Groups whose reads came to nothing, and when they are tried again.
+    pub(super) starved: BTreeSet<GroupId>,
+    pub(super) reads_due: Option<Millis>,
     /// Groups that have something to hand out.
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
@@ -231,6 +236,7 @@ impl Messages {
         self.lagging.remove(&id);
         self.wakes.remove(&id);
         self.hungry.remove(&id);
+        self.starved.remove(&id);
         Some(reading)
     }
 
@@ -525,10 +531,12 @@ impl Messages {
         }
     }
 
-    /// A read did not come to anything: it is asked for again when somebody wants it.
-    pub(super) fn unread(&mut self, id: GroupId) {
+    /// A read did not come to anything: it is asked for again in a while.
+    pub(super) fn unread(&mut self, id: GroupId, again: Millis) {
         if let Some(reading) = self.readings.get_mut(&id) {
             reading.loading = None;
+            self.starved.insert(id);
+            self.reads_due.get_or_insert(again);
         }
     }
 

@@ -78,7 +78,7 @@ impl Mesh {
             Claim::Stale(reason) => return Err(reason),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
-                self.messages.urgent |= self.messages.dirty.contains(&id);
+                self.messages.urgent |= self.messages.dirty.contains(&id) || !self.messages.owed.is_empty();
                 return Ok(durable);
             }
             Claim::Good => {}

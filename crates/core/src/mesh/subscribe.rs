@@ -176,7 +176,7 @@ impl Mesh {
         };
         if !sub.groups.iter().all(|place| self.messages.readings.contains_key(place)) {
             // A place that it joined was made by somebody whose write failed.
-            self.write(StoreWrite::DropSub(session, id.clone()), effects);
+            self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
             return self.not_subscribed(session, id, effects);
         }
         let waiting = sub.opening.take().unwrap_or_default();
@@ -211,16 +211,20 @@ impl Mesh {
 
     pub(super) fn unsubscribe(
         &mut self,
+        conn: ConnId,
+        request: RequestId,
         session: SessionKey,
         params: &UnsubscribeParams,
         effects: &mut Vec<Effect>,
-    ) -> Result<Answer, WireError> {
+    ) -> Result<(), WireError> {
         if [INBOX, MEMBER].contains(&params.sub_id.as_str()) {
             let text = "inbox and member are chosen with hello's inbox and cannot be left";
             return Err(WireError::bad_request(text));
         }
         self.drop_subscription(session, &params.sub_id, effects);
-        Ok(Answer::Empty)
+        self.messages.urgent |= !self.messages.owed.is_empty();
+        self.messages.answers.push((conn, request, Answer::Empty));
+        Ok(())
     }
 
     /// Ends a subscription: what it has in hand goes back, and private places are gone.
@@ -231,7 +235,7 @@ impl Mesh {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         self.leave_places(session, id, &sub, effects);
-        self.write(StoreWrite::DropSub(session, id.clone()), effects);
+        self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
     }
 
     /// Gives back what a subscription has in hand and takes it out of its places.
@@ -250,7 +254,7 @@ impl Mesh {
             self.messages.leave(*place, &session, id);
             if self.messages.readings.get(place).is_some_and(|reading| reading.is_private()) {
                 self.messages.close(*place);
-                self.write(StoreWrite::DropGroup(*place), effects);
+                self.write_surely(StoreWrite::DropGroup(*place), effects);
             } else {
                 self.messages.touch(*place);
                 self.messages.wakes.insert(*place);

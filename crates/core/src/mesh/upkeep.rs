@@ -174,7 +174,7 @@ impl Mesh {
         match groups.first() {
             Some(id) if entry.log.is_inbox() => {
                 // The sender hears of it when the store knows.
-                self.write(StoreWrite::Bury(Box::new(burial)), effects);
+                self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
                 if let Some(reading) = self.messages.readings.get_mut(id) {
                     let reason = Some("expired".to_owned());
                     reading.receipt(Some(origin(entry)), ReceiptState::Expired, reason);
@@ -182,7 +182,7 @@ impl Mesh {
                 self.messages.dirty.insert(*id);
                 self.messages.urgent = true;
             }
-            _ => drop(self.write(StoreWrite::Bury(Box::new(burial)), effects)),
+            _ => self.write_surely(StoreWrite::Bury(Box::new(burial)), effects),
         }
     }
 
@@ -264,7 +264,7 @@ impl Mesh {
             .collect();
         for id in unused {
             let Some(reading) = self.messages.close(id) else { continue };
-            self.write(StoreWrite::DropGroup(id), effects);
+            self.write_surely(StoreWrite::DropGroup(id), effects);
             let name = reading.crew().map_or_else(String::new, |name| name.to_string());
             let message =
                 format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
