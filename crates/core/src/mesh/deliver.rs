@@ -362,6 +362,10 @@ fn pull_new(
     batch: &mut Pushes,
 ) -> bool {
     let holder = Holder { session, sub: id.clone() };
+    if sub.is_inbox() {
+        // However far the last batch came, what is urgent goes first.
+        sub.turn = 0;
+    }
     let mut idle = 0;
     while idle < sub.groups.len() {
         if batch.is_full() {

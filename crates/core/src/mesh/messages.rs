@@ -176,7 +176,12 @@ pub(super) struct Handed {
 impl Messages {
     /// Notes that a group changed.
     pub(super) fn touch(&mut self, id: GroupId) {
-        let Some(reading) = self.readings.get(&id) else { return };
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        if !reading.again.is_empty() {
+            // Settled before it was handed out again.
+            let Reading { again, group, .. } = reading;
+            again.retain(|seq, _| group.open(*seq).is_some());
+        }
         if reading.group.is_dirty() {
             if reading.is_private() {
                 self.lagging.insert(id);
