@@ -307,6 +307,13 @@ impl Group {
         self.put(seq, Open { attempt, tries: 0, state: OpenState::Ready, origin, stored: false });
     }
 
+    /// Notes who is to be told of an open entry's fate, if that is not known.
+    pub fn know_origin(&mut self, seq: u64, origin: impl FnOnce() -> Origin) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.origin.get_or_insert_with(origin);
+        }
+    }
+
     /// When something happens here by itself.
     pub fn next_deadline(&self) -> Option<Millis> {
         let delayed = self.delayed.first().map(|(until, _)| *until);

@@ -13,7 +13,7 @@ use crate::effect::{Answer, Effect, Note, Push, ReadId};
 use crate::envelope::Lane;
 use crate::group::Holder;
 use crate::lease::{Lease, State};
-use crate::record::{GroupId, GroupWrite, StoreRead, StoreWrite};
+use crate::record::{Burial, GroupId, GroupWrite, StoreRead, StoreWrite};
 use crate::subs::{Fetch, Sub};
 use crate::time::Millis;
 
@@ -125,7 +125,7 @@ impl Mesh {
         for burial in burials {
             let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
             effects.push(Effect::Note(Note::Buried { log, seq, reason }));
-            self.write(StoreWrite::Bury(Box::new(burial)), effects);
+            self.write_burial(burial, effects);
         }
         self.write_groups(now, wrote, effects);
         self.answer_settles(now, effects);
@@ -144,7 +144,7 @@ impl Mesh {
         if !messages.lagging.is_empty() && messages.floors_due.is_none() {
             messages.floors_due = Some(now.plus(FLOORS_MS));
         }
-        if messages.dirty.is_empty() {
+        if messages.dirty.is_empty() && messages.unburied.is_empty() {
             (messages.urgent, messages.lazy_due) = (false, None);
             return;
         }
@@ -153,10 +153,25 @@ impl Mesh {
             messages.lazy_due.get_or_insert(now.plus(LAZY_MS));
             return;
         }
+        self.write_dirty(effects);
+    }
+
+    /// Tells the store of every group that it does not know as it is, and of dead letters that it did not take.
+    fn write_dirty(&mut self, effects: &mut Vec<Effect>) {
+        let messages = &mut self.messages;
         (messages.urgent, messages.lazy_due) = (false, None);
-        for id in std::mem::take(&mut messages.dirty) {
+        for burial in std::mem::take(&mut messages.unburied) {
+            self.write_burial(burial, effects);
+        }
+        for id in std::mem::take(&mut self.messages.dirty) {
             self.write_group(id, effects);
         }
+    }
+
+    /// Tells the store all that it does not know: the broker stops.
+    pub(super) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
+        self.write_floors(effects);
+        self.write_dirty(effects);
     }
 
     fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
@@ -192,6 +207,18 @@ impl Mesh {
                 GroupWrite { record, cursor, used_at: wall, replace: true, put: Vec::new(), del: Vec::new() };
             self.write(StoreWrite::Group(Box::new(write)), effects);
         }
+    }
+
+    /// Has an entry copied to the dead letters.
+    pub(super) fn write_burial(&mut self, burial: Burial, effects: &mut Vec<Effect>) {
+        let burial = Box::new(burial);
+        self.write_for(Awaiting::Bury(burial.clone()), StoreWrite::Bury(burial), effects);
+    }
+
+    /// The store did not take a dead letter: it is told again in a while, or the message would be nowhere.
+    pub(super) fn unburied(&mut self, now: Millis, burial: Burial) {
+        self.messages.unburied.push(burial);
+        self.messages.lazy_due = Some(now.plus(RETRY_MS));
     }
 
     /// The store did not take a group: it is told all of it in a while.

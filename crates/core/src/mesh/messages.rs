@@ -41,6 +41,8 @@ pub(super) struct Reading {
     wanted: BTreeSet<u64>,
     /// Where the lane ended when the read that is under way was asked for.
     pub(super) loading: Option<u64>,
+    /// Whether that read may find what has gone since.
+    outdated: bool,
     /// Entries and bytes up to the cursor.
     pub(super) passed: (u64, u64),
     pub(super) used_at: u64,
@@ -60,6 +62,7 @@ impl Reading {
             again: BTreeMap::new(),
             wanted: BTreeSet::new(),
             loading: None,
+            outdated: false,
             passed: (0, 0),
             used_at,
             receipts: Vec::new(),
@@ -134,6 +137,9 @@ pub(super) struct Messages {
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
     hungry: BTreeSet<GroupId>,
+    /// Groups whose reads came to nothing, and when they try again.
+    unread: BTreeSet<GroupId>,
+    pub(super) unread_due: Option<Millis>,
     /// Reads under way.
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,
@@ -143,6 +149,8 @@ pub(super) struct Messages {
     /// Hellos that do.
     pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
     pub(super) burials: Vec<Burial>,
+    /// Those that the store did not take; bounded by what it was asked at once.
+    pub(super) unburied: Vec<Burial>,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
 }
@@ -225,6 +233,7 @@ impl Messages {
         self.lagging.remove(&id);
         self.wakes.remove(&id);
         self.hungry.remove(&id);
+        self.unread.remove(&id);
         Some(reading)
     }
 
@@ -251,6 +260,10 @@ impl Messages {
             }
             let reading = self.readings.get_mut(&id)?;
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
+            if entry.log.is_inbox() {
+                // What came back from the dead letters has forgotten it.
+                reading.group.know_origin(seq, || origin(&entry));
+            }
             reading.again.remove(&seq);
             return Some(Handed { entry, attempt });
         }
@@ -375,7 +388,8 @@ impl Messages {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let LogName::Topic(_, partition) = &reading.record.log else { return };
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
-        let (from, to) = (reading.group.cursor() + 1, lane.pruned);
+        // A place that the store has not made yet stands at the end of everything.
+        let (from, to) = (reading.group.cursor().saturating_add(1), lane.pruned);
         if from <= to {
             self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
             reading.group.skip_to(to);
@@ -409,6 +423,10 @@ impl Messages {
     pub(super) fn paged(&mut self, id: GroupId, entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let through = reading.loading.take().unwrap_or_default();
+        if std::mem::take(&mut reading.outdated) {
+            self.wakes.insert(id);
+            return;
+        }
         let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
         if let Some(worst) = damaged.iter().copied().max()
             && entries.is_empty()
@@ -439,6 +457,10 @@ impl Messages {
     ) -> Vec<(u64, Option<Holder>)> {
         let Some(reading) = self.readings.get_mut(&id) else { return Vec::new() };
         reading.loading = None;
+        if std::mem::take(&mut reading.outdated) {
+            self.wakes.insert(id);
+            return Vec::new();
+        }
         for entry in entries {
             reading.again.insert(entry.seq, entry);
         }
@@ -468,10 +490,31 @@ impl Messages {
         }
     }
 
-    /// A read did not come to anything: it is asked for again when somebody wants it.
-    pub(super) fn unread(&mut self, id: GroupId) {
+    /// A read did not come to anything: it is asked for again in a while.
+    pub(super) fn unread(&mut self, id: GroupId, again_at: Millis) {
         if let Some(reading) = self.readings.get_mut(&id) {
-            reading.loading = None;
+            (reading.loading, reading.outdated) = (None, false);
+            self.unread.insert(id);
+            self.unread_due.get_or_insert(again_at);
+        }
+    }
+
+    /// Lets the readers of what could not be read try again, if it is time.
+    pub(super) fn read_again(&mut self, now: Millis) {
+        if self.unread_due.take_if(|due| now >= *due).is_some() {
+            self.wakes.append(&mut self.unread);
+        }
+    }
+
+    /// Some entries of a log have gone: what is in memory of it is not to be trusted.
+    pub(super) fn distrust(&mut self, log: &LogName) {
+        self.logs.forget_tails(log);
+        for id in self.places(log) {
+            if let Some(reading) = self.readings.get_mut(&id) {
+                reading.page.clear();
+                reading.again.clear();
+                reading.outdated = reading.loading.is_some();
+            }
         }
     }
 

@@ -22,6 +22,9 @@ use super::deliver::fetch_from;
 use super::messages::unavailable;
 use super::writes::Awaiting;
 
+/// How long readers wait when the store could not read.
+const READ_AGAIN_MS: u64 = 500;
+
 /// What a read is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
@@ -57,9 +60,11 @@ impl Mesh {
                 }
                 return;
             }
-            (Purpose::Page(id) | Purpose::Again(id, _), _) => return self.messages.unread(id),
+            (Purpose::Page(id) | Purpose::Again(id, _), _) => {
+                return self.messages.unread(id, self.now.plus(READ_AGAIN_MS));
+            }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
-            (Purpose::Expired, _) => return,
+            (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
             (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
                 (conn, request, Ok(Answer::History(entries, next)))
             }

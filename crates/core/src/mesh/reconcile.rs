@@ -118,8 +118,9 @@ impl Mesh {
         }
         for restore in std::mem::take(&mut plan.restore) {
             let verdict = restore.verdict;
-            if let Err(reason) = self.restore_subscription(session, restore, effects) {
-                plan.give_up(verdict, reason);
+            match self.restore_subscription(session, restore, effects) {
+                Ok(()) => durable = true,
+                Err(reason) => plan.give_up(verdict, reason),
             }
         }
         let results = plan.verdicts;
@@ -222,7 +223,9 @@ impl Mesh {
             }
             _ => From::New,
         };
-        let sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
+        let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
+        // Nothing is handed out before the store has said where it begins.
+        sub.opening = Some(Vec::new());
         self.add_subscription(session, Some(id), sub, from, effects);
         Ok(())
     }
@@ -276,8 +279,13 @@ fn view(id: &SubId, sub: &Sub) -> Option<SubView> {
     })
 }
 
-/// The store did not take what was settled: the client still has it in hand, and will say so again.
+/// The store did not take what was settled and made again: the client still has the one in hand, and makes the other
+/// itself.
 pub(super) fn unsettle(result: &mut ReconcileResult) {
+    for verdict in result.results.iter_mut().filter(|verdict| verdict.reason == "restored") {
+        verdict.action = ReconcileAction::RecreateClientSide;
+        verdict.reason = "client_only".to_owned();
+    }
     for verdict in &mut result.inflight {
         if verdict.result == InflightResult::Settled {
             verdict.result = InflightResult::Kept;

@@ -12,7 +12,7 @@ use tenure_proto::number::U53;
 
 use crate::accept::{Accept, Accepted, Remembered, Route};
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::Entry;
+use crate::envelope::{Entry, Lane};
 use crate::lease::State;
 use crate::record::{StoreWrite, TopicRecord};
 use crate::send::Prepared;
@@ -126,7 +126,12 @@ impl Mesh {
 
     /// A topic that the store could not take never was, unless something has been put into it since.
     pub(super) fn forget_topic(&mut self, name: &TopicName) {
-        if self.messages.logs.get(&LogName::Topic(name.clone(), 0)).is_none() {
+        let partitions = self.messages.topics.get(name).map_or(0, |topic| topic.record.partitions);
+        let used = (0..partitions).any(|partition| {
+            let log = LogName::Topic(name.clone(), partition);
+            self.messages.logs.lane(&log, Lane(0)).is_some_and(|lane| lane.end > 0)
+        });
+        if !used {
             self.messages.topics.remove(name);
         }
     }

@@ -160,6 +160,7 @@ impl Mesh {
             }
             self.messages.touch(*id);
         }
+        self.messages.logs.forget(&log, lane, seq);
         let (group, attempts, reason) = (None, 0, "expired".to_owned());
         let at = self.wall;
         effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
@@ -167,7 +168,7 @@ impl Mesh {
         match groups.first() {
             Some(id) if entry.log.is_inbox() => {
                 // The sender hears of it when the store knows.
-                self.write(StoreWrite::Bury(Box::new(burial)), effects);
+                self.write_burial(burial, effects);
                 if let Some(reading) = self.messages.readings.get_mut(id) {
                     let reason = Some("expired".to_owned());
                     reading.receipt(Some(origin(entry)), ReceiptState::Expired, reason);
@@ -175,7 +176,7 @@ impl Mesh {
                 self.messages.dirty.insert(*id);
                 self.messages.urgent = true;
             }
-            _ => drop(self.write(StoreWrite::Bury(Box::new(burial)), effects)),
+            _ => self.write_burial(burial, effects),
         }
     }
 
@@ -314,6 +315,7 @@ impl Mesh {
         }
         self.messages.upkeep.evacuations.remove(&session);
         let log = LogName::Session(session);
+        self.messages.distrust(&log);
         if let Some(found) = self.messages.logs.get_mut(&log) {
             found.evacuating = false;
         }

@@ -8,7 +8,7 @@ use tenure_proto::name::TopicName;
 use crate::effect::{Answer, Effect, HelloAnswer, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
-use crate::record::{GroupId, StoreOutcome, StoreWrite};
+use crate::record::{Burial, GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -40,6 +40,8 @@ pub(super) enum Awaiting {
     DropDead(ConnId, RequestId),
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
+    /// An entry goes to the dead letters.
+    Bury(Box<Burial>),
     /// Entries past their time go.
     Prune(tenure_proto::LogName, crate::envelope::Lane),
 }
@@ -174,6 +176,7 @@ impl Mesh {
             }
             Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => refuse(conn, request),
             Awaiting::Evacuate(session, member) => self.evacuate_again(now, session, member),
+            Awaiting::Bury(burial) => self.unburied(now, *burial),
             Awaiting::Prune(..) => {}
         }
     }
