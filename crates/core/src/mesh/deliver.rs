@@ -75,6 +75,20 @@ impl Mesh {
         }
     }
 
+    /// Rouses whoever has these entries in hand: they can be pushed again.
+    pub(super) fn rouse_holders(&mut self, id: GroupId, seqs: &[u64]) {
+        let Some(reading) = self.messages.readings.get(&id) else { return };
+        let holder = |seq: &u64| reading.group.open(*seq).and_then(|open| open.holder().cloned());
+        let holders: Vec<Holder> = seqs.iter().filter_map(holder).collect();
+        for Holder { session, sub } in holders {
+            let Some(lease) = self.leases.get_mut(&session) else { continue };
+            if lease.subs.get(&sub).is_some() {
+                lease.subs.eager.insert(sub);
+                self.rouse(session);
+            }
+        }
+    }
+
     /// Lets a session's turn come, if its socket can take anything.
     pub(super) fn rouse(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get(&session) else { return };

@@ -58,7 +58,7 @@ impl Mesh {
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
-                return;
+                return self.rouse_holders(id, &seqs);
             }
             (Purpose::Page(id) | Purpose::Again(id, _), _) => {
                 return self.messages.unread(id, self.now.plus(READ_AGAIN_MS));
