@@ -210,6 +210,13 @@ impl Group {
         Some(attempt)
     }
 
+    /// Who is to be told of an entry's fate, where that is not known yet: it was brought back.
+    pub fn name_origin(&mut self, seq: u64, origin: Origin) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.origin.get_or_insert(origin);
+        }
+    }
+
     /// Settles the entry that the tag of `session` and `attempt` stands for.
     pub fn settle(&mut self, seq: u64, attempt: u32, session: &SessionKey) -> Verdict {
         match self.claim(seq, attempt, session) {
@@ -311,6 +318,13 @@ impl Group {
             seq,
             Open { attempt, tries: 0, state: OpenState::Ready, origin, lasting: true, stored: false },
         );
+    }
+
+    /// Notes who is to be told of an open entry's fate, if that is not known.
+    pub fn know_origin(&mut self, seq: u64, origin: impl FnOnce() -> Origin) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.origin.get_or_insert_with(origin);
+        }
     }
 
     /// When something happens here by itself.

@@ -76,6 +76,20 @@ impl Mesh {
         }
     }
 
+    /// Rouses whoever has these entries in hand: they can be pushed again.
+    pub(super) fn rouse_holders(&mut self, id: GroupId, seqs: &[u64]) {
+        let Some(reading) = self.messages.readings.get(&id) else { return };
+        let holder = |seq: &u64| reading.group.open(*seq).and_then(|open| open.holder().cloned());
+        let holders: Vec<Holder> = seqs.iter().filter_map(holder).collect();
+        for Holder { session, sub } in holders {
+            let Some(lease) = self.leases.get_mut(&session) else { continue };
+            if lease.subs.get(&sub).is_some() {
+                lease.subs.eager.insert(sub);
+                self.rouse(session);
+            }
+        }
+    }
+
     /// What was asked for has come from disk, or is not there: fetches that waited for it are answered.
     pub(super) fn rouse_fetches(&mut self, id: GroupId) {
         let Some(reading) = self.messages.readings.get(&id) else { return };
@@ -207,6 +221,15 @@ impl Mesh {
         }
         (messages.urgent, messages.lazy_due) = (false, None);
         self.write_owed(effects);
+        for id in std::mem::take(&mut self.messages.dirty) {
+            self.write_group(id, effects);
+        }
+    }
+
+    /// Tells the store all that it does not know: the broker stops.
+    pub(super) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
+        self.write_owed(effects);
+        self.write_floors(effects);
         for id in std::mem::take(&mut self.messages.dirty) {
             self.write_group(id, effects);
         }

@@ -199,6 +199,8 @@ impl Mesh {
         lease.granted_until = None;
         lease.inbox = admission.inbox;
         lease.subs.release_at = None;
+        // Whoever waited for entries on the socket before does not any more.
+        lease.subs.iter_mut().for_each(|(_, sub)| sub.fetches.clear());
         let member = lease.member;
         if let Voucher::Attested(caps) = &admission.voucher
             && lease.caps != *caps

@@ -269,6 +269,9 @@ impl Messages {
             }
             let reading = self.readings.get_mut(&id)?;
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
+            if entry.log.is_inbox() {
+                reading.group.name_origin(seq, origin(&entry));
+            }
             reading.again.remove(&seq);
             return Some(Handed { entry, attempt });
         }

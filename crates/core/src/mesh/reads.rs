@@ -56,6 +56,7 @@ impl Mesh {
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
+                self.rouse_holders(id, &seqs);
                 return self.rouse_fetches(id);
             }
             (Purpose::Page(id) | Purpose::Again(id, _), _) => {

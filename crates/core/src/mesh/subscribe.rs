@@ -215,7 +215,7 @@ impl Mesh {
         let starts = places.into_iter().flatten().filter_map(|place| {
             let reading = self.messages.readings.get(place)?;
             let LogName::Topic(_, partition) = &reading.record.log else { return None };
-            Some((partition.to_string(), U53::saturating(reading.group.floor() + 1)))
+            Some((partition.to_string(), U53::saturating(reading.group.floor().saturating_add(1))))
         });
         SubscribeResult { sub_id: id.clone(), start_seq: starts.collect::<BTreeMap<_, _>>() }
     }
