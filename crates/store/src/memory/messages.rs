@@ -247,7 +247,14 @@ impl Messages {
     fn reopen(&mut self, log: &LogName, letter: &(Lane, u64, Option<GroupName>, u32)) {
         let (lane, seq, name, attempt) = letter;
         let reader = name.clone().map_or(Reader::Inbox, Reader::Shared);
-        let open = OpenRecord { seq: *seq, attempt: *attempt, tries: 0, holder: None, ready_at: None };
+        let open = OpenRecord {
+            seq: *seq,
+            attempt: *attempt,
+            tries: 0,
+            holder: None,
+            ready_at: None,
+            lasting: true,
+        };
         for group in self.groups.values_mut() {
             let GroupRecord { log: of, lane: at, reader: who, .. } = &group.record;
             if (of, at, who) == (log, lane, &reader) && *seq <= group.cursor {

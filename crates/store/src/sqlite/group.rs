@@ -134,8 +134,8 @@ pub(super) fn reopen(
 ) -> Result<(), Fault> {
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries)
-             SELECT mesh, id, ?3, ?4, 0 FROM groups
+            "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, lasting)
+             SELECT mesh, id, ?3, ?4, 0, 1 FROM groups
              WHERE log = ?1 AND lane = ?2 AND cursor >= ?3
                    AND kind = CASE WHEN ?5 IS NULL THEN 'inbox' ELSE 'shared' END AND name IS ?5",
         )?
