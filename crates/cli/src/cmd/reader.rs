@@ -35,18 +35,24 @@ pub(crate) struct Reader {
     acks: bool,
     /// How many more to print.
     left: Option<u64>,
+    fresh: bool,
     settling: FuturesUnordered<Settling>,
     held: Vec<Received>,
 }
 
 impl Reader {
     pub(crate) fn new(show: Show, acks: bool, limit: Option<u64>) -> Reader {
-        Reader { show, acks, left: limit, settling: FuturesUnordered::new(), held: Vec::new() }
+        Reader { show, acks, left: limit, fresh: true, settling: FuturesUnordered::new(), held: Vec::new() }
     }
 
     /// How many more to print, if that is bounded.
     pub(crate) fn left(&self) -> Option<u64> {
         self.left
+    }
+
+    /// Whether nothing was printed yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
     /// Prints one message; says when it was the last, or could not be printed. One that was not printed is not
@@ -59,6 +65,7 @@ impl Reader {
         if emit(&self.show.line(&message, facts)).is_err() {
             return Some(Done::Unread);
         }
+        self.fresh = false;
         if self.acks {
             self.settling.push(message.ack());
         } else if self.held.len() < HELD {
