@@ -277,7 +277,7 @@ async fn a_file_that_was_killed_half_way_is_published_once() {
 async fn lines_of_a_pipe_are_named_by_a_prefix() {
     let stage = Stage::new().await;
     let summary = |output: &Output| -> (u64, u64) {
-        let summary: Value = serde_json::from_slice(&output.stdout).expect(&stderr(output));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         (summary["published"].as_u64().unwrap(), summary["duplicates"].as_u64().unwrap())
     };
     let args = ["pub", "jobs", "-", "--id-prefix", "night-1", "--json"];
