@@ -283,9 +283,10 @@ impl Mesh {
         });
         if let (Some(reading), Some(info)) = (self.messages.readings.get(&id), groups.get_mut(index)) {
             let (depth, _) = self.messages.depth(reading);
-            let open = reading.group.open_len() as u64;
+            // Not what was given back and waits for the next.
+            let held = reading.group.opens().filter(|(_, open)| open.holder().is_some()).count() as u64;
             info.depth = U53::saturating(info.depth.get() + depth);
-            info.unsettled = U53::saturating(info.unsettled.get() + open);
+            info.unsettled = U53::saturating(info.unsettled.get() + held);
             info.members = U53::saturating(info.members.get().max(reading.members.len() as u64));
         }
         index
