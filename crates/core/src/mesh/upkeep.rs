@@ -156,7 +156,7 @@ impl Mesh {
         let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
         let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
         let held = readings().any(|r| r.group.open(seq).is_some_and(|open| open.holder().is_some()));
-        if held {
+        if held || readings().any(|reading| reading.spared.contains(&seq)) {
             // Somebody is at work on it: it is looked at again when it comes back.
             return;
         }
