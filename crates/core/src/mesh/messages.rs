@@ -39,6 +39,9 @@ pub(super) struct Reading {
     again: BTreeMap<u64, Arc<Entry>>,
     /// Entries to be handed out again that are not in memory.
     wanted: BTreeSet<u64>,
+    /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
+    /// against them again, until a start forgets it. (What was read before is open, and lasting.)
+    pub(super) spared: BTreeSet<u64>,
     /// Where the lane ended when the read that is under way was asked for.
     pub(super) loading: Option<u64>,
     /// Entries and bytes up to the cursor.
@@ -59,6 +62,7 @@ impl Reading {
             page: VecDeque::new(),
             again: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            spared: BTreeSet::new(),
             loading: None,
             passed: (0, 0),
             used_at,
@@ -181,6 +185,10 @@ impl Messages {
             // Settled before it was handed out again.
             let Reading { again, group, .. } = reading;
             again.retain(|seq, _| group.open(*seq).is_some());
+        }
+        if !reading.spared.is_empty() {
+            let Reading { spared, group, .. } = reading;
+            spared.retain(|seq| *seq > group.cursor());
         }
         if reading.group.is_dirty() {
             if reading.is_private() {
@@ -346,7 +354,8 @@ impl Messages {
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
     fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, wall: u64) -> bool {
-        if entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
+        let spared = self.readings.get(&id).is_some_and(|reading| reading.spared.contains(&entry.seq));
+        if spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
             return false;
         }
         self.pass_over(id, entry);
@@ -404,6 +413,22 @@ impl Messages {
             }
             self.touch(id);
         }
+    }
+
+    /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
+    pub(super) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
+        let Some(reading) = self.readings.get_mut(&id) else { return false };
+        if seq > reading.group.cursor() {
+            reading.spared.insert(seq);
+            self.logs.forget(&reading.record.log);
+            reading.page.clear();
+            reading.passed.0 = reading.passed.0.saturating_sub(1);
+        } else {
+            reading.group.revive(seq, attempts, None);
+        }
+        self.touch(id);
+        self.wakes.insert(id);
+        true
     }
 
     /// These entries have left an inbox, under the place they had there or another.

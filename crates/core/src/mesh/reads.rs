@@ -346,12 +346,9 @@ impl Mesh {
                 None => self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()),
             };
             let Some(id) = id else { continue };
-            if let Some(reading) = self.messages.readings.get_mut(&id) {
-                reading.group.revive(seq, attempts, None);
+            if self.messages.revive(id, seq, attempts) {
                 retried.push(seq);
             }
-            self.messages.touch(id);
-            self.messages.wakes.insert(id);
         }
         self.messages.urgent = true;
         let missing =
