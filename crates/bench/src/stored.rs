@@ -204,6 +204,7 @@ impl Preload {
             tries: 0,
             holder: holders.get((n % HOLDERS) as usize).copied(),
             ready_at: None,
+            lasting: false,
         });
         let group = GroupWrite {
             record,
