@@ -3,6 +3,7 @@
 
 pub(crate) mod http;
 pub(crate) mod keys;
+pub(crate) mod mail;
 pub(crate) mod mirror;
 pub(crate) mod pipe;
 pub(crate) mod sock;

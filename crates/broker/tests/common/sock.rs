@@ -362,6 +362,16 @@ impl Sock {
         }
     }
 
+    /// Keeps an event for later.
+    pub(crate) fn keep(&mut self, event: Value) {
+        self.inbox.push_back(event);
+    }
+
+    /// Everything that was kept.
+    pub(crate) fn kept(&mut self) -> VecDeque<Value> {
+        std::mem::take(&mut self.inbox)
+    }
+
     /// The result of a request that must succeed.
     pub(crate) async fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params).await;
