@@ -18,7 +18,7 @@ use crate::subs::Fetch;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::deliver::fetch_from;
+use super::deliver::{RETRY_MS, fetch_from};
 use super::messages::unavailable;
 use super::writes::Awaiting;
 
@@ -49,17 +49,21 @@ impl Mesh {
         let Some(purpose) = self.messages.reads.remove(&id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
-                return self.messages.paged(id, entries, &damaged, self.wall);
+                self.messages.paged(id, entries, &damaged, self.wall);
+                return self.rouse_fetches(id);
             }
             (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
-                return;
+                self.rouse_holders(id, &seqs);
+                return self.rouse_fetches(id);
             }
-            (Purpose::Page(id) | Purpose::Again(id, _), _) => return self.messages.unread(id),
+            (Purpose::Page(id) | Purpose::Again(id, _), _) => {
+                return self.messages.unread(id, self.now.plus(RETRY_MS));
+            }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
-            (Purpose::Expired, _) => return,
+            (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
             (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
                 (conn, request, Ok(Answer::History(entries, next)))
             }

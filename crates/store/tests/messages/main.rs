@@ -4,6 +4,7 @@
 //! the tests.
 
 mod delivery;
+mod disk;
 mod fallback;
 mod inbox;
 mod settle;
