@@ -107,6 +107,8 @@ pub struct Push {
     pub redelivered: bool,
     /// The message.
     pub entry: Arc<Entry>,
+    /// Whether its claim need not, or does not any more, wait for the disk.
+    pub cleared: bool,
 }
 
 impl Push {

@@ -39,6 +39,8 @@ pub struct Open {
     pub origin: Option<Origin>,
     /// Whether it is handed out although its time is over: it was brought back.
     pub lasting: bool,
+    /// Whether it was handed out once, by its reader's word: a crash came before the store knew.
+    assumed: bool,
     /// Whether the store has a row for it.
     stored: bool,
 }
@@ -118,8 +120,12 @@ impl Group {
 
     /// Takes up an open entry that the store remembers.
     pub fn restore(&mut self, record: &OpenRecord, state: OpenState, origin: Option<Origin>) {
-        let OpenRecord { seq, attempt, tries, lasting, .. } = *record;
-        self.open.insert(seq, Open { attempt, tries, state: state.clone(), origin, lasting, stored: true });
+        let OpenRecord { seq, attempt, tries, lasting, ready_at, .. } = *record;
+        let assumed = attempt == 0 && ready_at.is_none();
+        self.open.insert(
+            seq,
+            Open { attempt, tries, state: state.clone(), origin, lasting, assumed, stored: true },
+        );
         match state {
             OpenState::Ready => drop(self.ready.insert(seq)),
             OpenState::Delayed(until, _) => drop(self.delayed.insert((until, seq))),
@@ -183,7 +189,10 @@ impl Group {
             self.timeouts.insert((until, seq));
         }
         let state = OpenState::Held { holder, until, unread: false };
-        self.put(seq, Open { attempt: 1, tries: 0, state, origin, lasting: false, stored: false });
+        self.put(
+            seq,
+            Open { attempt: 1, tries: 0, state, origin, lasting: false, assumed: false, stored: false },
+        );
     }
 
     /// Reads past the next entry, which nobody may have before `until`.
@@ -191,7 +200,10 @@ impl Group {
         self.skip_to(seq);
         self.delayed.insert((until, seq));
         let state = OpenState::Delayed(until, wall);
-        self.put(seq, Open { attempt: 0, tries: 0, state, origin, lasting: false, stored: false });
+        self.put(
+            seq,
+            Open { attempt: 0, tries: 0, state, origin, lasting: false, assumed: false, stored: false },
+        );
     }
 
     /// Hands out an entry that was given back; says which attempt this is.
@@ -201,6 +213,7 @@ impl Group {
         }
         let open = self.open.get_mut(&seq)?;
         open.attempt += 1;
+        open.assumed = false;
         open.state = OpenState::Held { holder, until, unread: false };
         let attempt = open.attempt;
         if let Some(until) = until {
@@ -239,10 +252,24 @@ impl Group {
             return if seq <= self.cursor { Claim::Done } else { Claim::Stale("never_delivered") };
         };
         match &open.state {
+            OpenState::Ready if open.assumed && attempt == 1 => Claim::Good,
             _ if open.attempt != attempt => Claim::Stale("requeued"),
             OpenState::Held { holder, .. } if holder.session != *session => Claim::Stale("requeued"),
             _ => Claim::Good,
         }
+    }
+
+    /// Believes the only reader of this place that it was handed everything up to `seq` once, although a crash came
+    /// before the store knew: what it does not settle, or say that it works on, is handed out to it again.
+    pub fn assume_read(&mut self, seq: u64) {
+        for seq in self.cursor + 1..=seq {
+            self.ready.insert(seq);
+            let (state, origin) = (OpenState::Ready, None);
+            let open =
+                Open { attempt: 0, tries: 0, state, origin, lasting: false, assumed: true, stored: false };
+            self.put(seq, open);
+        }
+        self.skip_to(seq);
     }
 
     /// Takes an entry out, whatever its state: it is settled, dead, or not there.
@@ -282,6 +309,9 @@ impl Group {
     /// A session takes an entry that was given back in its name into its hand again, under the same attempt.
     pub fn reclaim(&mut self, seq: u64, holder: Holder, until: Option<Millis>) {
         let Some(open) = self.open.get_mut(&seq) else { return };
+        if std::mem::take(&mut open.assumed) {
+            open.attempt = 1;
+        }
         let old = std::mem::replace(&mut open.state, OpenState::Held { holder, until, unread: false });
         self.forget_place(seq, &old);
         if let Some(until) = until {
@@ -316,7 +346,15 @@ impl Group {
         self.ready.insert(seq);
         self.put(
             seq,
-            Open { attempt, tries: 0, state: OpenState::Ready, origin, lasting: true, stored: false },
+            Open {
+                attempt,
+                tries: 0,
+                state: OpenState::Ready,
+                origin,
+                lasting: true,
+                assumed: false,
+                stored: false,
+            },
         );
     }
 

@@ -20,6 +20,8 @@ const TAIL_ENTRIES: usize = 32_768;
 pub struct LaneState {
     /// The last seq in it.
     pub end: u64,
+    /// The last seq at the start of the broker.
+    pub restored_end: u64,
     /// Entries ever appended, and their bytes.
     pub count: u64,
     /// Their bytes.
@@ -108,7 +110,7 @@ impl Logs {
     pub fn restore(&mut self, record: &LogRecord) {
         let log = self.ensure(&record.log);
         for (lane, stored) in log.lanes.iter_mut().zip(&record.lanes) {
-            (lane.end, lane.tail_from) = (stored.end, stored.end);
+            (lane.end, lane.tail_from, lane.restored_end) = (stored.end, stored.end, stored.end);
             (lane.count, lane.bytes, lane.pruned) = (stored.count, stored.bytes, stored.pruned);
         }
     }

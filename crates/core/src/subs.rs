@@ -7,6 +7,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{AckMode, Subscription};
 
+use crate::effect::Push;
 use crate::record::GroupId;
 use crate::time::Millis;
 
@@ -107,6 +108,11 @@ impl Sub {
         self.held.iter().copied()
     }
 
+    /// Whether an entry is in hand.
+    pub fn holds(&self, group: GroupId, seq: u64) -> bool {
+        self.held.contains(&(group, seq))
+    }
+
     /// An entry is in hand.
     pub fn hold(&mut self, group: GroupId, seq: u64) {
         if self.held.insert((group, seq)) {
@@ -153,6 +159,8 @@ pub struct Subs {
     by_id: BTreeMap<SubId, Sub>,
     /// Those for which something may be waiting.
     pub eager: BTreeSet<SubId>,
+    /// Deliveries of crews whose claims are on disk: the next to be pushed.
+    pub cleared: VecDeque<Push>,
     /// When what crews have in this session's hand goes back, while nobody carries it.
     pub release_at: Option<Millis>,
 }

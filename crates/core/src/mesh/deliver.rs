@@ -4,7 +4,7 @@
 //! it takes what its credit allows, so that a slow one holds back only itself.
 
 use tenure_proto::event::EventBody;
-use tenure_proto::ids::{SessionKey, SubId};
+use tenure_proto::ids::{ConnId, SessionKey, SubId};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{AckMode, SubscriptionEvent, SubscriptionEventKind};
@@ -166,7 +166,12 @@ impl Mesh {
                     break;
                 }
                 let Fetch { conn, request, .. } = fetch;
-                effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+                if self.messages.is_contended(&pushes) {
+                    self.messages.urgent = true;
+                    self.messages.answers.push((conn, request, Answer::Fetch(pushes)));
+                } else {
+                    effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+                }
             }
         }
     }
@@ -193,11 +198,60 @@ impl Mesh {
             effects.push(Effect::Note(Note::Buried { log, seq, reason }));
             self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
         }
+        self.messages.urgent |= !self.messages.parked.is_empty() && self.store_sound;
         self.write_groups(now, wrote, effects);
         self.answer_settles(now, effects);
+        self.await_claims(now, effects);
         for gap in std::mem::take(&mut self.messages.gaps) {
             self.tell_gap(gap);
         }
+    }
+
+    /// Deliveries of contended groups leave when their claims are on disk.
+    fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        let Messages { parked, dirty, .. } = &mut self.messages;
+        let (told, untold): (Vec<_>, Vec<_>) =
+            std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
+        *parked = untold;
+        if !told.is_empty() {
+            self.await_all(Awaiting::Pushes(told), now, effects);
+        }
+    }
+
+    /// Claims are on disk: their deliveries are the next to be pushed, if that socket still carries the session.
+    pub(super) fn clear_pushes(&mut self, pushes: Vec<(ConnId, Push)>) {
+        for (conn, push) in pushes {
+            let session = push.session;
+            let Some(lease) = self.leases.get_mut(&session).filter(|lease| lease.conn() == Some(conn)) else {
+                continue;
+            };
+            lease.subs.cleared.push_back(push);
+            self.rouse(session);
+        }
+    }
+
+    /// A fetch that could not be answered: what it took is pushed.
+    pub(super) fn push_instead(&mut self, pushes: Vec<Push>) {
+        for push in pushes {
+            let Some(lease) = self.leases.get_mut(&push.session) else { continue };
+            if let Some(sub) = lease.subs.get_mut(&push.sub)
+                && sub.holds(push.group, push.entry.seq)
+            {
+                sub.unread.insert((push.group, push.entry.seq));
+                lease.subs.eager.insert(push.sub);
+                self.rouse(push.session);
+            }
+        }
+    }
+
+    /// Holds back deliveries whose claims must be on disk first.
+    pub(super) fn park(messages: &mut Messages, conn: ConnId, pushes: &mut Vec<Push>) {
+        let contended = |push: &mut Push| {
+            let fresh = !push.cleared;
+            fresh && messages.readings.get(&push.group).is_some_and(|reading| reading.is_contended())
+        };
+        let parked: Vec<Push> = pushes.extract_if(.., contended).collect();
+        messages.parked.extend(parked.into_iter().map(|push| (conn, Push { cleared: true, ..push })));
     }
 
     fn write_groups(&mut self, now: Millis, wrote: bool, effects: &mut Vec<Effect>) {
@@ -237,7 +291,9 @@ impl Mesh {
 
     fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
         let wall = self.wall;
-        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made()) else {
+            return;
+        };
         reading.used_at = reading.used_at.max(wall);
         let changes = reading.group.take_changes();
         let write = GroupWrite {
@@ -256,7 +312,10 @@ impl Mesh {
     pub(super) fn write_floors(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.messages.lagging) {
             let wall = self.wall;
-            let Some(reading) = self.messages.readings.get_mut(&id) else { continue };
+            let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made())
+            else {
+                continue;
+            };
             reading.group.take_changes();
             let cursor = reading.group.floor();
             let record = reading.record.clone();
@@ -318,6 +377,18 @@ pub(super) fn pull(
     moment: Moment,
 ) -> Vec<Push> {
     let mut batch = Pushes { pushes: Vec::new(), bytes: 0 };
+    while !batch.is_full()
+        && let Some(push) = lease.subs.cleared.pop_front()
+    {
+        // Settled or given back meanwhile, or to be pushed again as unread anyway.
+        let held = lease.subs.get(&push.sub).is_some_and(|sub| {
+            let place = (push.group, push.entry.seq);
+            sub.holds(place.0, place.1) && !sub.unread.contains(&place)
+        });
+        if held {
+            batch.add(push);
+        }
+    }
     for id in std::mem::take(&mut lease.subs.eager) {
         let Some(sub) = lease.subs.get_mut(&id) else { continue };
         if sub.opening.is_some() {
@@ -369,7 +440,8 @@ fn pull_unread(
         sub.unread.remove(&(group, seq));
         messages.pushed_again(group, seq);
         let (attempt, entry) = (handed.attempt, handed.entry);
-        batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: true, entry });
+        let (sub, redelivered, cleared) = (id.clone(), true, true);
+        batch.add(Push { sub, group, attempt, session, redelivered, entry, cleared });
     }
     true
 }
@@ -413,7 +485,8 @@ fn pull_new(
         idle = 0;
         let (attempt, entry) = (handed.attempt, handed.entry);
         sub.hold(group, entry.seq);
-        batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: attempt > 1, entry });
+        let (name, redelivered, cleared) = (id.clone(), attempt > 1, false);
+        batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         if !sub.is_inbox() {
             // Partitions take turns; the lanes of an inbox do not: the urgent one goes first.
             sub.turn += 1;
@@ -440,7 +513,8 @@ pub(super) fn fetch_from(
             let Some(handed) = messages.hand_out(group, &holder, moment) else { break };
             let (attempt, entry) = (handed.attempt, handed.entry);
             sub.hold(group, entry.seq);
-            batch.add(Push { sub: id.clone(), group, attempt, session, redelivered: attempt > 1, entry });
+            let (name, redelivered, cleared) = (id.clone(), attempt > 1, false);
+            batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         }
         messages.touch(group);
         loading |= messages.is_hungry(group);

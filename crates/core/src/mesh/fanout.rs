@@ -120,7 +120,9 @@ impl Mesh {
         }
         let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
         if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
-            let pushes = deliver::pull(&mut self.messages, session, lease, status, moment);
+            let conn = carrier.conn;
+            let mut pushes = deliver::pull(&mut self.messages, session, lease, status, moment);
+            Mesh::park(&mut self.messages, conn, &mut pushes);
             batch.pushes = (lease.stream.number_many(pushes.len()), pushes);
         }
         let auto = deliver::auto_settled(lease, &batch.pushes.1);
@@ -150,6 +152,7 @@ impl Mesh {
         let auto = std::mem::take(&mut carrier.auto);
         let behind = lease.stream.has_pending()
             || !lease.subs.eager.is_empty()
+            || !lease.subs.cleared.is_empty()
             || lease.stream.presence() != self.presence.version();
         let set = if behind { &mut self.ready } else { &mut self.caught_up };
         set.insert(session);

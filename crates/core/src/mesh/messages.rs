@@ -10,11 +10,13 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 
 use crate::deadline::Deadlines;
-use crate::effect::{Answer, HelloAnswer, ReadId};
+use crate::effect::{Answer, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
 use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
+use tenure_proto::tag::TagParts;
+
 use crate::time::Millis;
 
 use super::reads::Purpose;
@@ -77,6 +79,17 @@ impl Reading {
 
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.record.reader, Reader::Shared(_))
+    }
+
+    /// Whether the store has made it and said where it begins: until then it stands at the end of everything.
+    pub(super) fn is_made(&self) -> bool {
+        self.group.cursor() != u64::MAX
+    }
+
+    /// Whether several may read it: then a claim is on disk before its entry is pushed, so that after a crash nobody
+    /// else is handed what somebody has in hand.
+    pub(super) fn is_contended(&self) -> bool {
+        self.is_shared() || matches!(self.record.log, LogName::Member(_))
     }
 
     /// The crew's name, if it is one.
@@ -157,6 +170,8 @@ pub(super) struct Messages {
     pub(super) answers: Vec<(ConnId, RequestId, Answer)>,
     /// Hellos that do.
     pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
+    /// Deliveries whose claims are on their way to the disk, and through which socket each was to go.
+    pub(super) parked: Vec<(ConnId, Push)>,
     pub(super) burials: Vec<Burial>,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
@@ -572,6 +587,33 @@ impl Messages {
             self.starved.insert(id);
             self.reads_due.get_or_insert(again);
         }
+    }
+
+    /// A tag beyond the cursor, of a place that only its session reads: it was handed out before a crash, and the
+    /// store did not get to know. Where several read, a claim is on disk before its tag is out.
+    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
+        // More cannot have been handed out between two writes.
+        const AHEAD: u64 = 16_384;
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let own = match (&reading.record.reader, &reading.record.log) {
+            (Reader::Private(session), _) => *session == tag.session,
+            (Reader::Inbox, LogName::Session(session)) => *session == tag.session,
+            _ => false,
+        };
+        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
+        let (cursor, seq) = (reading.group.cursor(), tag.seq);
+        // What was written in this run was handed out in this run, and that is known.
+        let old = seq <= lane.restored_end;
+        if own && old && tag.attempt == 1 && seq > cursor && seq - cursor <= AHEAD {
+            reading.group.assume_read(seq);
+            reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);
+            self.touch(id);
+        }
+    }
+
+    /// Whether some of these are of groups that several may read.
+    pub(super) fn is_contended(&self, pushes: &[Push]) -> bool {
+        pushes.iter().any(|push| self.readings.get(&push.group).is_some_and(|r| r.is_contended()))
     }
 
     /// Whether a group waits for entries from disk.

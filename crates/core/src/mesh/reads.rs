@@ -192,6 +192,11 @@ impl Mesh {
             sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
             return Ok(None);
         }
+        if self.messages.is_contended(&pushes) {
+            self.messages.urgent = true;
+            self.messages.answers.push((conn, request.clone(), Answer::Fetch(pushes)));
+            return Ok(None);
+        }
         Ok(Some(Answer::Fetch(pushes)))
     }
 

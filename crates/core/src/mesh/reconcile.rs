@@ -175,6 +175,7 @@ impl Mesh {
             return InflightResult::Requeued;
         };
         let (id, seq) = (GroupId(parts.group), parts.seq);
+        self.messages.believe(id, &parts);
         let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
         match reading.group.claim(seq, parts.attempt, &session) {
             Claim::Done => return InflightResult::Settled,

@@ -74,6 +74,8 @@ impl Mesh {
         let id = GroupId(parts.group);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         let durable = !reading.is_private();
+        self.messages.believe(id, &parts);
+        let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         match reading.group.claim(parts.seq, parts.attempt, &session) {
             Claim::Stale(reason) => return Err(reason),
             // Said before; the store may still be about to hear of it.
@@ -217,6 +219,7 @@ impl Mesh {
         for (_, sub) in lease.subs.iter_mut() {
             sub.fetches.clear();
         }
+        lease.subs.cleared.clear();
     }
 
     /// What crews have in a session's hand goes back at `until`, unless it is here again by then.

@@ -5,7 +5,7 @@ use tenure_proto::event::{EventBody, Receipt};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
-use crate::effect::{Answer, Effect, HelloAnswer, WriteId};
+use crate::effect::{Answer, Effect, HelloAnswer, Push, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
 use crate::record::{GroupId, StoreOutcome, StoreWrite};
@@ -34,6 +34,8 @@ pub(super) enum Awaiting {
     Floor(GroupId),
     /// A group that changed, and who is to be told of it.
     Group(GroupId, Vec<(SessionKey, Receipt)>),
+    /// Deliveries that are pushed when their claims are on disk.
+    Pushes(Vec<(ConnId, Push)>),
     /// Somebody who is answered when everything so far is on disk.
     Answer(ConnId, RequestId, Box<Answer>),
     /// A hello that settled deliveries, and is answered when that is on disk.
@@ -119,6 +121,7 @@ impl Mesh {
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(cursor))) => self.opened(id, cursor),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
             (Awaiting::Group(_, receipts), _) => self.tell_receipts(receipts),
+            (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
             (Awaiting::Answer(conn, request, answer), _) => {
                 effects.push(super::respond(conn, request, *answer));
             }
@@ -180,7 +183,13 @@ impl Mesh {
             Awaiting::Open(id) => drop(self.messages.close(id)),
             Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
-            Awaiting::Answer(conn, request, _) => refuse(conn, request),
+            Awaiting::Pushes(pushes) => self.messages.parked.extend(pushes),
+            Awaiting::Answer(conn, request, answer) => {
+                refuse(conn, request);
+                if let Answer::Fetch(pushes) = *answer {
+                    self.push_instead(pushes);
+                }
+            }
             Awaiting::Hello(conn, request, mut answer) => {
                 // What was said to be settled is not: the client has it in hand and says so again.
                 if let Some(reconcile) = &mut answer.reconcile {

@@ -46,7 +46,8 @@ fn params() -> impl Strategy<Value = SendParams> {
         3 => Just(topic("parts")),
     ];
     let priority = prop::sample::select(vec![Priority::Now, Priority::Next, Priority::Low]);
-    let fallback = prop_oneof![3 => Just(Fallback::Hold), 2 => Just(Fallback::Member), 1 => Just(Fallback::Fail)];
+    let fallback =
+        prop_oneof![3 => Just(Fallback::Hold), 2 => Just(Fallback::Member), 1 => Just(Fallback::Fail)];
     let ttl = prop_oneof![6 => Just(None), 1 => (21_000u64..60_000).prop_map(Some)];
     let delay = prop_oneof![6 => Just(None), 1 => (1u64..20_000).prop_map(Some)];
     let key = prop::option::of((0u8..4).prop_map(|key| format!("k{key}")));

@@ -254,7 +254,8 @@ impl Sim {
 
     pub(crate) fn fetch(&mut self, n: u8, which: usize, limit: u64) {
         let manual = |(_, sub): &(&SubId, &Sub)| sub.params.ack_mode == AckMode::Manual;
-        let mut ids: Vec<SubId> = self.person(n).subs.iter().filter(manual).map(|(id, _)| id.clone()).collect();
+        let mut ids: Vec<SubId> =
+            self.person(n).subs.iter().filter(manual).map(|(id, _)| id.clone()).collect();
         ids.insert(0, "inbox".parse().unwrap());
         let (sub_id, limit) = (ids[which % ids.len()].clone(), ms(limit).unwrap());
         self.ask(n, Asked::Fetch, Call::Fetch(tenure_proto::subscribe::FetchParams { sub_id, limit }));
@@ -461,7 +462,10 @@ impl Sim {
         }
         let place = (key.0.clone(), key.1.clone(), lane(push));
         let last = person.last.insert(place, key.2);
-        assert!(last.is_none_or(|last| last < key.2 || person.received.contains(key)), "{n}: {push:?} after {last:?}");
+        assert!(
+            last.is_none_or(|last| last < key.2 || person.received.contains(key)),
+            "{n}: {push:?} after {last:?}"
+        );
     }
 
     /// Nobody else has it in hand.
@@ -545,7 +549,12 @@ impl Sim {
     }
 
     fn judge_topic(&mut self, id: MessageId, log: &LogName, seq: u64) {
-        let dead = match self.world.read(&StoreRead::Dead { log: log.clone(), after: seq - 1, limit: 1, bytes: 1 }) {
+        let dead = match self.world.read(&StoreRead::Dead {
+            log: log.clone(),
+            after: seq - 1,
+            limit: 1,
+            bytes: 1,
+        }) {
             StoreFound::Dead { letters, .. } => letters.iter().any(|letter| letter.entry.seq == seq),
             other => panic!("{other:?}"),
         };
