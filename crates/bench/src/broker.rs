@@ -14,7 +14,7 @@ const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How to start a broker.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct BrokerArgs {
+pub struct BrokerArgs {
     /// The binary to measure [default: `tenure` beside this one]
     #[arg(long = "broker", value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -24,9 +24,31 @@ pub(crate) struct BrokerArgs {
     /// `default` (lease 90 s, ping 30 s, stale 75 s, tick 30 s), or a lease in ms that the others follow
     #[arg(long, value_name = "default|MS", default_value = "default")]
     intervals: String,
+    /// Where the broker keeps its data, in a directory of its own that goes away afterwards [default: the
+    /// system's place for temporary files, which must be a real disk if figures are to mean anything]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 impl BrokerArgs {
+    /// Defaults, with this binary, in this directory.
+    pub fn with(binary: PathBuf, dir: PathBuf) -> BrokerArgs {
+        BrokerArgs { binary: Some(binary), env: Vec::new(), intervals: "default".to_owned(), dir: Some(dir) }
+    }
+
+    /// A fresh directory on the disk that is measured.
+    pub(crate) fn fresh_dir(&self) -> Result<TempDir> {
+        let mut builder = tempfile::Builder::new();
+        let dir = match &self.dir {
+            Some(dir) => {
+                std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+                builder.prefix("tenure-bench-").tempdir_in(dir)
+            }
+            None => builder.prefix("tenure-bench-").tempdir(),
+        };
+        dir.context("make a data directory")
+    }
+
     /// The intervals, for people.
     pub(crate) fn shown_intervals(&self) -> String {
         match self.intervals.as_str() {
@@ -49,23 +71,50 @@ pub(crate) struct BrokerProcess {
 impl BrokerProcess {
     /// Starts a broker on a free port with an empty store, and waits until it is ready.
     pub(crate) fn start(args: &BrokerArgs) -> Result<BrokerProcess> {
-        let dir = tempfile::tempdir().context("make a data directory")?;
+        BrokerProcess::start_on(args, args.fresh_dir()?)
+    }
+
+    /// Starts a broker on a free port with what is in `dir`, and waits until it is ready.
+    pub(crate) fn start_on(args: &BrokerArgs, dir: TempDir) -> Result<BrokerProcess> {
         let (child, listen) = spawn(args, dir.path(), "127.0.0.1:0")?;
         Ok(BrokerProcess { args: args.clone(), dir, child, listen })
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("kill the broker")?;
+        self.child.wait().context("wait for the killed broker")?;
+        Ok(())
+    }
+
+    /// Starts another on the same port and data directory. Returns how long that took until it was ready.
+    pub(crate) fn start_again(&mut self) -> Result<Duration> {
+        let started = Instant::now();
+        (self.child, self.listen) = spawn(&self.args, self.dir.path(), &self.listen)?;
+        Ok(started.elapsed())
+    }
+
+    /// Where its data is.
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Kills it, as a crash would, and starts another on the same port and data directory at once. Returns how
     /// long after the kill the new one was ready.
     pub(crate) fn crash_and_restart(&mut self) -> Result<Duration> {
         let killed = Instant::now();
-        self.child.kill().context("kill the broker")?;
-        self.child.wait().context("wait for the killed broker")?;
-        (self.child, self.listen) = spawn(&self.args, self.dir.path(), &self.listen)?;
+        self.kill()?;
+        self.start_again()?;
         Ok(killed.elapsed())
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// `ADDRESS:PORT` of its sockets.
+    pub(crate) fn address(&self) -> &str {
+        &self.listen
     }
 
     /// Where sessions dial.

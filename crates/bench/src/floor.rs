@@ -14,6 +14,7 @@ use axum::routing::get;
 use futures_util::{SinkExt, StreamExt};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use tenure_client::proto::codec::Codec;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_tungstenite::WebSocketStream;
@@ -37,10 +38,19 @@ pub(crate) struct Floor {
     pub(crate) full_bytes: u64,
 }
 
+/// How the bare server answers.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Answer with so many of the first bytes of what was sent, instead of all of them
+    #[arg(long, value_name = "BYTES")]
+    answer: Option<usize>,
+}
+
 /// Serves until killed; prints its address when ready.
-pub(crate) async fn serve() -> Result<()> {
+pub(crate) async fn serve(args: Args) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await.context("listen")?;
     println!("{}", listener.local_addr()?);
+    let upgrade = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer) };
     let service = TowerToHyperService::new(Router::new().route("/", get(upgrade)));
     loop {
         let (stream, _) = listener.accept().await.context("accept")?;
@@ -52,16 +62,46 @@ pub(crate) async fn serve() -> Result<()> {
     }
 }
 
-async fn upgrade(upgrade: WebSocketUpgrade) -> Response {
-    upgrade.read_buffer_size(BUFFER).write_buffer_size(BUFFER).on_upgrade(echo)
+fn answer(upgrade: WebSocketUpgrade, len: Option<usize>) -> Response {
+    upgrade
+        .protocols([Codec::MsgPack.subprotocol()])
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER)
+        .on_upgrade(move |ws| echo(ws, len.unwrap_or(usize::MAX)))
 }
 
-async fn echo(mut ws: WebSocket) {
+async fn echo(mut ws: WebSocket, len: usize) {
     while let Some(Ok(message)) = ws.recv().await {
-        let data = matches!(message, Message::Text(_) | Message::Binary(_));
-        if data && ws.send(message).await.is_err() {
+        let answer = match message {
+            Message::Binary(bytes) => Message::Binary(bytes.slice(..bytes.len().min(len))),
+            Message::Text(text) => Message::Text(text),
+            _ => continue,
+        };
+        if ws.send(answer).await.is_err() {
             return;
         }
+    }
+}
+
+/// The bare server in a process of its own; it ends with this.
+#[derive(Debug)]
+pub(crate) struct EchoServer {
+    server: Server,
+    pub(crate) address: String,
+}
+
+impl EchoServer {
+    /// Starts one that answers with `answer` bytes.
+    pub(crate) fn start(answer: usize) -> Result<EchoServer> {
+        let us = std::env::current_exe().context("find this program")?;
+        let mut command = Command::new(us);
+        command.args(["floor-server", "--answer", &answer.to_string()]);
+        let (child, address) = spawn_until_ready(&mut command)?;
+        Ok(EchoServer { server: Server(child), address })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.0.id()
     }
 }
 
@@ -91,6 +131,7 @@ pub(crate) async fn measure(count: usize) -> Result<Floor> {
 }
 
 /// The bare server's process; it ends with the measurement.
+#[derive(Debug)]
 struct Server(Child);
 
 impl Drop for Server {

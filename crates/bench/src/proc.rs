@@ -1,5 +1,6 @@
 //! What the kernel says of a process: memory, processor time, limits. Linux only, like the figures.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +26,24 @@ pub(crate) fn rss_bytes(pid: u32) -> Result<u64> {
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     ticks(&stat).map(|ticks| ticks as f64 / TICKS_PER_SECOND).context("the process's stat does not read")
+}
+
+/// Processor time that each thread of a process has used, in seconds, by name; threads of one name together.
+pub(crate) fn threads(pid: u32) -> Result<BTreeMap<String, f64>> {
+    let mut threads = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).context("read the threads of a process")? {
+        let task = task?.path();
+        // A thread may end while we look.
+        let (Ok(name), Ok(schedstat)) =
+            (fs::read_to_string(task.join("comm")), fs::read_to_string(task.join("schedstat")))
+        else {
+            continue;
+        };
+        let nanos: u64 =
+            schedstat.split_whitespace().next().and_then(|ns| ns.parse().ok()).context("schedstat")?;
+        *threads.entry(name.trim().to_owned()).or_default() += nanos as f64 / 1e9;
+    }
+    Ok(threads)
 }
 
 /// Processor time that this thread has used, in nanoseconds, so that neighbours on the machine do not count.
@@ -93,5 +112,6 @@ mod tests {
         assert!(rss_bytes(pid).unwrap() > 0);
         assert!(cpu_seconds(pid).unwrap() >= 0.0);
         assert!(thread_cpu_nanos().unwrap() > 0);
+        assert!(threads(pid).unwrap().values().sum::<f64>() > 0.0);
     }
 }

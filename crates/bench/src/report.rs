@@ -13,6 +13,52 @@ pub(crate) struct Report {
 enum Row {
     Heading(String),
     Figure(String, String),
+    Line(String),
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    value: Value,
+    shown: String,
+}
+
+impl Cell {
+    /// A count, with its thousands apart.
+    pub(crate) fn count(count: f64) -> Cell {
+        Cell { value: round(count, 0).into(), shown: thousands(count) }
+    }
+
+    /// A number with so many decimals.
+    pub(crate) fn number(value: f64, decimals: i32) -> Cell {
+        let shown =
+            if value.is_finite() { format!("{value:.*}", decimals.max(0) as usize) } else { "–".into() };
+        Cell { value: round(value, decimals).into(), shown }
+    }
+
+    /// A share of one, shown in per cent.
+    pub(crate) fn share(value: f64) -> Cell {
+        let shown = if value.is_finite() { format!("{:.0} %", value * 100.0) } else { "–".into() };
+        Cell { value: round(value, 3).into(), shown }
+    }
+
+    /// A text.
+    pub(crate) fn text(text: impl Into<String>) -> Cell {
+        let text = text.into();
+        Cell { value: text.clone().into(), shown: text }
+    }
+}
+
+fn thousands(count: f64) -> String {
+    let digits = format!("{count:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 impl Report {
@@ -55,6 +101,34 @@ impl Report {
         self.figure(key, count, name, count.to_string());
     }
 
+    /// Adds a sentence for people.
+    pub(crate) fn say(&mut self, line: impl Into<String>) {
+        self.rows.push(Row::Line(line.into()));
+    }
+
+    /// Adds a table: for people as columns under their names, for programs as objects under `key`. A cell is a
+    /// number for programs and what people read; a column is named for both.
+    pub(crate) fn grid(&mut self, key: &str, columns: &[(&str, &str)], rows: &[Vec<Cell>]) {
+        let objects = rows.iter().map(|row| {
+            let fields = columns.iter().zip(row);
+            Value::Object(fields.map(|((key, _), cell)| ((*key).to_owned(), cell.value.clone())).collect())
+        });
+        self.json.insert(key.to_owned(), objects.collect());
+        let width = |at: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.shown.chars().count());
+            cells.chain([columns[at].1.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+            cells.collect::<Vec<_>>().join("  ")
+        };
+        self.say(line(&mut columns.iter().map(|(_, name)| *name)));
+        for row in rows {
+            self.say(line(&mut row.iter().map(|cell| cell.shown.as_str())));
+        }
+    }
+
     /// Prints it.
     pub(crate) fn print(&self, json: bool) {
         if json {
@@ -67,7 +141,7 @@ impl Report {
     fn table(&self) -> String {
         let width = self.rows.iter().map(|row| match row {
             Row::Figure(name, _) => name.chars().count(),
-            Row::Heading(_) => 0,
+            Row::Heading(_) | Row::Line(_) => 0,
         });
         let width = width.max().unwrap_or(0);
         let mut text = String::new();
@@ -75,6 +149,7 @@ impl Report {
             match row {
                 Row::Heading(heading) if text.is_empty() => text.push_str(&format!("{heading}\n")),
                 Row::Heading(heading) => text.push_str(&format!("\n{heading}\n")),
+                Row::Line(line) => text.push_str(&format!("  {line}\n")),
                 Row::Figure(name, shown) => text.push_str(&format!("  {name:width$}  {shown}\n")),
             }
         }
@@ -91,6 +166,17 @@ pub(crate) fn round(value: f64, decimals: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_grid_lines_up_and_is_a_list_of_objects() {
+        let mut report = Report::new("test");
+        let row = vec![Cell::count(12_345.4), Cell::share(0.614)];
+        report.grid("rows", &[("perSecond", "a second"), ("share", "of it")], &[row]);
+        assert_eq!(report.table(), "  a second  of it\n    12,345   61 %\n");
+        let json =
+            serde_json::json!({"measurement": "test", "rows": [{"perSecond": 12345.0, "share": 0.614}]});
+        assert_eq!(Value::Object(report.json), json);
+    }
 
     #[test]
     fn a_table_lines_up_and_the_object_has_the_same_figures() {

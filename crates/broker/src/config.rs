@@ -90,6 +90,15 @@ pub struct RawConfig {
     /// `TENURE_RECONNECT_GRACE_MS`: how long a shared group waits for a session in grace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconnect_grace_ms: Option<u64>,
+    /// `TENURE_ACK_TIMEOUT_MS`: how long a member of a shared group may take to settle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_timeout_ms: Option<u64>,
+    /// `TENURE_RETENTION_MS`: how long settled messages stay, unless their topic says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_ms: Option<u64>,
+    /// `TENURE_TOPIC_MAX_BYTES`: bytes of bodies that a partition of a topic may hold; 0 is no cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic_max_bytes: Option<u64>,
     /// `TENURE_DEDUPE_RETENTION_DAYS`: how long ids of sent messages are remembered; at least 7, or `permanent`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe_retention_days: Option<RawDays>,
@@ -150,6 +159,9 @@ macro_rules! fields {
         $each!(stale_after_ms "TENURE_STALE_AFTER_MS" number);
         $each!(tick_interval_ms "TENURE_TICK_INTERVAL_MS" number);
         $each!(reconnect_grace_ms "TENURE_RECONNECT_GRACE_MS" number);
+        $each!(ack_timeout_ms "TENURE_ACK_TIMEOUT_MS" number);
+        $each!(retention_ms "TENURE_RETENTION_MS" number);
+        $each!(topic_max_bytes "TENURE_TOPIC_MAX_BYTES" number);
         $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" days);
         $each!(max_payload "TENURE_MAX_PAYLOAD" number);
         $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
@@ -278,6 +290,9 @@ impl RawConfig {
         mesh.stale_after_ms = self.stale_after_ms.unwrap_or(mesh.stale_after_ms);
         mesh.tick_interval_ms = self.tick_interval_ms.unwrap_or(mesh.tick_interval_ms);
         mesh.reconnect_grace_ms = self.reconnect_grace_ms.unwrap_or(mesh.reconnect_grace_ms);
+        mesh.ack_timeout_ms = self.ack_timeout_ms.unwrap_or(mesh.ack_timeout_ms);
+        mesh.retention_ms = self.retention_ms.unwrap_or(mesh.retention_ms);
+        mesh.topic_bytes = self.topic_max_bytes.filter(|bytes| *bytes > 0);
         mesh.dedupe_days = self.dedupe_days(mesh.dedupe_days)?;
         let size = |name: &str, value: u64| {
             usize::try_from(value).map_err(|_| ConfigProblem(format!("{name} is too large for this machine")))

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tenure_client::proto::WireError;
-use tenure_client::{ConnectError, End, OptionsError};
+use tenure_client::{ConnectError, End, OptionsError, SubEnd};
 
 /// Why a command failed; each kind has its own exit code.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,16 @@ impl From<End> for Failure {
         match end {
             End::Replaced { .. } => Failure::Replaced(end.to_string()),
             End::Bye | End::Stopped { .. } => Failure::Refused(end.to_string()),
+        }
+    }
+}
+
+impl From<SubEnd> for Failure {
+    fn from(end: SubEnd) -> Failure {
+        match end {
+            SubEnd::Replaced => Failure::Replaced(end.to_string()),
+            SubEnd::Disconnected => Failure::Unreachable("the broker cannot be reached any more".to_owned()),
+            _ => Failure::Refused(end.to_string()),
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod exit;
 pub mod flaky;
 mod home;
 mod output;
+mod span;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,24 @@ enum Command {
     Peers(cmd::peers::Args),
     /// Say how the broker is
     Status(cmd::status::Args),
+    /// Send a message to a session, a member, a topic or somebody by name
+    Send(Box<cmd::send::Args>),
+    /// Read the messages that wait for this machine
+    Inbox(cmd::inbox::Args),
+    /// Follow a topic
+    Sub(cmd::sub::Args),
+    /// Publish to a topic: one message, or one for each line of a file
+    Pub(cmd::publish::Args),
+    /// Print what a log has, whoever has read it
+    History(cmd::history::Args),
+    /// List topics, or make one
+    Topics(cmd::topics::Args),
+    /// List the groups that share topics, and how far behind they are
+    Groups(cmd::groups::Args),
+    /// List, retry or drop dead letters: messages that nobody could settle
+    Dead(cmd::dead::Args),
+    /// Check the store of a broker that is not running
+    Check(cmd::check::Args),
     /// Show the keys of this machine
     Keys(cmd::keys::Args),
 }
@@ -57,6 +76,15 @@ pub fn main() -> ExitCode {
         Command::Session(args) => cmd::session::run(args),
         Command::Peers(args) => cmd::peers::run(args),
         Command::Status(args) => cmd::status::run(args),
+        Command::Send(args) => cmd::send::run(*args),
+        Command::Inbox(args) => cmd::inbox::run(args),
+        Command::Sub(args) => cmd::sub::run(args),
+        Command::Pub(args) => cmd::publish::run(args),
+        Command::History(args) => cmd::history::run(args),
+        Command::Topics(args) => cmd::topics::run(args),
+        Command::Groups(args) => cmd::groups::run(args),
+        Command::Dead(args) => cmd::dead::run(args),
+        Command::Check(args) => cmd::check::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),
     };
     match outcome {

@@ -77,6 +77,31 @@ fn bounded(text: &str, most: usize) -> String {
     safe
 }
 
+/// All of what others wrote, on one line of a terminal: what would move the cursor, break the line or turn the
+/// direction of the text is escaped as Rust spells it, the rest is as it was.
+pub(crate) fn line(text: &str) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => line.push(c),
+            c if c.is_control() || turns(c) => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
+/// Prints one line of data, and says whether anybody is there to read it: for those who must not leave as long as
+/// they hold something.
+pub(crate) fn emit(line: &[u8]) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(line)?;
+    stdout.write_all(b"\n")?;
+    stdout.flush()
+}
+
 /// Prints data. A reader that went away is not an error, it is the end: `tenure peers | head -1`.
 pub(crate) fn print(text: &str) {
     if std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
@@ -97,6 +122,11 @@ mod tests {
     fn columns_line_up_and_nothing_trails() {
         let rows = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["äöü".to_owned(), "b".to_owned()]];
         assert_eq!(table(&["x", "y"], &rows), "x    y\na    long cell\näöü  b\n");
+    }
+
+    #[test]
+    fn a_message_is_one_line_whatever_is_in_it() {
+        assert_eq!(line("a\nb\x1b[2J\u{202e}c\td\\ä"), "a\\nb\\u{1b}[2J\\u{202e}c\td\\ä");
     }
 
     #[test]

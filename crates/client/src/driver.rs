@@ -4,31 +4,67 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll};
 
 use tenure_core::Now;
-use tenure_core::link::{Link, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
+use tenure_core::link::{
+    End, Link, LinkEffect, LinkInput, Patience, RequestNumber, SessionEvent, SettleNumber, Settlement,
+    SockId, SubHandle, SubItem,
+};
 use tenure_proto::WireError;
-use tokio::sync::{mpsc, oneshot};
+use tenure_proto::event::Receipt;
+use tenure_proto::message::SendParams;
+use tenure_proto::subscribe::SubscribeParams;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::feed::{Feed, Mouth, feed};
 use crate::options::Options;
+use crate::received::{HandCommand, Hands, Received};
 use crate::session::Told;
 use crate::sock::{Sock, SockEvent};
 
 /// Events that may wait for the application; past it the socket is left unread.
 const EVENTS: usize = 1_024;
+/// Commands, or frames, that are taken in one turn: what they settle leaves together.
+const TURN: usize = 256;
+
+type Answer<T> = oneshot::Sender<Result<T, WireError>>;
 
 /// What the application asks of the task.
 pub(crate) enum Command {
     /// Make a request; answer here.
-    Request(MakeRequest, oneshot::Sender<Result<Vec<u8>, WireError>>),
+    Request(MakeRequest, Answer<Vec<u8>>),
+    /// Send a message.
+    Send(Box<SendParams>, Patience, Answering),
+    /// Read a topic, for at most so many milliseconds in vain.
+    Subscribe(Box<SubscribeParams>, u64, Answer<Mouth>),
+    /// Pull so many entries, in at most so many milliseconds.
+    Fetch(SubHandle, u64, u64, Answer<Vec<Received>>),
     /// Say goodbye.
     Bye,
     /// Cut the transport, as a broken network would.
     Sever,
 }
 
+/// Who waits for a send.
+pub(crate) struct Answering {
+    pub(crate) answer: Answer<Vec<u8>>,
+    pub(crate) receipt: Option<Answer<Receipt>>,
+    /// The place in a publisher's window, free again with the answer.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
 /// Makes a request of the link, with params of a type only the maker knows.
 pub(crate) type MakeRequest =
     Box<dyn FnOnce(&mut Link, Now, &mut Vec<LinkEffect>) -> Result<RequestNumber, WireError> + Send>;
+
+/// Who waits for what. Each is bounded by what the link lets wait.
+#[derive(Default)]
+struct Waiting {
+    answers: BTreeMap<RequestNumber, (Answer<Vec<u8>>, Option<OwnedSemaphorePermit>)>,
+    receipts: BTreeMap<RequestNumber, Answer<Receipt>>,
+    fetches: BTreeMap<RequestNumber, Answer<Vec<Received>>>,
+    settles: BTreeMap<SettleNumber, oneshot::Sender<Settlement>>,
+    feeds: BTreeMap<SubHandle, Feed>,
+}
 
 pub(crate) struct Driver {
     clock: Clock,
@@ -38,7 +74,9 @@ pub(crate) struct Driver {
     codec: tenure_proto::Codec,
     /// At most two: the one that carries the session, and the one that may next.
     socks: Vec<Sock>,
-    answers: BTreeMap<RequestNumber, oneshot::Sender<Result<Vec<u8>, WireError>>>,
+    waiting: Waiting,
+    /// Given to every message in hand.
+    hands: Hands,
     /// Events that the application has not taken yet.
     undelivered: VecDeque<SessionEvent>,
     events: mpsc::Sender<Told>,
@@ -46,7 +84,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(options: Options, seed: u64, events: mpsc::Sender<Told>) -> Driver {
+    pub(crate) fn new(options: Options, seed: u64, events: mpsc::Sender<Told>, hands: Hands) -> Driver {
         let clock = Clock::start();
         let (host, codec) = (options.link.host.clone(), options.link.codec);
         Driver {
@@ -56,19 +94,31 @@ impl Driver {
             host,
             codec,
             socks: Vec::new(),
-            answers: BTreeMap::new(),
+            waiting: Waiting::default(),
+            hands,
             undelivered: VecDeque::new(),
             events,
             effects: Vec::new(),
         }
     }
 
+    /// A reader for the inbox that `handle` is.
+    pub(crate) fn inbox(&mut self, handle: SubHandle) -> Mouth {
+        let (feed, mouth) = feed(handle, self.hands.clone());
+        self.waiting.feeds.insert(handle, feed);
+        mouth
+    }
+
     /// Runs until the session is over. Nobody left to talk to counts as goodbye.
-    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub(crate) async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut settling: mpsc::UnboundedReceiver<HandCommand>,
+    ) {
         self.link.start(self.clock.now(), &mut self.effects);
-        loop {
-            if self.carry_out().await {
-                return;
+        let end = loop {
+            if let Some(end) = self.carry_out() {
+                break end;
             }
             let deadline = self.link.next_deadline().unwrap_or_default();
             let timer = tokio::time::sleep_until(self.clock.instant(deadline));
@@ -77,24 +127,23 @@ impl Driver {
             // Every branch is cancel-safe: sockets keep their progress, the channels take or give nothing
             // before they return.
             tokio::select! {
-                (sock, event) = std::future::poll_fn(|cx| poll_socks(&mut self.socks, cx, reading)) => {
-                    let input = match event {
-                        SockEvent::Opened => LinkInput::Opened(sock),
-                        SockEvent::Frame(bytes) => LinkInput::Frame(sock, bytes),
-                        SockEvent::Heard => LinkInput::Heard(sock),
-                        SockEvent::Answered => LinkInput::Answered(sock),
-                        SockEvent::Failed(reason, answered) => {
-                            self.socks.retain(|s| s.id != sock);
-                            LinkInput::Failed { sock, reason, answered }
-                        }
-                        SockEvent::Gone(code) => {
-                            self.socks.retain(|s| s.id != sock);
-                            LinkInput::Gone(sock, code)
-                        }
-                    };
-                    self.link.handle(self.clock.now(), input, &mut self.effects);
+                events = std::future::poll_fn(|cx| poll_socks(&mut self.socks, cx, reading)) => {
+                    for (sock, event) in events {
+                        self.heard(sock, event);
+                    }
                 }
-                command = commands.recv() => self.command(command),
+                command = commands.recv() => {
+                    self.command(command);
+                    for command in std::iter::from_fn(|| commands.try_recv().ok()).take(TURN) {
+                        self.command(Some(command));
+                    }
+                }
+                Some(command) = settling.recv() => {
+                    self.hand(command);
+                    for command in std::iter::from_fn(|| settling.try_recv().ok()).take(TURN) {
+                        self.hand(command);
+                    }
+                }
                 permit = events.reserve(), if !self.undelivered.is_empty() => {
                     if let (Ok(permit), Some(event)) = (permit, self.undelivered.pop_front()) {
                         permit.send(Told::Event(event));
@@ -107,7 +156,34 @@ impl Driver {
                     self.link.tick(self.clock.now(), &mut self.effects);
                 }
             }
+            self.link.flush(self.clock.now(), &mut self.effects);
+        };
+        // Whoever still waits is told by the end of its channel, before the last events may wait for a reader.
+        drop((commands, settling, std::mem::take(&mut self.waiting)));
+        for event in std::mem::take(&mut self.undelivered) {
+            if self.events.send(Told::Event(event)).await.is_err() {
+                break;
+            }
         }
+        let _ = self.events.send(Told::End(end)).await;
+    }
+
+    fn heard(&mut self, sock: SockId, event: SockEvent) {
+        let input = match event {
+            SockEvent::Opened => LinkInput::Opened(sock),
+            SockEvent::Frame(bytes) => LinkInput::Frame(sock, bytes),
+            SockEvent::Heard => LinkInput::Heard(sock),
+            SockEvent::Answered => LinkInput::Answered(sock),
+            SockEvent::Failed(reason, answered) => {
+                self.socks.retain(|s| s.id != sock);
+                LinkInput::Failed { sock, reason, answered }
+            }
+            SockEvent::Gone(code) => {
+                self.socks.retain(|s| s.id != sock);
+                LinkInput::Gone(sock, code)
+            }
+        };
+        self.link.handle(self.clock.now(), input, &mut self.effects);
     }
 
     /// While the application is too slow to be told more, the silence on the socket is our own.
@@ -119,6 +195,7 @@ impl Driver {
 
     fn command(&mut self, command: Option<Command>) {
         let now = self.clock.now();
+        // Nobody waiting any more is nobody to tell: failures to answer are ignored throughout.
         match command {
             None | Some(Command::Bye) => self.link.bye(now, &mut self.effects),
             Some(Command::Sever) => {
@@ -130,44 +207,127 @@ impl Driver {
             }
             Some(Command::Request(make, answer)) => match make(&mut self.link, now, &mut self.effects) {
                 Ok(number) => {
-                    self.answers.insert(number, answer);
+                    self.waiting.answers.insert(number, (answer, None));
                 }
                 Err(error) => {
-                    // Nobody waiting any more is nobody to tell.
                     let _ = answer.send(Err(error));
                 }
             },
-        }
-    }
-
-    /// Does what the link asks; says whether the session is over.
-    async fn carry_out(&mut self) -> bool {
-        for effect in std::mem::take(&mut self.effects) {
-            match effect {
-                LinkEffect::Dial(sock) => {
-                    self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
-                }
-                LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
-                LinkEffect::Ping(sock) => self.with(sock, Sock::ping),
-                LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
-                LinkEffect::Deliver(event) => self.undelivered.push_back(event),
-                LinkEffect::Answer(number, outcome) => {
-                    if let Some(answer) = self.answers.remove(&number) {
-                        let _ = answer.send(outcome);
-                    }
-                }
-                LinkEffect::Ended(end) => {
-                    for event in std::mem::take(&mut self.undelivered) {
-                        if self.events.send(Told::Event(event)).await.is_err() {
-                            break;
+            Some(Command::Send(params, patience, answering)) => self.send(now, &params, patience, answering),
+            Some(Command::Subscribe(params, timeout_ms, answer)) => {
+                match self.link.subscribe(now, *params, timeout_ms, &mut self.effects) {
+                    Ok(handle) => {
+                        let (feed, mouth) = feed(handle, self.hands.clone());
+                        self.waiting.feeds.insert(handle, feed);
+                        if answer.send(Ok(mouth)).is_err() {
+                            self.link.unsubscribe(handle, &mut self.effects);
                         }
                     }
-                    let _ = self.events.send(Told::End(end)).await;
-                    return true;
+                    Err(error) => {
+                        let _ = answer.send(Err(error));
+                    }
+                }
+            }
+            Some(Command::Fetch(handle, limit, timeout_ms, answer)) => {
+                match self.link.fetch(now, handle, limit, timeout_ms, &mut self.effects) {
+                    Ok(number) => {
+                        self.waiting.fetches.insert(number, answer);
+                    }
+                    Err(error) => {
+                        let _ = answer.send(Err(error));
+                    }
                 }
             }
         }
-        false
+    }
+
+    fn send(&mut self, now: Now, params: &SendParams, patience: Patience, answering: Answering) {
+        let Answering { answer, receipt, permit } = answering;
+        match self.link.send(now, params, patience, &mut self.effects) {
+            Ok(number) => {
+                self.waiting.answers.insert(number, (answer, permit));
+                if let Some(receipt) = receipt {
+                    self.waiting.receipts.insert(number, receipt);
+                }
+            }
+            Err(error) => {
+                let _ = answer.send(Err(error));
+            }
+        }
+    }
+
+    fn hand(&mut self, command: HandCommand) {
+        match command {
+            HandCommand::Settle(id, verb, answer) => {
+                let number = self.link.settle(id, verb, &mut self.effects);
+                self.waiting.settles.insert(number, answer);
+            }
+            HandCommand::Forgo(id) => self.link.forgo(id),
+            HandCommand::Leave(handle) => self.link.unsubscribe(handle, &mut self.effects),
+        }
+    }
+
+    /// Does what the link asks; says how the session ended, when it has.
+    fn carry_out(&mut self) -> Option<End> {
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                match effect {
+                    LinkEffect::Dial(sock) => {
+                        self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
+                    }
+                    LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
+                    LinkEffect::Ping(sock) => self.with(sock, Sock::ping),
+                    LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
+                    LinkEffect::Deliver(event) => self.undelivered.push_back(event),
+                    LinkEffect::Ended(end) => return Some(end),
+                    effect => self.tell(effect),
+                }
+            }
+        }
+        None
+    }
+
+    /// Tells whoever waits for it.
+    fn tell(&mut self, effect: LinkEffect) {
+        let waiting = &mut self.waiting;
+        match effect {
+            LinkEffect::Answer(number, outcome) => {
+                if let Some((answer, permit)) = waiting.answers.remove(&number) {
+                    drop(permit);
+                    let _ = answer.send(outcome);
+                }
+            }
+            LinkEffect::Receipt(number, outcome) => {
+                if let Some(receipt) = waiting.receipts.remove(&number) {
+                    let _ = receipt.send(outcome);
+                }
+            }
+            LinkEffect::Fetched(number, outcome) => {
+                let hand = |handed| Received::new(handed, self.hands.clone());
+                let outcome = outcome.map(|handed| handed.into_iter().map(hand).collect());
+                // Unwanted by now, they are let go as they are dropped.
+                if let Some(answer) = waiting.fetches.remove(&number) {
+                    let _ = answer.send(outcome);
+                }
+            }
+            LinkEffect::Settled(number, settlement) => {
+                if let Some(answer) = waiting.settles.remove(&number) {
+                    let _ = answer.send(settlement);
+                }
+            }
+            LinkEffect::Sub(handle, item) => {
+                let ended = matches!(item, SubItem::Ended(_));
+                let heard = waiting.feeds.get_mut(&handle).is_some_and(|feed| feed.push(item));
+                if ended {
+                    waiting.feeds.remove(&handle);
+                } else if !heard {
+                    // Its reader went away before it could say so.
+                    self.link.unsubscribe(handle, &mut self.effects);
+                }
+            }
+            // The rest is the task's own business.
+            _ => {}
+        }
     }
 
     fn with(&mut self, id: SockId, act: impl FnOnce(&mut Sock)) {
@@ -177,11 +337,15 @@ impl Driver {
     }
 }
 
-fn poll_socks(socks: &mut [Sock], cx: &mut Context<'_>, reading: bool) -> Poll<(SockId, SockEvent)> {
+/// What sockets did since the last turn, or the next thing that one does.
+fn poll_socks(socks: &mut [Sock], cx: &mut Context<'_>, reading: bool) -> Poll<Vec<(SockId, SockEvent)>> {
+    let mut events = Vec::new();
     for sock in socks {
-        if let Poll::Ready(event) = sock.poll(cx, reading) {
-            return Poll::Ready((sock.id, event));
+        while events.len() < TURN
+            && let Poll::Ready(event) = sock.poll(cx, reading)
+        {
+            events.push((sock.id, event));
         }
     }
-    Poll::Pending
+    if events.is_empty() { Poll::Pending } else { Poll::Ready(events) }
 }

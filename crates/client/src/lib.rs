@@ -1,13 +1,16 @@
 //! The Rust SDK of Tenure: sessions that resume by themselves.
 //!
 //! What this crate is for: holding a session. [`Session::connect`] joins a mesh; the session then outlives any
-//! number of sockets until it says [`Session::bye`] or the broker will not have it any more.
+//! number of sockets until it says [`Session::bye`] or the broker will not have it any more. On it messages are
+//! sent ([`Session::send`], [`Session::publisher`]) and read ([`Session::subscribe`], [`Session::inbox`]).
 //!
-//! What it promises: [`Events::next`] never ends without a typed [`End`]; requests are answered once, also when
-//! a socket breaks under them; an application that reads slowly slows only itself.
+//! What it promises: [`Events::next`] never ends without a typed [`End`], nor [`Subscription::next`] without a
+//! typed [`SubEnd`]; requests are answered once, also when a socket breaks under them; a send is accepted once,
+//! however often it had to be made; a message comes out once while it is in hand or acked; an application that
+//! does not read one subscription holds back only that one.
 //!
-//! What it never does: decide. Dialling, resuming, numbering and watchdogs are `tenure_core::link`; this crate
-//! owns the sockets, the timers and the task.
+//! What it never does: decide. Dialling, resuming, numbering, reconciling and watchdogs are `tenure_core::link`;
+//! this crate owns the sockets, the timers and the task.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,19 +32,30 @@
 //! # }
 //! ```
 //!
-//! Where to read next: [`Session`], [`Options`], then `tenure_core::link` for the rules.
+//! Where to read next: [`Session`], [`Options`], [`Subscription`] and [`Received`], then `tenure_core::link` for the rules.
 
 mod clock;
 mod driver;
+mod feed;
+mod ids;
 mod options;
+mod received;
+mod send;
 mod session;
 mod sock;
+mod subscription;
 
 pub use ed25519_dalek::SigningKey;
 pub use options::{Options, OptionsError};
+pub use received::{Received, Settling, Unsettled};
+pub use send::{Body, Publisher, SendBuilder, Sending, To};
 pub use session::{ConnectError, Events, Session};
-pub use tenure_core::link::{End, PeerChange, PeerMap, SessionEvent, Voucher};
+pub use subscription::{InboxError, Item, SubscribeBuilder, Subscription};
+pub use tenure_core::link::{End, PeerChange, PeerMap, SessionEvent, SubEnd, Voucher};
 pub use tenure_proto as proto;
+pub use tenure_proto::hello::InboxChoice;
+pub use tenure_proto::reconcile::ReconcilePolicy;
+pub use tenure_proto::subscribe::From as Start;
 
 /// A new random key.
 pub fn random_key() -> Result<SigningKey, OptionsError> {

@@ -6,6 +6,7 @@ use tenure_proto::codec::Codec;
 use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
 use tenure_proto::name::MeshName;
 use tenure_proto::peer::Profile;
+use tenure_proto::reconcile::ReconcilePolicy;
 
 /// Why options were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +50,8 @@ impl Options {
             session_key: Box::new(member_key),
             voucher: Voucher::Own,
             profile,
-            inbox: InboxChoice::default(),
+            inbox: InboxChoice::None,
+            reconcile: ReconcilePolicy::default(),
             client: ClientInfo {
                 name: "tenure-rust".to_owned(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -95,7 +97,21 @@ impl Options {
         self
     }
 
-    /// How long one request may take, breaks included.
+    /// Which inboxes this session reads. None unless asked for, so that nothing is pushed that nobody reads: ask,
+    /// then take them with [`crate::Session::inbox`] and [`crate::Session::member_inbox`].
+    pub fn inbox(mut self, choice: InboxChoice) -> Options {
+        self.link.inbox = choice;
+        self
+    }
+
+    /// What becomes of subscriptions that the broker has forgotten after a break that the lease survived: they end
+    /// with a reason (the default), or the broker makes them again where this session was.
+    pub fn reconcile_policy(mut self, policy: ReconcilePolicy) -> Options {
+        self.link.reconcile = policy;
+        self
+    }
+
+    /// How long one request may take, breaks included: also a send and a subscribe, unless they say otherwise.
     pub fn timeout_ms(mut self, ms: u64) -> Options {
         self.timeout_ms = ms;
         self

@@ -1,20 +1,29 @@
 //! What an application holds: a session and its events.
 
+use std::sync::{Arc, Mutex};
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tenure_core::link::{End, SessionEvent};
+use tenure_core::link::{End, SessionEvent, SubHandle};
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::Response;
+use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::PRESENCE_PAGE;
+use tenure_proto::message::{HistoryParams, HistoryResult};
 use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch};
+use tenure_proto::subscribe::TopicCreateParams;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::driver::{Command, Driver, MakeRequest};
+use crate::ids::Mint;
 use crate::options::{Options, OptionsError};
+use crate::received::Hands;
+use crate::send::{Body, Publisher, SendBuilder, To};
+use crate::subscription::{InboxError, InboxSlot, SubscribeBuilder, Subscription};
 
 /// Commands that may wait for the session's task.
 const COMMANDS: usize = 64;
@@ -40,14 +49,20 @@ pub enum ConnectError {
 /// A session in a mesh. Clones speak for the same session; when the last is dropped, it says goodbye.
 #[derive(Clone, Debug)]
 pub struct Session {
-    commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) hands: Hands,
+    pub(crate) ids: Arc<Mint>,
+    pub(crate) codec: Codec,
+    pub(crate) timeout_ms: u64,
     session: SessionKey,
     member: MemberKey,
-    codec: Codec,
-    timeout_ms: u64,
+    inbox: Option<InboxSlot>,
+    member_inbox: Option<InboxSlot>,
 }
 
-/// The events of a session, in order.
+/// The events of a session, in order; messages are not among them, they have streams of their own. An application
+/// that wants none of them drops it. One that holds it reads it: while a thousand wait, nothing more is read from
+/// the broker, messages included.
 #[derive(Debug)]
 pub struct Events {
     events: mpsc::Receiver<Told>,
@@ -61,17 +76,21 @@ impl Session {
     pub fn start(options: Options) -> Result<(Session, Events), OptionsError> {
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(|_| OptionsError::Entropy)?;
-        let (commands, inbox) = mpsc::channel(COMMANDS);
+        let (commands, asked) = mpsc::channel(COMMANDS);
+        let (hands, settling) = mpsc::unbounded_channel();
         let (told, events) = mpsc::channel(EVENTS);
-        let session = Session {
-            commands,
-            session: options.link.session(),
-            member: options.link.member(),
-            codec: options.link.codec,
-            timeout_ms: options.timeout_ms,
-        };
-        let driver = Driver::new(options, u64::from_le_bytes(seed), told);
-        tokio::spawn(driver.run(inbox));
+        let (session, member) = (options.link.session(), options.link.member());
+        let (codec, timeout_ms, inbox) = (options.link.codec, options.timeout_ms, options.link.inbox);
+        let mut driver = Driver::new(options, u64::from_le_bytes(seed), told, hands.clone());
+        let mut slot = |handle| Arc::new(Mutex::new(Some(driver.inbox(handle))));
+        let own = matches!(inbox, InboxChoice::Session | InboxChoice::Both);
+        let members = matches!(inbox, InboxChoice::Member | InboxChoice::Both);
+        let inbox = own.then(|| slot(SubHandle::INBOX));
+        let member_inbox = members.then(|| slot(SubHandle::MEMBER));
+        let ids = Arc::default();
+        let session =
+            Session { commands, hands, ids, codec, timeout_ms, session, member, inbox, member_inbox };
+        tokio::spawn(driver.run(asked, settling));
         Ok((session, Events { events, first: None, end: None }))
     }
 
@@ -108,6 +127,98 @@ impl Session {
     /// Its member's key.
     pub fn member(&self) -> MemberKey {
         self.member
+    }
+
+    /// A message to somebody: describe it further, then await it.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Session, proto::{SessionKey, WireError, message::Priority}};
+    /// # async fn example(session: Session, peer: SessionKey) -> Result<(), WireError> {
+    /// let accepted = session.send(peer, "the build is red").priority(Priority::Now).await?;
+    /// println!("{} is number {} of {}", accepted.id, accepted.seq.get(), accepted.log);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send(&self, to: impl Into<To>, body: impl Into<Body>) -> SendBuilder {
+        SendBuilder::new(self.clone(), to.into(), body.into(), None)
+    }
+
+    /// A handle that sends to `topic`, many at a time.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Session, proto::WireError};
+    /// # async fn example(session: Session) -> Result<(), WireError> {
+    /// let jobs = session.publisher("jobs")?;
+    /// jobs.publish("one").await?;
+    /// let mut answers = Vec::new();
+    /// for n in 0..1_000 {
+    ///     answers.push(jobs.publish(n.to_string()).key("a").enqueue().await?);
+    /// }
+    /// for answer in answers {
+    ///     answer.await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn publisher(&self, topic: &str) -> Result<Publisher, WireError> {
+        Publisher::new(self.clone(), topic)
+    }
+
+    /// Reads a topic: describe how, then await the stream.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Session, Item, Start};
+    /// # async fn example(session: Session) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut jobs = session.subscribe("jobs").group("workers").prefetch(8).from(Start::Earliest).await?;
+    /// let end = loop {
+    ///     match jobs.next().await {
+    ///         Ok(Item::Message(job)) => {
+    ///             println!("{}", job.text().unwrap_or("?"));
+    ///             job.ack().await?;
+    ///         }
+    ///         Ok(Item::Gap { from, to, .. }) => println!("{from} to {to} are gone"),
+    ///         Err(end) => break end,
+    ///     }
+    /// };
+    /// println!("over: {end}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn subscribe(&self, topic: &str) -> SubscribeBuilder {
+        SubscribeBuilder::new(self.clone(), topic)
+    }
+
+    /// This session's inbox, if its options asked for it ([`Options::inbox`]). One reader at a time.
+    ///
+    /// ```no_run
+    /// # use tenure_client::Session;
+    /// # async fn example(session: Session) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut inbox = session.inbox()?;
+    /// let message = inbox.next_message().await?;
+    /// session.send(message.from.session, "got it").reply_to(message.id).await?;
+    /// message.ack().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn inbox(&self) -> Result<Subscription, InboxError> {
+        let slot = self.inbox.as_ref().ok_or(InboxError::NotAsked)?;
+        Subscription::inbox(self.clone(), slot)
+    }
+
+    /// The member's inbox, if this session's options asked for it; its sessions compete for what is in it.
+    pub fn member_inbox(&self) -> Result<Subscription, InboxError> {
+        let slot = self.member_inbox.as_ref().ok_or(InboxError::NotAsked)?;
+        Subscription::inbox(self.clone(), slot)
+    }
+
+    /// What a log has, whoever has read it.
+    pub async fn history(&self, params: HistoryParams) -> Result<HistoryResult, WireError> {
+        self.request(Method::History, params).await
+    }
+
+    /// Makes a topic, if it is not there: the way to have one with several partitions.
+    pub async fn topic_create(&self, params: TopicCreateParams) -> Result<(), WireError> {
+        self.request::<_, Empty>(Method::TopicsCreate, params).await.map(|_| ())
     }
 
     /// Makes any request.
@@ -172,16 +283,24 @@ impl Session {
     }
 
     async fn ask<R: DeserializeOwned>(&self, make: MakeRequest) -> Result<R, WireError> {
-        let over = || WireError::new(ErrorCode::LeaseExpired, "the session is over");
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Request(make, answer)).await.map_err(|_| over())?;
-        let frame = answered.await.map_err(|_| over())??;
-        let response: Response<R> = self.codec.decode(&frame)?;
-        match (response.result, response.error) {
-            (Some(result), _) => Ok(result),
-            (None, Some(error)) => Err(error),
-            (None, None) => Err(WireError::new(ErrorCode::Internal, "the broker's answer is empty")),
-        }
+        read(self.codec, &answered.await.map_err(|_| over())??)
+    }
+}
+
+/// The session does not answer any more.
+pub(crate) fn over() -> WireError {
+    WireError::new(ErrorCode::LeaseExpired, "the session is over")
+}
+
+/// What a response says.
+pub(crate) fn read<R: DeserializeOwned>(codec: Codec, frame: &[u8]) -> Result<R, WireError> {
+    let response: Response<R> = codec.decode(frame)?;
+    match (response.result, response.error) {
+        (Some(result), _) => Ok(result),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(WireError::new(ErrorCode::Internal, "the broker's answer is empty")),
     }
 }
 

@@ -27,6 +27,9 @@ pub struct MeshConfig {
     pub max_buffered_bytes: usize,
     /// Messages that may wait for one socket.
     pub max_buffered_messages: u32,
+    /// Bytes of bodies that one partition of a topic may hold; past it the oldest go, unread ones to the dead
+    /// letters. `None` is as many as retention leaves.
+    pub topic_bytes: Option<u64>,
     /// How long a member of a crew may take to settle, unless it says that it makes progress.
     pub ack_timeout_ms: u64,
     /// What "accepted" means.
@@ -63,6 +66,7 @@ impl MeshConfig {
             max_payload: limits::MAX_PAYLOAD_BYTES,
             max_buffered_bytes: limits::MAX_BUFFERED_BYTES,
             max_buffered_messages: limits::MAX_BUFFERED_MESSAGES,
+            topic_bytes: None,
             ack_timeout_ms: limits::ACK_TIMEOUT_MS,
             durability: Durability::Fsync,
             dedupe_days: Some(limits::DEDUPE_DAYS),

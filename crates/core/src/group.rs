@@ -37,6 +37,8 @@ pub struct Open {
     pub state: OpenState,
     /// Who is to be told of its fate.
     pub origin: Option<Origin>,
+    /// Whether it is handed out although its time is over: it was brought back.
+    pub lasting: bool,
     /// Whether the store has a row for it.
     stored: bool,
 }
@@ -116,8 +118,8 @@ impl Group {
 
     /// Takes up an open entry that the store remembers.
     pub fn restore(&mut self, record: &OpenRecord, state: OpenState, origin: Option<Origin>) {
-        let OpenRecord { seq, attempt, tries, .. } = *record;
-        self.open.insert(seq, Open { attempt, tries, state: state.clone(), origin, stored: true });
+        let OpenRecord { seq, attempt, tries, lasting, .. } = *record;
+        self.open.insert(seq, Open { attempt, tries, state: state.clone(), origin, lasting, stored: true });
         match state {
             OpenState::Ready => drop(self.ready.insert(seq)),
             OpenState::Delayed(until, _) => drop(self.delayed.insert((until, seq))),
@@ -181,7 +183,7 @@ impl Group {
             self.timeouts.push_back((until, seq, 1));
         }
         let state = OpenState::Held { holder, until, unread: false };
-        self.put(seq, Open { attempt: 1, tries: 0, state, origin, stored: false });
+        self.put(seq, Open { attempt: 1, tries: 0, state, origin, lasting: false, stored: false });
     }
 
     /// Reads past the next entry, which nobody may have before `until`.
@@ -189,7 +191,7 @@ impl Group {
         self.skip_to(seq);
         self.delayed.insert((until, seq));
         let state = OpenState::Delayed(until, wall);
-        self.put(seq, Open { attempt: 0, tries: 0, state, origin, stored: false });
+        self.put(seq, Open { attempt: 0, tries: 0, state, origin, lasting: false, stored: false });
     }
 
     /// Hands out an entry that was given back; says which attempt this is.
@@ -304,7 +306,10 @@ impl Group {
     pub fn revive(&mut self, seq: u64, attempt: u32, origin: Option<Origin>) {
         self.remove(seq);
         self.ready.insert(seq);
-        self.put(seq, Open { attempt, tries: 0, state: OpenState::Ready, origin, stored: false });
+        self.put(
+            seq,
+            Open { attempt, tries: 0, state: OpenState::Ready, origin, lasting: true, stored: false },
+        );
     }
 
     /// Notes who is to be told of an open entry's fate, if that is not known.
@@ -416,7 +421,7 @@ impl Open {
             OpenState::Ready => (None, None),
             OpenState::Delayed(_, wall) => (None, Some(*wall)),
         };
-        OpenRecord { seq, attempt: self.attempt, tries: self.tries, holder, ready_at }
+        OpenRecord { seq, attempt: self.attempt, tries: self.tries, holder, ready_at, lasting: self.lasting }
     }
 }
 

@@ -53,6 +53,8 @@ pub struct OpenRecord {
     pub holder: Option<SessionKey>,
     /// Before when nobody gets it, Unix milliseconds.
     pub ready_at: Option<u64>,
+    /// Whether it is handed out although its time is over: somebody took it out of the dead letters.
+    pub lasting: bool,
 }
 
 /// A change of a group: the row is made if it is not there.
@@ -155,7 +157,8 @@ pub enum StoreWrite {
     PutSub(Box<SubRecord>),
     /// Forget a subscription.
     DropSub(SessionKey, SubId),
-    /// Copy an entry to the dead letters. An entry that is not there is nothing to bury.
+    /// Copy an entry to the dead letters. An entry that is not there is nothing to bury; one that leaves the log
+    /// is not open in any group any more.
     Bury(Box<Burial>),
     /// Take dead letters out again: the entry is put back at its place in the log if it has left it.
     /// Answered by [`StoreOutcome::Revived`].
@@ -189,17 +192,23 @@ pub enum StoreWrite {
         /// Now, Unix milliseconds.
         at: u64,
     },
-    /// Delete a slice of entries of a lane up to `through` that were sent before `before`. Their ids stay known.
-    /// Answered by [`StoreOutcome::Count`].
+    /// Delete a slice of the oldest entries of a lane: those up to `through` that were sent before `before`, and
+    /// those that are followed by `keep_bytes` of newer ones. Of the latter what comes after `through` was not
+    /// settled by everybody: it goes to the dead letters (reason `retention`). Their ids stay known.
+    /// Answered by [`StoreOutcome::Pruned`].
     Prune {
         /// The log.
         log: LogName,
         /// Its lane.
         lane: Lane,
-        /// The last seq that may go.
+        /// The last seq that everybody has settled.
         through: u64,
         /// Unix milliseconds.
         before: u64,
+        /// Bytes of bodies that the lane may hold, if there is a cap.
+        keep_bytes: Option<u64>,
+        /// Now, Unix milliseconds.
+        at: u64,
         /// At most so many.
         limit: u32,
     },
@@ -212,8 +221,8 @@ pub enum StoreWrite {
         /// Which.
         seqs: Vec<u64>,
     },
-    /// Delete a slice of what has outlived its time: remembered ids past theirs, dead letters older than
-    /// `dead_before`, ended sessions older than that with nothing in their inbox.
+    /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead
+    /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox.
     /// Answered by [`StoreOutcome::Count`].
     Sweep {
         /// Now, Unix milliseconds.
@@ -245,6 +254,13 @@ pub enum StoreOutcome {
         failed: Vec<Arc<Entry>>,
         /// Where to go on, if there is more.
         next: Option<(Lane, u64)>,
+    },
+    /// A slice of a lane was pruned.
+    Pruned {
+        /// Entries up to here are gone; 0 when none went.
+        through: u64,
+        /// Whether the slice was full.
+        more: bool,
     },
     /// How many rows went, and whether there may be more.
     Count {
@@ -309,7 +325,8 @@ pub enum StoreRead {
         /// At most so many bytes of bodies, but at least one entry.
         bytes: usize,
     },
-    /// Entries whose time has run out. Answered by [`StoreFound::Expired`].
+    /// Entries whose time has run out, but not those of an inbox that its owner has settled. One is found until
+    /// it leaves its log. Answered by [`StoreFound::Expired`].
     Expired {
         /// Now, Unix milliseconds.
         now: u64,
@@ -377,9 +394,9 @@ pub enum StoreFound {
 pub struct LaneRecord {
     /// The last seq in this lane; 0 when there never was one.
     pub end: u64,
-    /// Entries ever appended to it, and their bytes.
+    /// Entries ever appended to it.
     pub count: u64,
-    /// Their bytes.
+    /// The bytes of their bodies.
     pub bytes: u64,
     /// Every entry up to here may be missing because it was pruned.
     pub pruned: u64,
@@ -403,7 +420,8 @@ pub struct GroupState {
     pub cursor: u64,
     /// When it was last used, Unix milliseconds.
     pub used_at: u64,
-    /// Entries appended up to the cursor, and their bytes: what is left of the lane's counts waits.
+    /// Entries appended before the first that is there after the cursor, and the bytes of their bodies: what is
+    /// left of the lane's counts waits.
     pub passed: (u64, u64),
     /// What is open; of an inbox with who sent it.
     pub open: Vec<(OpenRecord, Option<Origin>)>,
@@ -432,4 +450,6 @@ pub struct RestoredMessages {
     pub groups: Vec<GroupState>,
     /// Subscriptions.
     pub subs: Vec<SubRecord>,
+    /// Sessions whose lease ended before what they left had moved on, and who vouched for them.
+    pub left: Vec<(SessionKey, MemberKey)>,
 }

@@ -7,6 +7,9 @@ const EXPIRED: &str = "expired";
 /// The reason of a dead letter whose session went before it was read.
 pub(crate) const LEASE_EXPIRED: &str = "lease_expired";
 
+/// The reason of a dead letter that had to make room.
+pub(crate) const RETENTION: &str = "retention";
+
 /// The fate of a message that is, or was, a dead letter for `reason`, or else was settled, or else waits.
 pub(crate) fn of(reason: Option<String>, settled: bool) -> (SendState, Option<String>) {
     match reason {

@@ -115,7 +115,8 @@ pub trait Store: Send {
     /// groups and what is open, never the number of messages.
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages>;
 
-    /// Something to read messages with, beside this store and on any thread. It sees what is committed.
+    /// Something to read messages with, beside this store and on any thread. It sees what is committed, and holds
+    /// what the store holds: a data directory is free when its readers are gone too.
     fn reader(&self) -> Result<Box<dyn StoreReader>>;
 
     /// Something that tidies up behind the writer, for a thread of its own; `None` if this engine needs none.

@@ -1,11 +1,24 @@
 //! One file per command, and how they connect.
 
 pub(crate) mod broker;
+pub(crate) mod check;
+pub(crate) mod dead;
 pub(crate) mod demo;
+pub(crate) mod groups;
+mod guest;
+pub(crate) mod history;
+pub(crate) mod inbox;
 pub(crate) mod keys;
+mod names;
 pub(crate) mod peers;
+pub(crate) mod publish;
+mod reader;
+pub(crate) mod send;
 pub(crate) mod session;
+mod show;
 pub(crate) mod status;
+pub(crate) mod sub;
+pub(crate) mod topics;
 
 use std::time::Duration;
 
@@ -37,8 +50,17 @@ impl Where {
         let options = Options::new(&self.broker, Home::find()?.member_key()?, name)?
             .session_key(random_key()?)
             .mesh(&self.mesh)?
-            .profile(Profile { host: hostname(), ..Profile::named(name) })?
+            .profile(Profile {
+                host: hostname(),
+                tags: vec![guest::VISIT.to_owned()],
+                ..Profile::named(name)
+            })?
             .client("tenure", env!("CARGO_PKG_VERSION"));
+        self.connect(options).await
+    }
+
+    /// Joins within the patience of somebody at a terminal.
+    async fn connect(&self, options: Options) -> Result<(Session, Events), Failure> {
         let mut last = None;
         let meanwhile = |event: &SessionEvent| {
             if let SessionEvent::Waiting { reason, answered, .. } = event {

@@ -3,12 +3,12 @@
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::error::WireError;
 use tenure_proto::frame::Response;
-use tenure_proto::hello::{Attestation, Challenge, HelloParams, HelloResult, ProtocolRange, ResumeParams};
+use tenure_proto::hello::{
+    Attestation, Challenge, HelloParams, HelloResult, ProtocolRange, Replay, ResumeParams,
+};
 use tenure_proto::limits::{PROTOCOL, frame_bytes};
-use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 
-use super::requests::frame;
 use super::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, SockId, Voucher};
 use crate::time::{Millis, Now};
 
@@ -21,7 +21,7 @@ impl Link {
             return self.garbled(now.at, sock, effects);
         };
         let hello = self.hello(&challenge);
-        effects.push(LinkEffect::Send(sock, frame(self.config.codec, "hello", Method::Hello, &hello)));
+        effects.push(LinkEffect::Send(sock, self.hello_frame(hello)));
         if let Some(next) = &mut self.next {
             next.phase = Phase::AwaitingHello;
             next.until = now.at.plus(DIAL_MS);
@@ -114,7 +114,7 @@ impl Link {
         self.redial_at = None;
         if let Some(old) = self.current.take() {
             effects.push(LinkEffect::Drop(old.sock));
-            self.requests.unsend();
+            self.broken();
         }
         self.heard = now;
         self.policy.lease_ttl_ms = result.lease_ttl_ms.get();
@@ -129,7 +129,14 @@ impl Link {
             last_seq,
         });
         self.current = Some(Current { sock, since: now, pinged: now, probe_until: None });
+        let (lease, replay, verdicts) = (result.lease, result.events.replay, result.reconcile.clone());
         effects.push(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
-        self.requests.send_all(sock, effects);
+        // A reconciliation that was announced must be the next frame.
+        self.reconcile(sock, lease, verdicts, effects);
+        self.send_waiting(effects);
+        if replay == Replay::Resync {
+            self.ask_receipts(effects);
+        }
+        self.settle_all(now, effects);
     }
 }

@@ -6,6 +6,10 @@ const FIRST_MS: u64 = 250;
 const LEASED_MS: u64 = 1_000;
 /// The ceiling once it cannot.
 const PATIENT_MS: u64 = 30_000;
+/// The first ceiling for a request that was refused for now.
+const AGAIN_FIRST_MS: u64 = 50;
+/// The last one.
+const AGAIN_MS: u64 = 5_000;
 
 /// A back-off with dice of its own: the same seed rolls the same waits.
 #[derive(Clone, Debug)]
@@ -30,6 +34,12 @@ impl Backoff {
         let ceiling = FIRST_MS << self.attempt.min(16);
         let ceiling = ceiling.min(if leased { LEASED_MS } else { PATIENT_MS });
         self.attempt = self.attempt.saturating_add(1);
+        self.roll() % (ceiling + 1)
+    }
+
+    /// How long to wait before asking again for what was refused `refusals` times for now.
+    pub fn again_ms(&mut self, refusals: u32) -> u64 {
+        let ceiling = (AGAIN_FIRST_MS << refusals.min(16)).min(AGAIN_MS);
         self.roll() % (ceiling + 1)
     }
 

@@ -9,6 +9,7 @@ use tenure_proto::hello::{Attestation, ClientInfo, FeatureWishes, InboxChoice};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{Cap, MeshName};
 use tenure_proto::peer::Profile;
+use tenure_proto::reconcile::ReconcilePolicy;
 
 /// How the member vouches for the session.
 #[derive(Clone)]
@@ -45,6 +46,8 @@ pub struct LinkConfig {
     pub profile: Profile,
     /// Which inboxes are read.
     pub inbox: InboxChoice,
+    /// What the broker does about subscriptions that it has forgotten.
+    pub reconcile: ReconcilePolicy,
     /// What program this is; its `instanceId` must be random per process.
     pub client: ClientInfo,
     /// Feature bits.

@@ -1,9 +1,11 @@
 //! What goes into a link and what comes out of it.
 
 use tenure_proto::WireError;
-use tenure_proto::event::EventBody;
+use tenure_proto::event::{EventBody, Receipt};
 use tenure_proto::hello::HelloResult;
 use tenure_proto::ids::InstanceId;
+
+use super::delivery::{Handed, SettleNumber, Settlement, SubHandle, SubItem};
 
 /// One socket of a link; the shell gets the number with the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +55,14 @@ pub enum LinkEffect {
     Deliver(SessionEvent),
     /// A request is answered: with its response frame, or with why there is none.
     Answer(RequestNumber, Result<Vec<u8>, WireError>),
+    /// A `fetch` is answered: what it brought that was not in hand already.
+    Fetched(RequestNumber, Result<Vec<Handed>, WireError>),
+    /// The fate of a send whose receipt was asked for; once for each, after its [`LinkEffect::Answer`].
+    Receipt(RequestNumber, Result<Receipt, WireError>),
+    /// Something for the reader of a subscription; after [`SubItem::Ended`] nothing more.
+    Sub(SubHandle, SubItem),
+    /// What became of a settlement; once for each.
+    Settled(SettleNumber, Settlement),
     /// The session is over. Nothing follows.
     Ended(End),
 }

@@ -4,20 +4,30 @@
 //! when a silent socket is dead, what a close means. Shells own sockets and timers; the simulator owns neither.
 //!
 //! How to drive it. [`Link::start`] once; [`Link::handle`] with what sockets do; [`Link::tick`] no later than
-//! [`Link::next_deadline`]; [`Link::request`], [`Link::set_profile`] and [`Link::bye`] for the application.
-//! Each leaves effects in order.
+//! [`Link::next_deadline`]; [`Link::request`], [`Link::send`], [`Link::subscribe`], [`Link::settle`] and the rest
+//! for the application; [`Link::flush`] at the end of each turn. Each leaves effects in order.
 //!
 //! What it promises: exactly one [`LinkEffect::Ended`], last, with a reason; events in order without gaps, or an
-//! [`SessionEvent::Attached`] with a snapshot that replaces what was known; every request answered once.
+//! [`SessionEvent::Attached`] with a snapshot that replaces what was known; every request answered once; every
+//! stream of messages ended with a typed [`SubEnd`]; an entry handed out once while it is in hand or acked.
+//!
+//! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `requests` for what is
+//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`.
 
 mod attach;
 mod backoff;
+mod book;
 mod config;
+mod delivery;
 mod effect;
+mod inflight;
+mod loss;
 mod peers;
+mod reconcile;
 mod requests;
+mod send;
+mod subs;
 
-use tenure_proto::close::{Action, Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{FrameType, Head};
@@ -30,11 +40,18 @@ use tenure_proto::peer::{Profile, ProfilePatch};
 
 pub use backoff::Backoff;
 pub use config::{LinkConfig, Voucher};
+pub use delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubEnd, SubHandle, SubItem, Verb};
 pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
 pub use peers::{PeerChange, PeerMap};
+pub use send::Patience;
 
 use crate::time::{Millis, Now};
+use inflight::Hands;
+use loss::Loss;
+use reconcile::Told;
 use requests::Requests;
+use send::Receipts;
+use subs::Subs;
 
 /// A dial, and then its hello, give up after this.
 const DIAL_MS: u64 = 5_000;
@@ -62,6 +79,11 @@ pub struct Link {
     last_sock: u64,
     resume: Option<Position>,
     requests: Requests,
+    receipts: Receipts,
+    subs: Subs,
+    hands: Hands,
+    /// What the last hello said we have.
+    told: Option<Told>,
     /// Numbers that the broker told, or its defaults until then.
     policy: Numbers,
     /// When anything was last heard from the broker.
@@ -116,28 +138,12 @@ struct Numbers {
     frame_bytes: usize,
 }
 
-/// Why a socket or a dial came to nothing.
-#[derive(Clone, Copy, Debug)]
-struct Loss<'a> {
-    reason: &'a str,
-    /// Whether a broker, or a server in its place, said so itself.
-    answered: bool,
-    /// How long the broker asked to be left alone.
-    retry_after: Option<u64>,
-}
-
-impl Loss<'_> {
-    /// A loss that nobody has explained.
-    fn of(reason: &str) -> Loss<'_> {
-        Loss { reason, answered: false, retry_after: None }
-    }
-}
-
 impl Link {
     /// A session that is not connected yet. `seed` makes its back-off its own.
     pub fn new(config: LinkConfig, seed: u64, now: Now) -> Link {
         Link {
             profile: config.profile.clone(),
+            subs: Subs::new(config.inbox),
             config,
             backoff: Backoff::new(seed),
             current: None,
@@ -146,6 +152,9 @@ impl Link {
             last_sock: 0,
             resume: None,
             requests: Requests::default(),
+            receipts: Receipts::default(),
+            hands: Hands::default(),
+            told: None,
             policy: Numbers {
                 lease_ttl_ms: LEASE_TTL_MS,
                 ping_interval_ms: PING_INTERVAL_MS,
@@ -198,7 +207,9 @@ impl Link {
         }
         self.look(now, effects);
         let at = now.at;
-        self.requests.expire(at, effects);
+        self.expire(at, effects);
+        self.receipts.expire(at, effects);
+        self.settle_all(at, effects);
         if self.bye_until.is_some_and(|until| at >= until) {
             return self.end(End::Bye, effects);
         }
@@ -229,10 +240,10 @@ impl Link {
             ping.min(silent).min(current.probe_until.unwrap_or(ping))
         });
         let next = self.next.as_ref().map(|next| next.until);
-        [watch, next, self.redial_at, self.bye_until, self.requests.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let asked = [self.requests.next_deadline(), self.receipts.next_deadline()];
+        let pause = self.current.as_ref().and_then(|_| self.hands.next_deadline());
+        let own = [watch, next, self.redial_at, self.bye_until, pause];
+        own.into_iter().chain(asked).flatten().min()
     }
 
     /// Says what peers see from here on, now and at every later hello.
@@ -254,6 +265,7 @@ impl Link {
         if self.ended || self.bye_until.is_some() {
             return;
         }
+        self.settle_all(now.at, effects);
         let Some(current) = &self.current else { return self.end(End::Bye, effects) };
         let bytes = requests::bye_frame(self.config.codec);
         effects.push(LinkEffect::Send(current.sock, bytes));
@@ -331,11 +343,7 @@ impl Link {
             }
             (FrameType::Event, Some("challenge")) if is_next => self.challenged(now, sock, bytes, effects),
             (FrameType::Res, _) if is_next => self.hello_answered(now.at, sock, bytes, effects),
-            (FrameType::Res, _) if is_current => {
-                if let Some(id) = head.id {
-                    self.answered(&id, bytes, effects);
-                }
-            }
+            (FrameType::Res, _) if is_current => self.answered(now.at, &head, bytes, effects),
             (FrameType::Event, Some(name)) if is_current => {
                 self.event(now.at, sock, head.seq.map(|s| s.get()), name, bytes, effects);
             }
@@ -366,100 +374,16 @@ impl Link {
             return self.garbled(now, sock, effects);
         };
         position.last_seq = seq;
-        effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
-    }
-
-    /// A frame that makes no sense, or a number that is not the next: this socket is not to be trusted.
-    fn garbled(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
-        effects.push(LinkEffect::Drop(sock));
-        self.lose(now, sock, Loss::of("garbled"), effects);
-    }
-
-    fn closing(&mut self, now: Millis, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
-        let closing: Closing = match tenure_proto::frame::data(self.config.codec, bytes) {
-            Ok(closing) => closing,
-            Err(_) => return self.garbled(now, sock, effects),
-        };
-        effects.push(LinkEffect::Drop(sock));
-        let refused =
-            self.next.as_ref().filter(|next| next.sock == sock).and_then(|next| next.refused.clone());
-        let retry_after = closing.retry_after_ms.map(|ms| ms.get());
-        let own = closing.instance_id.as_ref() == Some(&self.config.client.instance_id);
-        match closing.action() {
-            Action::Done => self.end(End::Bye, effects),
-            Action::ResumeIfOwn if !own => self.end(End::Replaced { by: closing.instance_id }, effects),
-            Action::Stop => self.end(End::Stopped { reason: closing.reason, error: refused }, effects),
-            Action::Resume | Action::Backoff | Action::ResumeIfOwn => {
-                if closing.reason == Reason::TooLarge.as_str() {
-                    self.too_large(sock, effects);
+        match body {
+            EventBody::Message(delivery) => self.delivered(delivery, effects),
+            EventBody::Subscription(event) => self.subscription_event(event, effects),
+            body => {
+                if let EventBody::Receipt(receipt) = &body {
+                    self.receipts.came(receipt, effects);
                 }
-                self.lose(now, sock, Loss { reason: &closing.reason, answered: true, retry_after }, effects);
+                effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
             }
         }
-    }
-
-    fn gone(&mut self, now: Millis, sock: SockId, code: Option<u16>, effects: &mut Vec<LinkEffect>) {
-        if self.bye_until.is_some() && self.current.as_ref().is_some_and(|current| current.sock == sock) {
-            return self.end(End::Bye, effects);
-        }
-        // Without its `closing` event a close tells little; a code that only stopping reasons have still counts.
-        let reason = code.and_then(|code| {
-            let mut with_code = Reason::ALL.iter().filter(|reason| reason.code() == code);
-            with_code.next().filter(|first| with_code.all(|r| r.action() == first.action()))
-        });
-        match reason {
-            Some(reason) if reason.action() == Action::Stop => {
-                let refused = self.next.as_ref().filter(|n| n.sock == sock).and_then(|n| n.refused.clone());
-                let known = self.next.as_ref().is_some_and(|n| n.sock == sock)
-                    || self.current.as_ref().is_some_and(|c| c.sock == sock);
-                if known {
-                    self.end(End::Stopped { reason: reason.as_str().to_owned(), error: refused }, effects);
-                }
-            }
-            Some(Reason::TooLarge) => {
-                self.too_large(sock, effects);
-                let reason = Reason::TooLarge.as_str();
-                self.lose(now, sock, Loss { answered: true, ..Loss::of(reason) }, effects);
-            }
-            _ => self.lose(now, sock, Loss::of("connection lost"), effects),
-        }
-    }
-
-    /// A socket is lost; the session is not.
-    fn lose(&mut self, now: Millis, sock: SockId, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
-        if self.current.as_ref().is_some_and(|current| current.sock == sock) {
-            if let Some(current) = self.current.take()
-                && now.since(current.since) >= STEADY_MS
-            {
-                self.backoff.reset();
-            }
-            self.requests.unsend();
-            effects.push(LinkEffect::Deliver(SessionEvent::Detached { reason: loss.reason.to_owned() }));
-            if self.bye_until.is_some() {
-                return self.end(End::Bye, effects);
-            }
-            if self.next.is_none() {
-                self.retry(now, loss, effects);
-            }
-        } else if let Some(next) = self.next.take_if(|next| next.sock == sock) {
-            // What the hello was answered says more than how the socket ended.
-            match next.refused.map(|error| error.to_string()) {
-                Some(reason) => self.retry(now, Loss { reason: &reason, answered: true, ..loss }, effects),
-                None => self.retry(now, loss, effects),
-            }
-        }
-    }
-
-    /// Plans the next dial, unless the session is carried.
-    fn retry(&mut self, now: Millis, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
-        if self.current.is_some() {
-            return;
-        }
-        let leased = now.since(self.heard) < self.policy.lease_ttl_ms;
-        let wait = self.backoff.next_ms(leased) + loss.retry_after.unwrap_or(0);
-        self.redial_at = Some(now.plus(wait));
-        let (reason, answered) = (loss.reason.to_owned(), loss.answered);
-        effects.push(LinkEffect::Deliver(SessionEvent::Waiting { ms: wait, reason, answered }));
     }
 
     fn watch(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
@@ -483,7 +407,10 @@ impl Link {
         self.ended = true;
         let socks = [self.current.take().map(|c| c.sock), self.next.take().map(|n| n.sock)];
         effects.extend(socks.into_iter().flatten().map(LinkEffect::Drop));
-        self.requests.end(effects);
+        self.subs.end_all(&SubEnd::of_session(&end), effects);
+        self.end_requests(effects);
+        self.receipts.end(effects);
+        self.hands.end(effects);
         effects.push(LinkEffect::Ended(end));
     }
 }

@@ -1,82 +1,101 @@
-//! Requests of the application: sent when a socket carries the session, sent again after a break (each is
-//! idempotent by what it names), answered exactly once, never waited for without end.
+//! Requests: sent when a socket carries the session, sent again after a break (each is idempotent by what it
+//! names), answered exactly once. Those of the application are never waited for without end.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::frame::Request;
-use tenure_proto::ids::RequestId;
+use tenure_proto::frame::{Head, Request, Response};
+use tenure_proto::ids::ClientMessageId;
 use tenure_proto::limits::MAX_INFLIGHT;
 use tenure_proto::method::{Empty, Method};
+use tenure_proto::number::U53;
+use tenure_proto::subscribe::{FetchParams, SubscribeParams};
 
+use super::delivery::{SubEnd, SubHandle};
+use super::inflight::Batch;
 use super::{Link, LinkEffect, RequestNumber, SockId};
+use crate::deadline::Deadlines;
 use crate::time::{Millis, Now};
 
-/// Unanswered requests; at most [`MAX_INFLIGHT`].
+/// What a request is for, and so what its answer means.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// The application reads the answer itself.
+    App,
+    /// A message; with a receipt, when somebody waits for one.
+    Send(ClientMessageId, bool),
+    /// A subscription.
+    Subscribe(SubHandle, Box<SubscribeParams>),
+    /// The end of one, or of one that is nobody's.
+    Unsubscribe(Option<SubHandle>),
+    /// Entries that are pulled.
+    Fetch(SubHandle, U53),
+    /// Settlements.
+    Settle(Batch),
+    /// The fate of messages.
+    Status,
+}
+
+impl Purpose {
+    /// Whether a refusal for now is waited out.
+    fn is_patient(&self) -> bool {
+        matches!(self, Purpose::Send(..) | Purpose::Subscribe(..) | Purpose::Status)
+    }
+}
+
+/// Unanswered requests: of the application at most [`MAX_INFLIGHT`], and our own, which are bounded by what they
+/// are about.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     last: u64,
     open: BTreeMap<u64, Open>,
+    /// When to give up.
+    until: Deadlines<u64>,
+    /// When to send again what was refused for now.
+    again: Deadlines<u64>,
 }
 
 #[derive(Debug)]
 struct Open {
     frame: Vec<u8>,
-    until: Millis,
     sent: bool,
+    purpose: Purpose,
+    /// Whether it sits out a refusal.
+    waits: bool,
+    refusals: u32,
+    refused: Option<WireError>,
+}
+
+impl Open {
+    fn new(frame: Vec<u8>, sent: bool, purpose: Purpose) -> Open {
+        Open { frame, sent, purpose, waits: false, refusals: 0, refused: None }
+    }
 }
 
 impl Requests {
     pub(super) fn next_deadline(&self) -> Option<Millis> {
-        // A scan, but of a set that is small whenever nobody is in a hurry.
-        self.open.values().map(|open| open.until).min()
+        [self.until.next(), self.again.next()].into_iter().flatten().min()
     }
 
-    pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
-        let late: Vec<u64> =
-            self.open.iter().filter(|(_, open)| now >= open.until).map(|(n, _)| *n).collect();
-        for number in late {
-            self.open.remove(&number);
-            let error = WireError::new(
-                ErrorCode::Unavailable,
-                "no answer came in time; it may or may not have been done",
-            );
-            effects.push(LinkEffect::Answer(RequestNumber(number), Err(error)));
-        }
+    /// `number` is given up at `until`.
+    pub(super) fn expires(&mut self, number: RequestNumber, until: Millis) {
+        self.until.set(number.0, until);
     }
 
-    /// The socket is gone: everything unanswered goes out again on the next.
-    pub(super) fn unsend(&mut self) {
-        for open in self.open.values_mut() {
-            open.sent = false;
-        }
+    /// A request that cannot be spelled yet.
+    pub(super) fn park(&mut self, purpose: Purpose) -> RequestNumber {
+        self.last += 1;
+        self.open.insert(self.last, Open::new(Vec::new(), false, purpose));
+        RequestNumber(self.last)
     }
 
-    pub(super) fn send_all(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
-        for open in self.open.values_mut().filter(|open| !open.sent) {
-            open.sent = true;
-            effects.push(LinkEffect::Send(sock, open.frame.clone()));
-        }
-    }
-
-    /// A frame was over the broker's limit: the largest that was sent is not sent again.
-    fn too_large(&mut self, effects: &mut Vec<LinkEffect>) {
-        let sent = self.open.iter().filter(|(_, open)| open.sent);
-        let largest = sent.max_by_key(|(_, open)| open.frame.len()).map(|(number, _)| *number);
-        if let Some(number) = largest
-            && let Some(open) = self.open.remove(&number)
-        {
-            effects.push(LinkEffect::Answer(RequestNumber(number), Err(too_large(open.frame.len()))));
-        }
-    }
-
-    pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
-        for (number, _) in std::mem::take(&mut self.open) {
-            let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
-            effects.push(LinkEffect::Answer(RequestNumber(number), Err(error)));
-        }
+    fn remove(&mut self, number: u64) -> Option<Open> {
+        self.until.clear(&number);
+        self.again.clear(&number);
+        self.open.remove(&number)
     }
 }
 
@@ -90,40 +109,229 @@ impl Link {
         timeout_ms: u64,
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
+        self.room()?;
+        let number = self.ask(Purpose::App, method, params, effects)?;
+        self.requests.expires(number, now.at.plus(timeout_ms));
+        self.wake = self.next_deadline();
+        Ok(number)
+    }
+
+    /// Whether the application may ask for one more thing.
+    pub(super) fn room(&self) -> Result<(), WireError> {
         if self.ended {
             return Err(WireError::new(ErrorCode::LeaseExpired, "the session is over"));
         }
         if self.requests.open.len() >= MAX_INFLIGHT as usize {
             return Err(WireError::new(ErrorCode::Busy, "too many requests wait for their answers"));
         }
+        Ok(())
+    }
+
+    /// Asks the broker for something, for as long as it takes.
+    pub(super) fn ask<P: Serialize>(
+        &mut self,
+        purpose: Purpose,
+        method: Method,
+        params: &P,
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<RequestNumber, WireError> {
         let number = self.requests.last + 1;
         let frame = frame(self.config.codec, &number.to_string(), method, params);
         if frame.len() > self.policy.frame_bytes {
             return Err(too_large(frame.len()));
         }
         self.requests.last = number;
-        let until = now.at.plus(timeout_ms);
         let sock = self.current.as_ref().map(|current| current.sock);
         if let Some(sock) = sock {
             effects.push(LinkEffect::Send(sock, frame.clone()));
         }
-        self.requests.open.insert(number, Open { frame, until, sent: sock.is_some() });
-        self.wake = self.next_deadline();
+        self.requests.open.insert(number, Open::new(frame, sock.is_some(), purpose));
         Ok(RequestNumber(number))
     }
 
-    /// The broker closed `sock` over a frame that was too large.
-    pub(super) fn too_large(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
-        if self.current.as_ref().is_some_and(|current| current.sock == sock) {
-            self.requests.too_large(effects);
+    /// Gives up what has waited too long.
+    pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+        while let Some(number) = self.requests.until.pop_due(now) {
+            let Some(open) = self.requests.open.get(&number) else { continue };
+            if let Purpose::Subscribe(handle, _) = &open.purpose
+                && open.sent
+            {
+                // Its answer may yet come: the broker then hears that nobody wants it any more.
+                let end = open.refused.as_ref().map_or(SubEnd::Disconnected, SubEnd::refused);
+                self.subs.end(*handle, end, effects);
+                continue;
+            }
+            let Some(open) = self.requests.remove(number) else { continue };
+            let unanswered = || {
+                let message = "no answer came in time; it may or may not have been done";
+                WireError::new(ErrorCode::Unavailable, message)
+            };
+            let error = open.refused.clone().unwrap_or_else(unanswered);
+            self.fail(number, open, error, effects);
+        }
+        let mut again = false;
+        while let Some(number) = self.requests.again.pop_due(now) {
+            if let Some(open) = self.requests.open.get_mut(&number) {
+                (open.waits, open.sent, again) = (false, false, true);
+            }
+        }
+        if again {
+            self.send_waiting(effects);
         }
     }
 
-    pub(super) fn answered(&mut self, id: &RequestId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
-        let Some(number) = id.as_str().parse().ok() else { return };
-        if self.requests.open.remove(&number).is_some() {
-            effects.push(LinkEffect::Answer(RequestNumber(number), Ok(bytes.to_vec())));
+    /// The socket is gone: what is unanswered goes out again on the next, unless the reconciliation says it.
+    pub(super) fn broken(&mut self) {
+        let open = std::mem::take(&mut self.requests.open);
+        for (number, mut open) in open {
+            open.sent = false;
+            let keep = match &open.purpose {
+                Purpose::App | Purpose::Send(..) | Purpose::Fetch(..) => true,
+                Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+                Purpose::Settle(_) | Purpose::Unsubscribe(_) | Purpose::Status => false,
+            };
+            if keep {
+                self.requests.open.insert(number, open);
+                continue;
+            }
+            self.requests.until.clear(&number);
+            self.requests.again.clear(&number);
+            if let Purpose::Settle(batch) = open.purpose {
+                self.hands.unsend(batch);
+            }
         }
+        self.hands.holding = false;
+        self.subs.broken();
+    }
+
+    /// Sends what has not been sent on the socket that carries the session.
+    pub(super) fn send_waiting(&mut self, effects: &mut Vec<LinkEffect>) {
+        let Some(sock) = self.current.as_ref().map(|current| current.sock) else { return };
+        let codec = self.config.codec;
+        for (number, open) in self.requests.open.iter_mut().filter(|(_, open)| !open.sent && !open.waits) {
+            if let Purpose::Fetch(handle, limit) = &open.purpose {
+                // It names the subscription as the broker does, and that may have changed.
+                let Some(sub_id) = self.subs.id(*handle).cloned() else { continue };
+                let params = FetchParams { sub_id, limit: *limit };
+                open.frame = frame(codec, &number.to_string(), Method::Fetch, &params);
+            }
+            open.sent = true;
+            effects.push(LinkEffect::Send(sock, open.frame.clone()));
+        }
+    }
+
+    /// The broker closed `sock` over a frame that was too large: the largest that was sent is not sent again.
+    pub(super) fn too_large(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
+        if self.current.as_ref().is_none_or(|current| current.sock != sock) {
+            return;
+        }
+        let sent = self.requests.open.iter().filter(|(_, open)| open.sent);
+        let largest = sent.max_by_key(|(_, open)| open.frame.len()).map(|(number, _)| *number);
+        if let Some(number) = largest
+            && let Some(open) = self.requests.remove(number)
+        {
+            let error = too_large(open.frame.len());
+            self.fail(number, open, error, effects);
+        }
+    }
+
+    /// A response came.
+    pub(super) fn answered(&mut self, now: Millis, head: &Head, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+        let Some(id) = &head.id else { return };
+        if id.as_str() == super::reconcile::REQUEST {
+            return self.reconcile_answered(now, bytes, effects);
+        }
+        let Some(number) = id.as_str().parse().ok() else { return };
+        if head.ok == Some(false) && self.refused_for_now(now, number, bytes) {
+            return;
+        }
+        let Some(open) = self.requests.remove(number) else { return };
+        let (codec, number) = (self.config.codec, RequestNumber(number));
+        match open.purpose {
+            Purpose::App => effects.push(LinkEffect::Answer(number, Ok(bytes.to_vec()))),
+            Purpose::Send(id, receipt) => {
+                effects.push(LinkEffect::Answer(number, Ok(bytes.to_vec())));
+                if receipt {
+                    self.send_answered(number, id, outcome(codec, bytes), effects);
+                }
+            }
+            Purpose::Subscribe(handle, wish) => {
+                self.subscribed(handle, &wish, outcome(codec, bytes), effects);
+            }
+            Purpose::Unsubscribe(Some(handle)) => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+            Purpose::Unsubscribe(None) => {}
+            Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
+            Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes), effects),
+            Purpose::Status => self.status_answered(outcome(codec, bytes), effects),
+        }
+    }
+
+    /// Whether the request is merely refused for now and will be made again.
+    fn refused_for_now(&mut self, now: Millis, number: u64, bytes: &[u8]) -> bool {
+        let Some(open) = self.requests.open.get_mut(&number) else { return false };
+        let wanted = match &open.purpose {
+            Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+            purpose => purpose.is_patient(),
+        };
+        let error = match outcome::<IgnoredAny>(self.config.codec, bytes) {
+            Err(error) if wanted && transient(error.code) => error,
+            _ => return false,
+        };
+        let wait = self.backoff.again_ms(open.refusals) + error.retry_after_ms.map_or(0, U53::get);
+        open.refusals = open.refusals.saturating_add(1);
+        open.waits = true;
+        open.refused = Some(error);
+        self.requests.again.set(number, now.plus(wait));
+        true
+    }
+
+    /// A request comes to nothing.
+    fn fail(&mut self, number: u64, open: Open, error: WireError, effects: &mut Vec<LinkEffect>) {
+        let number = RequestNumber(number);
+        match open.purpose {
+            Purpose::App => effects.push(LinkEffect::Answer(number, Err(error))),
+            Purpose::Send(id, receipt) => {
+                effects.push(LinkEffect::Answer(number, Err(error.clone())));
+                if receipt {
+                    self.send_answered(number, id, Err(error), effects);
+                }
+            }
+            Purpose::Subscribe(handle, _) => {
+                // Refused by the broker, or never heard by one.
+                let told = open.refused.is_some() || error.code != ErrorCode::Unavailable;
+                let end = if told { SubEnd::refused(&error) } else { SubEnd::Disconnected };
+                self.subs.end(handle, end, effects);
+            }
+            Purpose::Fetch(..) => effects.push(LinkEffect::Fetched(number, Err(error))),
+            Purpose::Settle(batch) => self.settle_refused(batch, &error, effects),
+            Purpose::Unsubscribe(_) | Purpose::Status => {}
+        }
+    }
+
+    /// The session is over: everything is answered.
+    pub(super) fn end_requests(&mut self, effects: &mut Vec<LinkEffect>) {
+        for (number, open) in std::mem::take(&mut self.requests.open) {
+            let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
+            if !matches!(open.purpose, Purpose::Settle(_)) {
+                self.fail(number, open, error, effects);
+            }
+        }
+        self.requests = Requests { last: self.requests.last, ..Requests::default() };
+    }
+}
+
+/// Whether a refusal passes by itself, nothing having been done.
+pub(super) fn transient(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Unavailable | ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::Draining)
+}
+
+/// What a response says.
+pub(super) fn outcome<R: DeserializeOwned>(codec: Codec, bytes: &[u8]) -> Result<R, WireError> {
+    let response: Response<R> = codec.decode(bytes)?;
+    match (response.result, response.error) {
+        (Some(result), _) => Ok(result),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(WireError::new(ErrorCode::Internal, "the broker's answer is empty")),
     }
 }
 

@@ -104,7 +104,9 @@ impl Mesh {
     pub(super) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let moment = self.moment();
         let Some(lease) = self.leases.get_mut(&session) else { return };
-        for id in lease.subs.eager.clone() {
+        let waits = |id: &&SubId| lease.subs.get(id).is_some_and(|sub| !sub.fetches.is_empty());
+        let waiting: Vec<SubId> = lease.subs.eager.iter().filter(waits).cloned().collect();
+        for id in waiting {
             while let Some(fetch) = lease.subs.get_mut(&id).and_then(|sub| sub.fetches.pop_front()) {
                 let Some(sub) = lease.subs.get_mut(&id) else { break };
                 let (pushes, loading) =

@@ -51,6 +51,8 @@ impl Mesh {
             return;
         }
         self.health_version += 1;
+        // The next start finds private readers where they are now.
+        self.messages.floors_due = Some(now);
         let spread = (self.conns.len() as u64).min(RETURN_SPREAD_MS);
         let deadline = now.plus(deadline_ms);
         self.drain = Some(Drain { reason, restart_in_ms, deadline, deadline_ms, spread, over: false });

@@ -255,7 +255,8 @@ impl Messages {
         self.tell_gap(id, holder);
         while let Some(seq) = self.readings.get(&id)?.group.first_ready() {
             let entry = self.body(id, seq)?;
-            if self.bury_if_expired(id, &entry, moment.wall) {
+            let lasting = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.lasting);
+            if !lasting && self.bury_if_expired(id, &entry, moment.wall) {
                 continue;
             }
             let reading = self.readings.get_mut(&id)?;

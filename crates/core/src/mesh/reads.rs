@@ -209,6 +209,11 @@ impl Mesh {
         if partitions == 0 || partitions > PARTITIONS_MAX {
             return Err(WireError::bad_request(format!("partitions must be between 1 and {PARTITIONS_MAX}")));
         }
+        let remembered_ms = self.config.remember_until(0).unwrap_or(u64::MAX);
+        if retention_ms.is_some_and(|ms| ms > remembered_ms) {
+            let text = format!("retentionMs must be at most {remembered_ms}: ids are not remembered longer");
+            return Err(WireError::bad_request(text));
+        }
         if let Some(known) = self.messages.topics.get(&name) {
             if known.record.partitions != partitions || known.record.retention_ms != retention_ms {
                 let text = "a topic of that name exists with other settings";

@@ -18,7 +18,7 @@ use super::subscribe::chosen;
 impl Mesh {
     /// Takes up what the store remembers of messages, after the leases.
     pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
-        let RestoredMessages { topics, logs, groups, subs } = restored;
+        let RestoredMessages { topics, logs, groups, subs, left } = restored;
         for record in topics {
             self.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
         }
@@ -46,12 +46,11 @@ impl Mesh {
         for state in groups {
             self.restore_open(state);
         }
+        self.remember_left(left);
         let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
-        for (session, lease) in &mut self.leases {
-            lease.subs.release_at = Some(release_at);
-            if let Some(due) = lease.due(&self.config) {
-                self.deadlines.set(*session, due);
-            }
+        for session in self.leases.keys().copied().collect::<Vec<_>>() {
+            self.release_later(session, release_at);
+            self.reschedule(session);
         }
     }
 

@@ -194,14 +194,24 @@ impl Mesh {
     /// A session's socket is gone: what it has in hand stays its own, for a while that crews keep short.
     pub(super) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let grace_ms = self.config.reconnect_grace_ms;
+        let until = self.now.plus(grace_ms);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         for (_, sub) in lease.subs.iter_mut() {
             sub.fetches.clear();
         }
-        lease.subs.release_at = Some(self.now.plus(grace_ms));
         if grace_ms == 0 {
             self.release_crews(session, effects);
+        } else {
+            self.release_later(session, until);
         }
+    }
+
+    /// What crews have in a session's hand goes back at `until`, unless it is here again by then.
+    pub(super) fn release_later(&mut self, session: SessionKey, until: Millis) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let shared = |id: &GroupId| self.messages.readings.get(id).is_some_and(|reading| reading.is_shared());
+        let holds = lease.subs.iter().any(|(_, sub)| sub.held().any(|(id, _)| shared(&id)));
+        lease.subs.release_at = holds.then_some(until);
     }
 
     /// What crews have in a session's hand goes back: it was away too long.

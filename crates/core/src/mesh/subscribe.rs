@@ -174,6 +174,11 @@ impl Mesh {
         let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
             return;
         };
+        if !sub.groups.iter().all(|place| self.messages.readings.contains_key(place)) {
+            // A place that it joined was made by somebody whose write failed.
+            self.write(StoreWrite::DropSub(session, id.clone()), effects);
+            return self.not_subscribed(session, id, effects);
+        }
         let waiting = sub.opening.take().unwrap_or_default();
         let places = sub.groups.clone();
         let result = self.subscribe_result(session, id);
@@ -295,12 +300,16 @@ impl Mesh {
         }
     }
 
-    /// Makes the places of an inbox when something is first put into it, and lets its readers in.
+    /// Makes the places of an inbox when something is first put into it, and lets its readers in. After a start
+    /// the store may know the places of some lanes only: those where something happened.
     pub(super) fn ensure_inbox(&mut self, log: &LogName) {
-        if !self.messages.places(log).is_empty() {
+        let found = self.messages.logs.get(log);
+        let placed = |lane: &Lane| found.is_some_and(|found| !found.lanes[lane.index()].groups.is_empty());
+        let missing: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| !placed(lane)).collect();
+        if missing.is_empty() {
             return;
         }
-        for lane in Lane::ALL {
+        for lane in missing {
             let id = self.messages.next_group(self.run);
             let record = GroupRecord { id, log: log.clone(), lane, reader: Reader::Inbox };
             self.messages.open(record, 0, self.wall);

@@ -11,6 +11,7 @@ use tenure_proto::message::Fallback;
 
 use crate::effect::{Effect, Note};
 use crate::envelope::{Entry, Lane};
+use crate::group::Open;
 use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
 use crate::time::{Millis, Now};
 
@@ -44,12 +45,22 @@ pub(super) struct Upkeep {
     last_log: Option<LogName>,
     /// Whether a look at expiry is under way.
     expiring: bool,
-    /// Evacuations under way, with where each goes on.
-    evacuations: BTreeMap<SessionKey, (MemberKey, (Lane, u64))>,
+    /// Inboxes that are being cleared.
+    evacuations: BTreeMap<SessionKey, Evacuation>,
     /// Both clocks at the start.
     clocks: Option<Now>,
     /// Whether the wall clock has strayed.
     pub(super) astray: bool,
+}
+
+/// An inbox that is being cleared: nothing of it is handed out until that is done.
+#[derive(Clone, Copy, Debug)]
+struct Evacuation {
+    member: MemberKey,
+    /// Where it goes on.
+    after: (Lane, u64),
+    /// Whether the store is at it.
+    running: bool,
 }
 
 impl Upkeep {
@@ -61,7 +72,9 @@ impl Upkeep {
 impl Mesh {
     pub(super) fn begin_upkeep(&mut self, now: Now) {
         self.messages.upkeep.clocks = Some(now);
-        self.messages.upkeep.due = Some(self.now.plus(self.upkeep_ms()));
+        let interrupted = !self.messages.upkeep.evacuations.is_empty();
+        let first = if interrupted { 0 } else { self.upkeep_ms() };
+        self.messages.upkeep.due = Some(self.now.plus(first));
     }
 
     fn upkeep_ms(&self) -> u64 {
@@ -92,9 +105,9 @@ impl Mesh {
             return;
         }
         self.messages.upkeep.due = Some(now.plus(self.upkeep_ms()));
-        for (session, (member, after)) in self.messages.upkeep.evacuations.clone() {
-            if self.messages.logs.get(&LogName::Session(session)).is_some_and(|log| !log.evacuating) {
-                self.evacuate(session, member, after, effects);
+        for (session, evacuation) in self.messages.upkeep.evacuations.clone() {
+            if !evacuation.running {
+                self.evacuate(session, evacuation.member, evacuation.after, effects);
             }
         }
         if self.messages.upkeep.astray || !self.store_sound {
@@ -143,9 +156,9 @@ impl Mesh {
         };
         let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
         let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
-        let held = readings().any(|r| r.group.open(seq).is_some_and(|open| open.holder().is_some()));
-        if held {
-            // Somebody is at work on it: it is looked at again when it comes back.
+        let held = |open: &Open| open.holder().is_some() || open.lasting;
+        if readings().any(|reading| reading.group.open(seq).is_some_and(held)) {
+            // Somebody is at work on it, or brought it back: it is looked at again when it comes back.
             return;
         }
         let unsettled = (groups.is_empty() && log.is_inbox()) || readings().any(open);
@@ -195,6 +208,7 @@ impl Mesh {
 
     fn prune(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
         let retention = self.retention_ms(log);
+        let capped = self.config.topic_bytes.is_some() && !log.is_inbox();
         let wall = self.wall;
         let floor = |id: &GroupId| self.messages.readings.get(id).map(|reading| reading.group.floor());
         let Some(state) = self.messages.logs.lane(log, lane) else { return };
@@ -206,13 +220,23 @@ impl Mesh {
         let through = state.groups.iter().filter_map(floor).min().unwrap_or(unread);
         if let Some(state) = self.messages.logs.lane_mut(log, lane) {
             // Until the answer says that there is more.
-            state.next_prune = wall.saturating_add((retention / 24).clamp(60_000, HOUR_MS));
+            let pause = if capped { UPKEEP_MS } else { (retention / 24).clamp(60_000, HOUR_MS) };
+            state.next_prune = wall.saturating_add(pause);
         }
-        if through == 0 {
+        let keep_bytes = self.config.topic_bytes.filter(|_| !log.is_inbox());
+        if through == 0 && keep_bytes.is_none() {
             return;
         }
         let before = wall.saturating_sub(retention);
-        let write = StoreWrite::Prune { log: log.clone(), lane, through, before, limit: PRUNED_PER_SLICE };
+        let write = StoreWrite::Prune {
+            log: log.clone(),
+            lane,
+            through,
+            before,
+            keep_bytes,
+            at: wall,
+            limit: PRUNED_PER_SLICE,
+        };
         self.write_for(Awaiting::Prune(log.clone(), lane), write, effects);
     }
 
@@ -225,10 +249,14 @@ impl Mesh {
     }
 
     /// A slice is gone; a full one has more behind it.
-    pub(super) fn pruned(&mut self, log: &LogName, lane: Lane, _rows: u64, more: bool) {
-        if more && let Some(state) = self.messages.logs.lane_mut(log, lane) {
+    pub(super) fn pruned(&mut self, log: &LogName, lane: Lane, through: u64, more: bool) {
+        let Some(state) = self.messages.logs.lane_mut(log, lane) else { return };
+        state.pruned = state.pruned.max(through);
+        if more {
             state.next_prune = 0;
         }
+        // Readers that are behind that are told so.
+        self.messages.wakes.extend(state.groups.iter().copied());
     }
 
     /// Crews that nobody has been in for a month are forgotten.
@@ -250,6 +278,18 @@ impl Mesh {
             for session in self.conns.values().copied().collect::<Vec<_>>() {
                 let notice = Notice { code: "group_forgotten".to_owned(), message: message.clone() };
                 self.tell(session, EventBody::Notice(notice), 192);
+            }
+        }
+    }
+
+    /// Takes up what a crash has interrupted.
+    pub(super) fn remember_left(&mut self, left: Vec<(SessionKey, MemberKey)>) {
+        for (session, member) in left {
+            if !self.leases.contains_key(&session) && self.messages.waiting(&LogName::Session(session)).0 > 0
+            {
+                let evacuation = Evacuation { member, after: (Lane(0), 0), running: false };
+                self.messages.upkeep.evacuations.insert(session, evacuation);
+                self.messages.logs.ensure(&LogName::Session(session)).evacuating = true;
             }
         }
     }
@@ -278,7 +318,7 @@ impl Mesh {
         if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
             log.evacuating = true;
         }
-        self.messages.upkeep.evacuations.insert(session, (member, after));
+        self.messages.upkeep.evacuations.insert(session, Evacuation { member, after, running: true });
         let (limit, at) = (MOVED_PER_SLICE, self.wall);
         let write = StoreWrite::Evacuate { session, member, limit, after, at };
         self.write_for(Awaiting::Evacuate(session, member), write, effects);
@@ -323,9 +363,9 @@ impl Mesh {
     }
 
     /// A slice could not move: it is tried again at the next look.
-    pub(super) fn evacuate_again(&mut self, _now: Millis, session: SessionKey, _member: MemberKey) {
-        if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
-            log.evacuating = false;
+    pub(super) fn evacuate_again(&mut self, session: SessionKey) {
+        if let Some(evacuation) = self.messages.upkeep.evacuations.get_mut(&session) {
+            evacuation.running = false;
         }
     }
 }

@@ -125,8 +125,8 @@ impl Mesh {
             (Awaiting::Evacuate(session, member), StoreOutcome::Evacuated { moved, failed, next }) => {
                 self.evacuated(session, member, moved, failed, next, effects);
             }
-            (Awaiting::Prune(log, lane), StoreOutcome::Count { rows, more }) => {
-                self.pruned(&log, lane, rows, more);
+            (Awaiting::Prune(log, lane), StoreOutcome::Pruned { through, more }) => {
+                self.pruned(&log, lane, through, more);
             }
             _ => {}
         }
@@ -175,7 +175,7 @@ impl Mesh {
                 self.welcome(conn, request, answer, effects);
             }
             Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => refuse(conn, request),
-            Awaiting::Evacuate(session, member) => self.evacuate_again(now, session, member),
+            Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Bury(burial) => self.unburied(now, *burial),
             Awaiting::Prune(..) => {}
         }

@@ -64,14 +64,14 @@ pub(crate) fn a_known_id_is_answered_before_any_refusal<E: Engine>() {
     let place = E::new();
     let mut store = place.open();
     let log = inbox(9);
-    let busy = Some(WireError::new(ErrorCode::Busy, "full"));
+    let busy = WireError::new(ErrorCode::Busy, "full");
     send(&mut store, accept(log.clone(), plain(1)));
-    let again = Accept { refusal: busy.clone(), ..accept(log.clone(), plain(1)) };
+    let again = Accept { refusal: Some(busy.clone()), ..accept(log.clone(), plain(1)) };
     assert!(matches!(send(&mut store, again.clone()), Accepted::Duplicate(_)));
     let other = Accept { fingerprint: print(2), ..again };
     assert_eq!(send(&mut store, other), Accepted::Reused(print(1)));
-    let new = Accept { refusal: busy.clone(), ..accept(log, plain(2)) };
-    assert_eq!(send(&mut store, new), Accepted::Refused(busy.unwrap()));
+    let new = Accept { refusal: Some(busy.clone()), ..accept(log, plain(2)) };
+    assert_eq!(send(&mut store, new), Accepted::Refused(busy));
 }
 
 pub(crate) fn a_refused_accept_leaves_no_trace<E: Engine>() {

@@ -160,5 +160,5 @@ pub(crate) fn advance(record: &GroupRecord, cursor: u64, open: &[u64]) -> StoreW
 
 /// An entry in the hands of session 9.
 pub(crate) fn opened(seq: u64) -> OpenRecord {
-    OpenRecord { seq, attempt: 2, tries: 1, holder: Some(session(9)), ready_at: None }
+    OpenRecord { seq, attempt: 2, tries: 1, holder: Some(session(9)), ready_at: None, lasting: false }
 }

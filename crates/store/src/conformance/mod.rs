@@ -82,6 +82,7 @@ macro_rules! suite {
             each_group_has_its_own_dead_letters,
             what_is_gone_for_good_stays_dead,
             pruning_goes_in_slices_and_ids_stay_known,
+            a_cap_lets_the_oldest_go_and_buries_what_somebody_has_not_read,
             an_inbox_is_evacuated_in_slices,
             a_sweep_forgets_what_has_outlived_its_time,
         );

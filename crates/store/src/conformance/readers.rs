@@ -40,7 +40,15 @@ pub(crate) fn a_group_begins_where_it_was_told<E: Engine>() {
     assert_eq!(open(&mut store, 7, seq(4)), Ok(3));
     assert_eq!(open(&mut store, 8, seq(6)), Ok(5));
     assert_eq!(open(&mut store, 9, seq(7)), Err(5));
-    let prune = StoreWrite::Prune { log: log.clone(), lane: Lane(0), through: 3, before: u64::MAX, limit: 9 };
+    let prune = StoreWrite::Prune {
+        log: log.clone(),
+        lane: Lane(0),
+        through: 3,
+        before: u64::MAX,
+        keep_bytes: None,
+        at: 0,
+        limit: 9,
+    };
     apply(&mut store, prune);
     assert_eq!(open(&mut store, 10, From::Earliest), Ok(3), "before the first that is there");
     assert_eq!(open(&mut store, 7, From::New), Ok(3), "a group that exists stays where it is");
@@ -61,10 +69,11 @@ pub(crate) fn a_group_keeps_its_place_and_what_is_open<E: Engine>() {
         let record = record.clone();
         StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del }))
     };
-    let waiting = OpenRecord { seq: 3, attempt: 1, tries: 1, holder: None, ready_at: Some(NOW + 50) };
+    let waiting =
+        OpenRecord { seq: 3, attempt: 1, tries: 1, holder: None, ready_at: Some(NOW + 50), lasting: true };
     apply(&mut store, change(4, false, &[opened(2), waiting.clone(), opened(4)], &[]));
     let again = OpenRecord { attempt: 3, ..opened(4) };
-    apply(&mut store, change(5, false, &[again.clone()], &[2, 99]));
+    apply(&mut store, change(5, false, std::slice::from_ref(&again), &[2, 99]));
     drop(store);
     let mut store = place.open();
     let state = store.restore(&mesh()).unwrap().groups.remove(0);
@@ -233,7 +242,15 @@ pub(crate) fn fates_are_told<E: Engine>() {
     apply(&mut store, advance(&crew, 8, &[]));
     apply(
         &mut store,
-        StoreWrite::Prune { log: log.clone(), lane: Lane(1), through: 1, before: u64::MAX, limit: 9 },
+        StoreWrite::Prune {
+            log: log.clone(),
+            lane: Lane(1),
+            through: 1,
+            before: u64::MAX,
+            keep_bytes: None,
+            at: 0,
+            limit: 9,
+        },
     );
     assert_eq!(
         fates(&store, &[1, 2, 3, 5, 7, 99]),

@@ -164,20 +164,56 @@ pub(crate) fn pruning_goes_in_slices_and_ids_stay_known<E: Engine>() {
     fill(&mut store, &log, 1..11);
     let prune = |store: &mut E::Store, through: u64, before: u64, limit: u32| {
         let (log, lane) = (log.clone(), Lane(0));
-        count(apply(store, StoreWrite::Prune { log, lane, through, before, limit }))
+        let write = StoreWrite::Prune { log, lane, through, before, keep_bytes: None, at: NOW, limit };
+        match apply(store, write) {
+            StoreOutcome::Pruned { through, more } => (through, more),
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!(prune(&mut store, 3, u64::MAX, 2), (2, true));
-    assert_eq!(prune(&mut store, 3, u64::MAX, 2), (1, false));
-    assert_eq!(prune(&mut store, 10, NOW + 6, 9), (2, false), "the others are too young");
+    assert_eq!(prune(&mut store, 3, u64::MAX, 2), (3, false));
+    assert_eq!(prune(&mut store, 10, NOW + 6, 9), (5, false), "the others are too young");
+    assert_eq!(prune(&mut store, 10, NOW + 6, 9), (0, false));
     assert_eq!(seqs(&store, &log, Lane(0)), [6, 7, 8, 9, 10]);
     let again = send(&mut store, accept(log.clone(), plain(2)));
     assert!(matches!(again, Accepted::Duplicate(found) if !found.available && found.seq == 2));
-    assert_eq!(prune(&mut store, u64::MAX, u64::MAX, 99), (5, false));
+    assert_eq!(prune(&mut store, u64::MAX, u64::MAX, 99), (10, false));
     drop(store);
     let mut store = place.open();
     let lane = store.restore(&mesh()).unwrap().logs[0].lanes[0].clone();
     assert_eq!((lane.end, lane.count, lane.pruned, lane.bytes), (10, 10, 10, 61));
     assert_eq!(send_seq(&mut store, &log, 11), 11, "numbers outlive their entries");
+    assert_eq!(store.check(), Ok(vec![]));
+}
+
+pub(crate) fn a_cap_lets_the_oldest_go_and_buries_what_somebody_has_not_read<E: Engine>() {
+    let place = E::new();
+    let mut store = place.open();
+    let log = topic("t");
+    fill(&mut store, &log, 1..11);
+    let total = store.restore(&mesh()).unwrap().logs[0].lanes[0].bytes;
+    let prune = |store: &mut E::Store, keep_bytes: u64| {
+        let (log, lane, through, before) = (log.clone(), Lane(0), 2, 0);
+        apply(
+            store,
+            StoreWrite::Prune {
+                log,
+                lane,
+                through,
+                before,
+                keep_bytes: Some(keep_bytes),
+                at: NOW,
+                limit: 99,
+            },
+        )
+    };
+    assert_eq!(prune(&mut store, total), StoreOutcome::Pruned { through: 0, more: false });
+    // Bodies are six bytes, the last one seven: three of the newest are nineteen.
+    assert_eq!(prune(&mut store, 19), StoreOutcome::Pruned { through: 7, more: false });
+    assert_eq!(seqs(&store, &log, Lane(0)), [8, 9, 10]);
+    let letters = dead(&store, &log);
+    assert_eq!(letters.len(), 5, "1 and 2 were settled by everybody");
+    assert!(letters.iter().all(|letter| letter.reason == "retention" && letter.group.is_none()));
     assert_eq!(store.check(), Ok(vec![]));
 }
 
@@ -249,7 +285,15 @@ pub(crate) fn a_sweep_forgets_what_has_outlived_its_time<E: Engine>() {
     apply(&mut store, advance(&group(1, &inbox(8), Lane(1), Reader::Inbox), 5, &[]));
     apply(
         &mut store,
-        StoreWrite::Prune { log: inbox(8), lane: Lane(1), through: 5, before: u64::MAX, limit: 9 },
+        StoreWrite::Prune {
+            log: inbox(8),
+            lane: Lane(1),
+            through: 5,
+            before: u64::MAX,
+            keep_bytes: None,
+            at: 0,
+            limit: 9,
+        },
     );
     store.apply(&[end(&empty), end(&holding)]).unwrap();
     assert_eq!(sweep(&mut store, NOW + 9, 1_000, 2), 0, "nothing is old enough");

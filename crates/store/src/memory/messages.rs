@@ -81,6 +81,8 @@ pub(super) struct Letter {
 struct Session {
     member: MemberKey,
     ended_at: Option<u64>,
+    /// Whether what it left when its lease ended has moved on.
+    cleared: bool,
 }
 
 impl Log {
@@ -99,7 +101,10 @@ impl Messages {
     pub(super) fn apply(&mut self, write: &StoreWrite) -> StoreOutcome {
         match write {
             StoreWrite::PutLease(record) => {
-                self.sessions.insert(record.session, Session { member: record.member, ended_at: None });
+                self.sessions.insert(
+                    record.session,
+                    Session { member: record.member, ended_at: None, cleared: false },
+                );
             }
             // The caller has seen to it that the lease was this one.
             StoreWrite::EndLease(session, _, at) => self.end(session, *at),
@@ -132,11 +137,17 @@ impl Messages {
                 return StoreOutcome::Count { rows: letters.len() as u64, more: false };
             }
             StoreWrite::Evacuate { session, member, limit, after, at } => {
-                return self.evacuate(session, member, *limit, *after, *at);
+                let outcome = self.evacuate(session, member, *limit, *after, *at);
+                if let (StoreOutcome::Evacuated { next: None, .. }, Some(session)) =
+                    (&outcome, self.sessions.get_mut(session))
+                {
+                    session.cleared = session.ended_at.is_some();
+                }
+                return outcome;
             }
-            StoreWrite::Prune { log, lane, through, before, limit } => {
-                let rows = self.prune(log, *lane, *through, *before, *limit);
-                return StoreOutcome::Count { rows, more: rows >= u64::from(*limit) };
+            StoreWrite::Prune { log, lane, through, before, keep_bytes, at, limit } => {
+                let old = self.oldest(log, *lane, (*through, *before, *keep_bytes, *limit));
+                return self.prune(log, *lane, &old, (*through, *at, *limit));
             }
             StoreWrite::Unexpire { log, lane, seqs } => {
                 let entries = self.logs.get_mut(log).into_iter().flat_map(|log| log.entries.values_mut());
@@ -339,6 +350,14 @@ impl Messages {
         StoreOutcome::Evacuated { moved, failed, next: last.map(|(lane, seq, _)| (*lane, *seq)) }
     }
 
+    /// Sessions whose lease ended before what they left had moved on, if they have an inbox at all.
+    pub(super) fn left(&self) -> Vec<(SessionKey, MemberKey)> {
+        let gone = self.sessions.iter().filter(|(_, session)| session.ended_at.is_some() && !session.cleared);
+        let has_inbox =
+            |session: &SessionKey| self.logs.get(&LogName::Session(*session)).is_some_and(|log| !log.hidden);
+        gone.filter(|(key, _)| has_inbox(key)).map(|(key, session)| (*key, session.member)).collect()
+    }
+
     /// Everything of an inbox that is open, or after the owner's cursor: lane, seq, attempts; in order.
     pub(super) fn unsettled(&self, inbox: &LogName) -> Vec<(Lane, u64, u32)> {
         let mut places = Vec::new();
@@ -361,18 +380,41 @@ impl Messages {
         })
     }
 
-    fn prune(&mut self, log: &LogName, lane: Lane, through: u64, before: u64, limit: u32) -> u64 {
-        let Some(log) = self.logs.get_mut(log) else { return 0 };
-        let old: Vec<u64> = log
-            .lane(lane, 0)
-            .take_while(|kept| kept.entry.seq <= through && kept.entry.envelope.sent_at < before)
-            .take(limit as usize)
-            .map(|kept| kept.entry.seq)
-            .collect();
-        let totals = &mut log.lanes[lane.index()];
-        totals.pruned = totals.pruned.max(old.last().copied().unwrap_or_default());
-        old.iter().for_each(|seq| _ = log.entries.remove(seq));
-        old.len() as u64
+    /// The first entries of a lane that may go, without a gap.
+    fn oldest(
+        &self,
+        log: &LogName,
+        lane: Lane,
+        (through, before, keep_bytes, limit): (u64, u64, Option<u64>, u32),
+    ) -> Vec<u64> {
+        let Some(log) = self.logs.get(log) else { return Vec::new() };
+        let total = log.lanes[lane.index()].bytes;
+        let may_go = |kept: &&Kept| {
+            let old = kept.entry.seq <= through && kept.entry.envelope.sent_at < before;
+            old || keep_bytes.is_some_and(|keep| total.saturating_sub(kept.bytes) >= keep)
+        };
+        log.lane(lane, 0).take_while(may_go).take(limit as usize).map(|kept| kept.entry.seq).collect()
+    }
+
+    fn prune(
+        &mut self,
+        name: &LogName,
+        lane: Lane,
+        old: &[u64],
+        (through, at, limit): (u64, u64, u32),
+    ) -> StoreOutcome {
+        for seq in old.iter().copied().filter(|seq| *seq > through) {
+            let reason = crate::fate::RETENTION.to_owned();
+            let (log, group, attempts, remove) = (name.clone(), None, 0, false);
+            self.bury(&Burial { log, lane, seq, group, attempts, reason, at, remove });
+        }
+        let last = old.last().copied().unwrap_or_default();
+        if let Some(log) = self.logs.get_mut(name) {
+            let totals = &mut log.lanes[lane.index()];
+            totals.pruned = totals.pruned.max(last);
+            old.iter().for_each(|seq| _ = log.entries.remove(seq));
+        }
+        StoreOutcome::Pruned { through: last, more: last > 0 && old.len() >= limit as usize }
     }
 
     /// Forgets what has outlived its time; how many rows of it.

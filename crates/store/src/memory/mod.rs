@@ -168,7 +168,7 @@ impl Store for Memory {
     }
 
     fn reader(&self) -> Result<Box<dyn StoreReader>> {
-        Ok(Box::new(self.clone()))
+        Ok(Box::new(Reader(self.clone())))
     }
 
     fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
@@ -206,14 +206,18 @@ impl Store for Memory {
     }
 }
 
-impl StoreReader for Memory {
+/// A reader of a store in memory.
+#[derive(Debug)]
+struct Reader(Memory);
+
+impl StoreReader for Reader {
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound> {
-        let state = self.lock();
+        let state = self.0.lock();
         Ok(state.meshes.get(mesh).map_or_else(|| Messages::default().read(read), |mesh| mesh.read(read)))
     }
 
     fn check(&mut self) -> Result<Vec<String>> {
-        Store::check(self)
+        self.0.check()
     }
 }
 

@@ -119,6 +119,7 @@ impl Messages {
             logs: logs.map(|(name, log)| LogRecord { log: name.clone(), lanes: log.lanes.clone() }).collect(),
             groups: self.groups.values().map(|group| self.state(group)).collect(),
             subs: self.subs.values().cloned().collect(),
+            left: self.left(),
         }
     }
 

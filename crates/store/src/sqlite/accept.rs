@@ -34,14 +34,11 @@ pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) 
             return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));
         }
     };
-    if mesh.find_log(connection, &log)?.is_none() {
-        // A duplicate must not even make a log.
-        if let Some(answer) = known(connection, mesh, accept)? {
-            return Ok(answer);
-        }
-        if mesh.make_log(connection, &log)?.is_none() {
-            return Ok(no_number("this store can number no more logs"));
-        }
+    // A duplicate must not even make a log.
+    if mesh.find_log(connection, &log)?.is_none()
+        && let Some(answer) = known(connection, mesh, accept)?
+    {
+        return Ok(answer);
     }
     append(connection, mesh, accept, log)
 }
@@ -54,9 +51,11 @@ fn append(
 ) -> Result<Accepted, Fault> {
     let envelope = &*accept.envelope;
     let lane = Lane::of(&name, envelope.priority);
+    if mesh.make_log(connection, &name)?.is_none() {
+        return Ok(no_number("this store can number no more logs"));
+    }
     let sender = mesh.make_sender(connection, &envelope.from.member)?;
-    let mut scratch = std::mem::take(&mut mesh.scratch);
-    let log = mesh.need_log(connection, &name)?;
+    let (log, scratch) = mesh.log_and_scratch(&name).ok_or_else(|| Fault::corrupt("a log was lost"))?;
     let Some(seq) = entry::next_seq(log) else {
         let full = no_number("this log can number no more entries");
         return Ok(known(connection, mesh, accept)?.unwrap_or(full));
@@ -65,8 +64,7 @@ fn append(
         let twin = || Fault::corrupt("a dedupe record is there and is not");
         return known(connection, mesh, accept)?.ok_or_else(twin);
     }
-    entry::append(connection, log, (lane, seq), envelope, accept.remember_until, &mut scratch)?;
-    mesh.scratch = scratch;
+    entry::append(connection, log, (lane, seq), envelope, accept.remember_until, scratch)?;
     Ok(Accepted::Fresh { log: name, lane, seq })
 }
 

@@ -8,7 +8,7 @@ use tenure_proto::name::MeshName;
 use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
-use super::{accept, dead, entry, evacuate, group, lease, run, session, sweep, topic};
+use super::{accept, dead, entry, evacuate, group, lease, prune, run, session, sweep, topic};
 use crate::{LeaseRow, Result, Write};
 
 /// Carries out one write of a batch.
@@ -71,14 +71,21 @@ fn of_mesh(
         StoreWrite::Evacuate { session, member, limit, after, at } => {
             let inbox = LogName::Session(*session);
             let slice = Slice { inbox: &inbox, member, limit: *limit, after: *after, at: *at };
-            return evacuate::evacuate(connection, mesh, &slice);
+            let outcome = evacuate::evacuate(connection, mesh, &slice)?;
+            if matches!(outcome, StoreOutcome::Evacuated { next: None, .. }) {
+                session::cleared(connection, mesh.id, session)?;
+            }
+            return Ok(outcome);
         }
-        StoreWrite::Prune { log, lane, through, before, limit } => {
-            let rows = match mesh.find_log(connection, log)? {
-                Some(log) => entry::prune(connection, log, *lane, (*through, *before, *limit))?,
-                None => 0,
+        StoreWrite::Prune { log, lane, through, before, keep_bytes, at, limit } => {
+            let slice = prune::Slice {
+                through: *through,
+                before: *before,
+                keep_bytes: *keep_bytes,
+                at: *at,
+                limit: *limit,
             };
-            return Ok(StoreOutcome::Count { rows, more: rows >= u64::from(*limit) });
+            return prune::prune(connection, mesh, (log, *lane), &slice);
         }
         StoreWrite::Unexpire { log, lane, seqs } => {
             if let Some(log) = mesh.find_log(connection, log)? {

@@ -36,7 +36,7 @@ pub(super) struct Mesh {
     logs: HashMap<LogName, Log>,
     senders: HashMap<MemberKey, i64>,
     /// Room to encode a head in.
-    pub(super) scratch: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
 /// A log's number and how far its lanes are.
@@ -135,6 +135,11 @@ impl Mesh {
             log.hidden = false;
         }
         Ok(self.logs.get_mut(name))
+    }
+
+    /// A log that was found or made just now, and room to encode a head in.
+    pub(super) fn log_and_scratch(&mut self, name: &LogName) -> Option<(&mut Log, &mut Vec<u8>)> {
+        Some((self.logs.get_mut(name)?, &mut self.scratch))
     }
 
     /// As [`Mesh::make_log`], where running out of numbers fails the transaction.

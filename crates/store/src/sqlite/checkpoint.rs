@@ -2,8 +2,8 @@
 //!
 //! A [`Checkpointer`] has its own connection and copies while the writer goes on. But only when every page of
 //! the log is copied does the writer begin it anew, and under constant load there is always one more; so past
-//! [`LOG_PAGES_SOFT`] the writer copies the rest itself as soon as it is little, and past [`LOG_PAGES_HARD`]
-//! whatever it is. Without a checkpointer the writer does it all. A reader that looks at one moment for long
+//! [`LOG_PAGES_SOFT`] the writer copies the rest itself as soon as it is little and nobody else is copying, and
+//! past [`LOG_PAGES_HARD`] whatever it is, after whoever is. Without a checkpointer the writer does it all. A reader that looks at one moment for long
 //! holds the log open, and then it grows meanwhile.
 //!
 //! An error of the copy loses nothing: the log keeps its content, and the next attempt copies every page again
@@ -45,15 +45,21 @@ pub(super) struct Gauge {
 pub(super) fn after_commit(connection: &Connection, gauge: &Gauge) -> Result<(), Fault> {
     let Checkpoint { log_pages, moved_pages } = copy(connection, "PRAGMA wal_checkpoint(NOOP)")?;
     let left = log_pages.saturating_sub(moved_pages);
-    let mine = if gauge.attached.load(Ordering::Relaxed) {
-        log_pages >= LOG_PAGES_HARD || (log_pages >= LOG_PAGES_SOFT && left <= LITTLE)
-    } else {
-        log_pages >= LOG_PAGES
-    };
-    if mine && left > 0 {
-        let _turn = gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        copy(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
+    let attached = gauge.attached.load(Ordering::Relaxed);
+    if left == 0 || log_pages < LOG_PAGES || (attached && log_pages < LOG_PAGES_SOFT) {
+        return Ok(());
     }
+    let _turn = if attached && log_pages < LOG_PAGES_HARD {
+        // Little is left, and nobody is at it who could be slow.
+        let Ok(turn) = gauge.turn.try_lock() else { return Ok(()) };
+        if left > LITTLE {
+            return Ok(());
+        }
+        turn
+    } else {
+        gauge.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    };
+    copy(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_proto::log::LogName;
 
 use super::cache::{Log, Tail};
-use super::fault::{Fault, natural};
+use super::fault::Fault;
 use super::integer;
 use super::place::{Place, SEQ_MAX};
 use crate::head;
@@ -163,34 +163,6 @@ pub(super) fn get(
         connection.prepare_cached("SELECT sent_at, crc, head, body FROM entries WHERE place = ?1")?;
     let mut rows = statement.query([place.pack()])?;
     rows.next()?.map(|row| read(row, 0, log, place)).transpose()
-}
-
-/// Deletes a slice of entries of a lane, in order, and stops at the first that is too young.
-pub(super) fn prune(
-    connection: &Connection,
-    log: &Log,
-    lane: Lane,
-    (through, before, limit): (u64, u64, u32),
-) -> Result<u64, Fault> {
-    let mut statement = connection.prepare_cached(
-        "SELECT place, sent_at FROM entries WHERE place > ?1 AND place <= ?2 ORDER BY place LIMIT ?3",
-    )?;
-    let last = Place::new(log.id, lane, through.min(log.end())).pack();
-    let mut rows = statement.query(params![Place::first(log.id, lane).pack(), last, limit])?;
-    let mut old = Vec::new();
-    while let Some(row) = rows.next()? {
-        if natural(row.get(1)?, "sent_at")? >= before {
-            break;
-        }
-        old.push(Place::unpack(row.get(0)?));
-    }
-    drop(rows);
-    let Some(last) = old.last() else { return Ok(0) };
-    connection
-        .prepare_cached("DELETE FROM entries WHERE place > ?1 AND place <= ?2")?
-        .execute(params![Place::first(log.id, lane).pack(), last.pack()])?;
-    note_tail(connection, log, lane, last.seq)?;
-    Ok(old.len() as u64)
 }
 
 /// What is said when a log can number no more entries.

@@ -90,12 +90,11 @@ fn relocate(
     let envelope = &whole.entry.envelope;
     let name = LogName::Member(*slice.member);
     let lane = Lane::of(&name, envelope.priority);
-    let mut scratch = std::mem::take(&mut mesh.scratch);
-    let log = mesh.need_log(connection, &name)?;
+    mesh.need_log(connection, &name)?;
+    let (log, scratch) = mesh.log_and_scratch(&name).ok_or_else(|| Fault::corrupt("a log was lost"))?;
     let seq = entry::next_seq(log).ok_or_else(|| entry::full(&name))?;
     let to = Place::new(log.id, lane, seq);
-    entry::append(connection, log, (lane, seq), envelope, whole.remember_until, &mut scratch)?;
-    mesh.scratch = scratch;
+    entry::append(connection, log, (lane, seq), envelope, whole.remember_until, scratch)?;
     if let Some(sender) = mesh.find_sender(connection, &envelope.from.member)? {
         accept::move_record(connection, sender, (&envelope.client_message_id, envelope.id), to)?;
     }

@@ -55,8 +55,8 @@ pub(super) fn write(connection: &Connection, mesh: &mut Mesh, group: &GroupWrite
     for open in &group.put {
         connection
             .prepare_cached(
-                "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, holder, ready_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, holder, ready_at, lasting)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
             .execute(params![
                 mesh.id,
@@ -66,6 +66,7 @@ pub(super) fn write(connection: &Connection, mesh: &mut Mesh, group: &GroupWrite
                 open.tries,
                 open.holder.map(|session| session.0),
                 open.ready_at.map(integer),
+                open.lasting,
             ])?;
     }
     Ok(())
@@ -192,7 +193,7 @@ pub(super) fn opened(
     limit: u32,
 ) -> Result<Vec<OpenRecord>, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT seq, attempt, tries, holder, ready_at FROM open_entries
+        "SELECT seq, attempt, tries, holder, ready_at, lasting FROM open_entries
          WHERE mesh = ?1 AND grp = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4",
     )?;
     let mut rows = statement.query(params![mesh, id, integer(after), limit])?;
@@ -205,6 +206,7 @@ pub(super) fn opened(
             tries: row.get(2)?,
             holder: row.get::<_, Option<[u8; 32]>>(3)?.map(SessionKey),
             ready_at: ready_at.map(|at| natural(at, "ready_at")).transpose()?,
+            lasting: row.get(5)?,
         });
     }
     Ok(opened)

@@ -19,6 +19,7 @@ CREATE TABLE sessions (
     session  BLOB NOT NULL CHECK (length(session) = 32),    -- public key
     member   BLOB NOT NULL CHECK (length(member) = 32),     -- public key of who vouched last
     ended_at INTEGER,                               -- Unix ms; NULL while it has a lease
+    cleared  INTEGER NOT NULL DEFAULT 0,            -- 1: what it left when its lease ended has moved on
     PRIMARY KEY (mesh, session)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
@@ -107,6 +108,7 @@ CREATE TABLE open_entries (
     tries    INTEGER NOT NULL,                      -- how often that failed
     holder   BLOB,                                  -- session that has it in hand
     ready_at INTEGER,                               -- Unix ms; not handed out before
+    lasting  INTEGER NOT NULL,                      -- 1: brought back from the dead letters, never too late
     PRIMARY KEY (mesh, grp, seq)
 ) STRICT, WITHOUT ROWID;
 

@@ -38,6 +38,7 @@ mod place;
 #[cfg(test)]
 #[cfg(unix)]
 mod poison_tests;
+mod prune;
 mod read;
 mod restore;
 mod run;
@@ -75,7 +76,7 @@ pub use checkpoint::{LOG_PAGES, LOG_PAGES_HARD, LOG_PAGES_SOFT};
 /// KiB of pages that the writer keeps in memory: 64 MB.
 const CACHE_KIB: i64 = 64 * 1024;
 /// Bytes that the file of the write-ahead log is cut back to once it is copied, should it have grown past them.
-pub const WAL_FILE_BYTES: u32 = 64 * 1024 * 1024;
+pub const WAL_FILE_BYTES: u32 = 128 * 1024 * 1024;
 /// How long a write waits for somebody's database shell to let go of the file before it is `Unavailable`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Statements that stay prepared; more than this crate has.

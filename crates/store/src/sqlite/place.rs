@@ -21,9 +21,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The place of `seq`, or the last one there is in its lane when that is beyond it.
+    /// The place of `seq`, or the last one there is in its lane when that is beyond it. A lane that cannot be is
+    /// taken for the one that nothing is in.
     pub(super) fn new(log: i64, lane: Lane, seq: u64) -> Place {
-        Place { log, lane, seq: seq.min(SEQ_MAX) }
+        Place { log, lane: lane.min(Lane((1 << LANE_BITS) - 1)), seq: seq.min(SEQ_MAX) }
     }
 
     /// The first place of a lane; no entry has it, since seqs begin at 1.

@@ -17,7 +17,7 @@ pub(super) fn seen(
     connection
         .prepare_cached(
             "INSERT INTO sessions (mesh, session, member) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET member = excluded.member, ended_at = NULL
+             ON CONFLICT DO UPDATE SET member = excluded.member, ended_at = NULL, cleared = 0
              WHERE member != excluded.member OR ended_at IS NOT NULL",
         )?
         .execute(params![mesh, session.0, member.0])?;
@@ -50,4 +50,31 @@ pub(super) fn was_seen(connection: &Connection, mesh: i64, member: &MemberKey) -
     let mut statement =
         connection.prepare_cached("SELECT 1 FROM sessions WHERE mesh = ?1 AND member = ?2 LIMIT 1")?;
     Ok(statement.exists(params![mesh, member.0])?)
+}
+
+/// Notes that what a session left has moved on.
+pub(super) fn cleared(connection: &Connection, mesh: i64, session: &SessionKey) -> Result<(), Fault> {
+    connection
+        .prepare_cached(
+            "UPDATE sessions SET cleared = 1 WHERE mesh = ?1 AND session = ?2 AND ended_at IS NOT NULL",
+        )?
+        .execute(params![mesh, session.0])?;
+    Ok(())
+}
+
+/// Sessions whose lease ended before what they left had moved on, if they have an inbox at all.
+pub(super) fn left(connection: &Connection, mesh: i64) -> Result<Vec<(SessionKey, MemberKey)>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT session, member FROM sessions
+         WHERE mesh = ?1 AND ended_at IS NOT NULL AND cleared = 0
+           AND EXISTS (SELECT 1 FROM logs WHERE logs.mesh = ?1
+                       AND name = 'inbox/s/' || lower(hex(session)) AND hidden = 0)
+         ORDER BY session",
+    )?;
+    let mut rows = statement.query([mesh])?;
+    let mut left = Vec::new();
+    while let Some(row) = rows.next()? {
+        left.push((SessionKey(row.get(0)?), MemberKey(row.get(1)?)));
+    }
+    Ok(left)
 }

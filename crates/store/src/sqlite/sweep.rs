@@ -41,22 +41,17 @@ pub(super) fn sweep(
     dead_before: u64,
     limit: u32,
 ) -> Result<StoreOutcome, Fault> {
-    let parts: [&dyn Fn(&mut Cache, u32) -> Result<Part, Fault>; 4] = [
-        &|_, limit| letters(connection, dead_before, limit),
-        &|cache, limit| sessions(connection, cache, dead_before, limit),
-        &|cache, limit| settled_dues(connection, cache, now, limit),
-        &|cache, limit| records(connection, cache, now, limit),
-    ];
     let (mut left, mut rows) = (limit, 0);
-    for part in parts {
-        if left == 0 {
-            break;
-        }
-        let part = part(cache, left)?;
+    let mut spend = |part: Part| {
         left -= part.looked.min(left);
         rows += part.gone;
-    }
-    Ok(StoreOutcome::Count { rows, more: left == 0 })
+        left
+    };
+    let left = spend(letters(connection, dead_before, limit)?);
+    let left = spend(sessions(connection, cache, dead_before, left)?);
+    let left = spend(settled_dues(connection, cache, now, left)?);
+    let left = spend(records(connection, cache, now, left)?);
+    Ok(StoreOutcome::Count { rows, more: limit > 0 && left == 0 })
 }
 
 fn letters(connection: &Connection, dead_before: u64, limit: u32) -> Result<Part, Fault> {
@@ -86,7 +81,9 @@ fn sessions(connection: &Connection, cache: &mut Cache, dead_before: u64, limit:
     for (_, mesh, session) in &ended {
         gone += u64::from(forget(connection, cache, *mesh, SessionKey(*session))?);
     }
-    cache.sweeps.sessions = ended.last().copied().filter(|_| count(&ended) == limit);
+    if limit > 0 {
+        cache.sweeps.sessions = ended.last().copied().filter(|_| count(&ended) == limit);
+    }
     Ok(Part { looked: count(&ended), gone })
 }
 
@@ -126,7 +123,9 @@ fn settled_dues(connection: &Connection, cache: &mut Cache, now: u64, limit: u32
             connection.prepare_cached("UPDATE entries SET due = NULL WHERE place = ?1")?.execute([place])?;
         }
     }
-    cache.sweeps.due = due.last().copied().filter(|_| count(&due) == limit);
+    if limit > 0 {
+        cache.sweeps.due = due.last().copied().filter(|_| count(&due) == limit);
+    }
     Ok(Part { looked: count(&due), gone: 0 })
 }
 
@@ -135,6 +134,9 @@ fn records(connection: &Connection, cache: &mut Cache, now: u64, limit: u32) -> 
         "SELECT sender, client_id, expires_at FROM dedupe WHERE (sender, client_id) > (?1, ?2)
          ORDER BY sender, client_id LIMIT ?3",
     )?;
+    if limit == 0 {
+        return Ok(Part::default());
+    }
     let (sender, client_id) = cache.sweeps.dedupe.take().unwrap_or((0, String::new()));
     let mut rows = statement.query(params![sender, client_id, limit])?;
     let (mut looked, mut old, mut last) = (0, Vec::new(), None);

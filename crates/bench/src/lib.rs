@@ -1,0 +1,109 @@
+//! Measurements of Tenure against its floors.
+//!
+//! What this is for: the questions that decide what one machine carries, and whether it may be trusted with it.
+//! `sessions`: what does an idle session cost in memory and processor time, beside a bare WebSocket that does
+//! nothing? `storm`: when every socket breaks at once, how long until everybody is back, and what is the time spent
+//! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
+//! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? And `kill`: is
+//! anything lost or doubled when the broker is killed, again and again?
+//!
+//! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
+//! embedded store and default intervals. The load of `sessions`, `storm` and `kill` is the Rust SDK, in this
+//! process; where a message's cost is the question it is a client with nothing to it ([`wire`]). `cargo xtask
+//! bench` builds the binary first.
+//!
+//! What it never does: decide whether a figure is good. It prints what it saw; floors are measured in the same
+//! run, so that ratios hold where digits do not. Only `kill` has an opinion: nothing lost, nothing doubled.
+//!
+//! Where to read next: [`sessions`], [`storm`], [`accept`], [`kill`]; then [`fleet`] and [`load`] for the loads,
+//! [`commit`] for the floors and [`proc`] for the readings.
+
+mod accept;
+mod broker;
+mod commit;
+mod crypto;
+mod fanout;
+mod fleet;
+mod floor;
+mod growth;
+mod ids;
+pub mod kill;
+mod load;
+mod proc;
+mod report;
+mod sample;
+mod sessions;
+mod stored;
+mod storm;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+pub use broker::BrokerArgs;
+
+/// Measure the `tenure` binary as it ships.
+#[derive(Debug, Parser)]
+#[command(name = "tenure-bench", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What an idle session costs: memory and processor time, beside a bare WebSocket
+    Sessions(sessions::Args),
+    /// How soon everybody is back when all sockets break at once, and when the broker is killed
+    Storm(storm::Args),
+    /// Durable accepts a second, beside the disk, the store and a bare WebSocket
+    Accept(accept::Args),
+    /// What stored messages cost: accepts and starts with an empty store and a full one
+    Growth(growth::Args),
+    /// What readers cost a sender, and how fast they are served
+    Fanout(fanout::Args),
+    /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
+    Kill(kill::Args),
+    /// The bare WebSocket server that others are compared with
+    #[command(hide = true)]
+    FloorServer(floor::Args),
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Sessions(args) => block_on(sessions::run(args)),
+        Command::Storm(args) => block_on(storm::run(args)),
+        Command::Accept(args) => accept::run(&args),
+        Command::Growth(args) => growth::run(&args),
+        Command::Fanout(args) => fanout::run(&args),
+        Command::Kill(args) => block_on(killed(args)),
+        Command::FloorServer(args) => block_on(floor::serve(args)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tenure-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn killed(args: kill::Args) -> Result<()> {
+    let outcome = kill::run(&args).await?;
+    println!("{outcome}");
+    anyhow::ensure!(outcome.is_good(), "a promise was broken");
+    Ok(())
+}
+
+/// Runs `work` on a runtime like the one that the `tenure` binary uses.
+fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    let outcome = runtime.block_on(work);
+    // Ten thousand sessions have nothing to say to a broker that is gone.
+    runtime.shutdown_background();
+    outcome
+}

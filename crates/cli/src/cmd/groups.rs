@@ -1,0 +1,69 @@
+//! `tenure groups`: who shares which topic, and how far behind they are.
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+use tenure_client::proto::name::TopicName;
+use tenure_client::proto::topic::{GroupInfo, TopicInfo};
+
+use super::Where;
+use super::{names, topics};
+use crate::exit::Failure;
+use crate::output::{print, println, table};
+use crate::span;
+
+/// List the groups that share topics: how much waits (DEPTH), how much of that is in somebody's hands (UNSETTLED), how
+/// many subscriptions compete for it (MEMBERS), and how long the oldest has waited.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: tenure groups jobs --json")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Of this topic only
+    #[arg(value_parser = names::topic)]
+    topic: Option<TopicName>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    crate::block_on(async move {
+        let guest = args.at.ask("tenure groups").await?;
+        let found = topics::list(&guest).await;
+        let mut found = guest.leave_with(found).await?;
+        if let Some(topic) = &args.topic {
+            found.retain(|info| info.name == *topic);
+            if found.is_empty() {
+                return Err(Failure::Refused(format!("not_found: there is no topic {topic}")));
+            }
+        }
+        show(&found, args.json);
+        Ok(())
+    })
+}
+
+fn show(topics: &[TopicInfo], as_json: bool) {
+    let groups = || topics.iter().flat_map(|topic| topic.groups.iter().map(move |group| (topic, group)));
+    if as_json {
+        let groups: Vec<Value> = groups()
+            .map(|(topic, group)| {
+                let mut object = json!(group);
+                object["topic"] = json!(topic.name);
+                object
+            })
+            .collect();
+        return println(&json!(groups).to_string());
+    }
+    let row = |(topic, group): (&TopicInfo, &GroupInfo)| {
+        let oldest = group.oldest_ms.map_or("-".to_owned(), |ms| span::short(ms.get()));
+        let mut row = vec![group.name.to_string(), topic.name.to_string()];
+        row.extend([group.depth, group.unsettled, group.members].map(|number| number.get().to_string()));
+        row.push(oldest);
+        row
+    };
+    let rows: Vec<Vec<String>> = groups().map(row).collect();
+    if rows.is_empty() {
+        return eprintln!("there are no groups");
+    }
+    print(&table(&["NAME", "TOPIC", "DEPTH", "UNSETTLED", "MEMBERS", "OLDEST"], &rows));
+}

@@ -1,0 +1,127 @@
+//! Reading messages so that none is lost: a message is printed, the line is flushed, and only then is it acked.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::json;
+use tenure_client::{Item, Received, Settling, Subscription, Unsettled};
+
+use super::guest::{Signals, ended};
+use super::show::Show;
+use crate::exit::Failure;
+use crate::output::{emit, sentence};
+
+/// How long the last acks may take once the work is over.
+const LAST_ACKS: Duration = Duration::from_secs(10);
+/// Messages that are kept in hand while nothing is acked, so that none comes twice.
+const HELD: usize = 4_096;
+
+/// Why there is nothing more to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// As many as were asked for.
+    Enough,
+    /// Somebody asked us to stop.
+    Asked,
+    /// Nobody reads what we print.
+    Unread,
+}
+
+/// Prints messages and settles what it printed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    show: Show,
+    acks: bool,
+    /// How many more to print.
+    left: Option<u64>,
+    settling: FuturesUnordered<Settling>,
+    held: Vec<Received>,
+}
+
+impl Reader {
+    pub(crate) fn new(show: Show, acks: bool, limit: Option<u64>) -> Reader {
+        Reader { show, acks, left: limit, settling: FuturesUnordered::new(), held: Vec::new() }
+    }
+
+    /// How many more to print, if that is bounded.
+    pub(crate) fn left(&self) -> Option<u64> {
+        self.left
+    }
+
+    /// Prints one message; says when it was the last, or could not be printed. One that was not printed is not
+    /// acked.
+    pub(crate) fn take(&mut self, message: Received) -> Option<Done> {
+        if self.left == Some(0) {
+            return Some(Done::Enough);
+        }
+        let facts = json!({"attempt": message.attempt(), "redelivered": message.redelivered()});
+        if emit(&self.show.line(&message, facts)).is_err() {
+            return Some(Done::Unread);
+        }
+        if self.acks {
+            self.settling.push(message.ack());
+        } else if self.held.len() < HELD {
+            self.held.push(message);
+        }
+        let left = self.left.as_mut()?;
+        *left -= 1;
+        (*left == 0).then_some(Done::Enough)
+    }
+
+    /// Prints what comes until there is a reason to stop.
+    pub(crate) async fn follow(
+        &mut self,
+        stream: &mut Subscription,
+        signals: &mut Signals,
+    ) -> Result<Done, Failure> {
+        loop {
+            tokio::select! {
+                item = stream.next() => match item.map_err(ended)? {
+                    Item::Message(message) => {
+                        if let Some(done) = self.take(message) {
+                            return Ok(done);
+                        }
+                    }
+                    Item::Gap { partition, from, to } => {
+                        let partition = partition.map(|p| format!(" of partition {p}")).unwrap_or_default();
+                        eprintln!("gap: {from} to {to}{partition} were gone before they could be read");
+                    }
+                },
+                Some(settled) = self.settling.next() => tell(settled)?,
+                () = signals.recv() => return Ok(Done::Asked),
+            }
+        }
+    }
+
+    /// Waits until the broker has every ack.
+    pub(crate) async fn settle(&mut self) -> Result<(), Failure> {
+        let all = async {
+            while let Some(settled) = self.settling.next().await {
+                tell(settled)?;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(LAST_ACKS, all).await {
+            Ok(settled) => settled,
+            Err(_) => Err(Failure::Unreachable(
+                "the broker did not answer the last acks: what was printed last may come again".to_owned(),
+            )),
+        }
+    }
+}
+
+/// What became of an ack.
+fn tell(settled: Result<(), Unsettled>) -> Result<(), Failure> {
+    match settled {
+        Ok(()) => Ok(()),
+        Err(Unsettled::Stale { reason }) => {
+            let reason = sentence(&reason);
+            eprintln!("a message that was printed is in other hands now and may be handled twice: {reason}");
+            Ok(())
+        }
+        Err(Unsettled::Refused(error)) => Err(Failure::Refused(sentence(&error.to_string()))),
+        // The stream itself tells why.
+        Err(Unsettled::SessionOver) => Ok(()),
+    }
+}

@@ -1,0 +1,102 @@
+//! `tenure topics`: which there are, and making one.
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+use std::time::Duration;
+use tenure_client::proto::limits::PARTITIONS_MAX;
+use tenure_client::proto::method::Method;
+use tenure_client::proto::name::TopicName;
+use tenure_client::proto::number::U53;
+use tenure_client::proto::topic::{TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult};
+use tenure_client::proto::{WireError, error::ErrorCode};
+
+use super::Where;
+use super::guest::Guest;
+use super::names;
+use crate::exit::Failure;
+use crate::output::{print, println, table};
+use crate::span;
+
+/// List topics, or make one. A topic is also made by the first message or subscription, with one partition: --create
+/// is for those that want more, or that keep settled messages for another time than 7 days.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tenure topics
+  tenure topics --create jobs --partitions 8 --retention 1d")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Make the topic of this name; if it is there with the same settings, that is fine too
+    #[arg(long, value_name = "NAME", value_parser = names::topic)]
+    create: Option<TopicName>,
+    /// How many logs it has: --partitions 8 lets eight readers keep order by key
+    #[arg(long, value_name = "N", requires = "create", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PARTITIONS_MAX)))]
+    partitions: u32,
+    /// How long settled messages stay readable: --retention 1d [default: 7d]
+    #[arg(long, value_name = "TIME", requires = "create", value_parser = span::parse)]
+    retention: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    crate::block_on(async move {
+        let guest = args.at.ask("tenure topics").await?;
+        match &args.create {
+            Some(name) => create(guest, name, &args).await,
+            None => {
+                let topics = list(&guest).await;
+                let topics = guest.leave_with(topics).await?;
+                show(&topics, args.json);
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn create(guest: Guest, name: &TopicName, args: &Args) -> Result<(), Failure> {
+    let retention_ms = args.retention.map(|time| U53::saturating(time.as_millis() as u64));
+    let params = TopicCreateParams { name: name.clone(), partitions: args.partitions, retention_ms };
+    let made = guest.session.topic_create(params.clone()).await;
+    guest.leave_with(made).await?;
+    println(&if args.json { json!(params).to_string() } else { name.to_string() });
+    Ok(())
+}
+
+/// Every topic, page by page.
+pub(super) async fn list(guest: &Guest) -> Result<Vec<TopicInfo>, WireError> {
+    let mut topics = Vec::new();
+    let mut after = None;
+    loop {
+        let params = TopicsListParams { after: after.clone(), limit: None };
+        let page: TopicsListResult = guest.session.request(Method::TopicsList, params).await?;
+        topics.extend(page.topics);
+        if page.next.is_some() && page.next == after {
+            return Err(WireError::new(ErrorCode::Internal, "the broker's pages do not go on"));
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(topics);
+        }
+    }
+}
+
+fn show(topics: &[TopicInfo], json: bool) {
+    if json {
+        return println(&json!(topics).to_string());
+    }
+    if topics.is_empty() {
+        return eprintln!("there are no topics");
+    }
+    let row = |topic: &TopicInfo| {
+        let retention = topic.retention_ms.map_or("7d".to_owned(), |ms| span::exact(ms.get()));
+        let numbers = [topic.partitions.to_string(), topic.entries.get().to_string()];
+        let mut row = vec![topic.name.to_string()];
+        row.extend(numbers);
+        row.extend([topic.groups.len().to_string(), retention]);
+        row
+    };
+    let rows: Vec<Vec<String>> = topics.iter().map(row).collect();
+    print(&table(&["NAME", "PARTITIONS", "ENTRIES", "GROUPS", "RETENTION"], &rows));
+}

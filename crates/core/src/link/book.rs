@@ -1,0 +1,249 @@
+//! What a subscription remembers of one log: what is in hand, what was acked, what is done.
+//!
+//! This is why an entry is handed to the application once although it may be delivered many times, and why a
+//! subscription that has to be made again begins where nothing is lost: at the first entry that is not done.
+
+use std::collections::BTreeMap;
+
+use super::delivery::DeliveryId;
+
+/// Runs of consecutive entries that are remembered per log, of what was acked and of what is done; the lowest are
+/// forgotten first.
+///
+/// What can come back although it was acked: after a broker start, what a private group acked within the 5 s
+/// that its floor may lag behind; after a break, acks whose answer was lost, at most a prefetch; after a lost
+/// lease, everything from the first entry that is not done. A sole reader acks in runs, so all of that is a
+/// handful of them however fast it reads. Readers that compete leave a run for each entry in the worst case:
+/// then this is 5 s of 1,600 acks a second, and what is forgotten is merely delivered again.
+const RUNS: usize = 8_192;
+
+/// One log of one subscription.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    /// Which partition it is, of a topic.
+    pub(super) partition: Option<u32>,
+    /// Whether this reader gets every entry: it then knows what it has missed. In a crew that is the group's
+    /// business, which outlives its members.
+    sole: bool,
+    /// The first entry that is not done, of a sole reader.
+    next: Option<u64>,
+    /// What is done beyond it: acked, buried, or known to be gone.
+    done: Runs,
+    /// The last entry that came, or the one before the first that will.
+    seen: Option<u64>,
+    /// What is with the application, or on its way to being settled.
+    in_hand: BTreeMap<u64, DeliveryId>,
+    acked: Runs,
+}
+
+impl Book {
+    /// An empty one, of that partition of a topic or of an inbox.
+    pub(super) fn of(partition: Option<u32>, sole: bool) -> Book {
+        Book { partition, sole, ..Book::default() }
+    }
+
+    /// The subscription begins at `seq`.
+    pub(super) fn begin(&mut self, seq: u64) {
+        self.seen = seq.checked_sub(1);
+        if self.sole {
+            // What is before the start and was not done is gone; what was done stays done.
+            self.next = self.next.max(Some(seq));
+            self.advance();
+        }
+    }
+
+    /// An entry has come.
+    pub(super) fn pass(&mut self, seq: u64) {
+        self.seen = self.seen.max(Some(seq));
+    }
+
+    /// Entries are gone.
+    pub(super) fn gap(&mut self, from: u64, to: u64) {
+        self.pass(to);
+        self.finish(from, to);
+    }
+
+    /// The delivery that `seq` is in hand by.
+    pub(super) fn in_hand(&self, seq: u64) -> Option<DeliveryId> {
+        self.in_hand.get(&seq).copied()
+    }
+
+    /// How many are in hand.
+    pub(super) fn hands(&self) -> usize {
+        self.in_hand.len()
+    }
+
+    /// Whether `seq` was acked and is remembered.
+    pub(super) fn is_acked(&self, seq: u64) -> bool {
+        self.acked.contains(seq)
+    }
+
+    /// `seq` is in hand.
+    pub(super) fn take(&mut self, seq: u64, id: DeliveryId) {
+        self.pass(seq);
+        self.in_hand.insert(seq, id);
+    }
+
+    /// `seq` was acked.
+    pub(super) fn acked(&mut self, seq: u64, id: DeliveryId) {
+        if self.let_go(seq, id) {
+            self.acked.insert(seq, seq);
+            self.finish(seq, seq);
+        }
+    }
+
+    /// `seq` is among the dead letters: done, unless somebody fetches it from there.
+    pub(super) fn buried(&mut self, seq: u64, id: DeliveryId) {
+        if self.let_go(seq, id) {
+            self.finish(seq, seq);
+        }
+    }
+
+    /// `seq` is not in hand by `id` any more; says whether it was. A later delivery may have taken its place.
+    pub(super) fn let_go(&mut self, seq: u64, id: DeliveryId) -> bool {
+        let own = self.in_hand(seq) == Some(id);
+        if own {
+            self.in_hand.remove(&seq);
+        }
+        own
+    }
+
+    /// The last entry up to which all is done. Begin after it, and nothing is lost; what comes again although it
+    /// was acked is recognised.
+    pub(super) fn position(&self) -> Option<u64> {
+        match (self.next, self.in_hand.keys().next()) {
+            (Some(next), _) => next.checked_sub(1),
+            (None, Some(first)) => first.checked_sub(1),
+            (None, None) => self.seen,
+        }
+    }
+
+    fn finish(&mut self, from: u64, to: u64) {
+        if self.sole && self.next.is_some_and(|next| to >= next) {
+            if let Some(forgotten) = self.done.insert(from, to) {
+                self.next = self.next.max(Some(forgotten + 1));
+            }
+            self.advance();
+        }
+    }
+
+    fn advance(&mut self) {
+        while let Some((from, to)) = self.done.first()
+            && let Some(next) = &mut self.next
+            && from <= *next
+        {
+            *next = (*next).max(to + 1);
+            self.done.pop();
+        }
+    }
+}
+
+/// A set of numbers in runs; at most [`RUNS`].
+#[derive(Debug, Default)]
+struct Runs(BTreeMap<u64, u64>);
+
+impl Runs {
+    fn contains(&self, seq: u64) -> bool {
+        self.0.range(..=seq).next_back().is_some_and(|(_, end)| *end >= seq)
+    }
+
+    fn first(&self) -> Option<(u64, u64)> {
+        self.0.first_key_value().map(|(from, to)| (*from, *to))
+    }
+
+    fn pop(&mut self) {
+        self.0.pop_first();
+    }
+
+    /// Adds a run; gives the end of the lowest, if that had to be forgotten.
+    fn insert(&mut self, mut from: u64, mut to: u64) -> Option<u64> {
+        // Whatever overlaps or touches becomes one with it.
+        while let Some((start, end)) =
+            self.0.range(..=to.saturating_add(1)).next_back().map(|(start, end)| (*start, *end))
+            && end.saturating_add(1) >= from
+        {
+            self.0.remove(&start);
+            (from, to) = (from.min(start), to.max(end));
+        }
+        self.0.insert(from, to);
+        if self.0.len() > RUNS { self.0.pop_first().map(|(_, end)| end) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join_and_stay_bounded() {
+        let mut runs = Runs::default();
+        for seq in [5, 7, 6, 1, 2, 5] {
+            runs.insert(seq, seq);
+        }
+        assert_eq!(runs.0, BTreeMap::from([(1, 2), (5, 7)]));
+        assert!(runs.contains(6) && !runs.contains(3) && !runs.contains(0) && !runs.contains(8));
+        runs.insert(10, 12);
+        runs.insert(6, 10);
+        assert_eq!(runs.0, BTreeMap::from([(1, 2), (5, 12)]));
+        runs.insert(0, u64::MAX);
+        assert_eq!(runs.0, BTreeMap::from([(0, u64::MAX)]));
+        let mut runs = Runs::default();
+        for seq in 0..20_000 {
+            runs.insert(100 + 2 * seq, 100 + 2 * seq);
+        }
+        assert_eq!(runs.0.len(), RUNS);
+        assert!(runs.contains(100 + 2 * 19_999) && !runs.contains(100));
+    }
+
+    #[test]
+    fn a_sole_readers_position_is_before_the_first_entry_that_is_not_done() {
+        let mut book = Book::of(Some(0), true);
+        assert_eq!(book.position(), None);
+        book.begin(10);
+        assert_eq!(book.position(), Some(9));
+        for seq in [12, 13, 14, 15] {
+            book.take(seq, DeliveryId(seq));
+            book.acked(seq, DeliveryId(seq));
+        }
+        assert_eq!(book.position(), Some(9), "10 and 11 have not come yet: they may have been delayed");
+        book.take(10, DeliveryId(10));
+        book.buried(10, DeliveryId(10));
+        assert_eq!(book.position(), Some(10));
+        book.gap(11, 11);
+        assert_eq!(book.position(), Some(15));
+        book.take(16, DeliveryId(16));
+        book.take(16, DeliveryId(17));
+        book.acked(16, DeliveryId(16));
+        assert_eq!(book.position(), Some(15), "a later delivery of it is in hand");
+        book.begin(14);
+        assert_eq!(book.position(), Some(15), "what is done stays done");
+        book.begin(30);
+        assert_eq!(book.position(), Some(29), "what is before the start is gone");
+    }
+
+    #[test]
+    fn holes_that_never_close_are_forgotten_in_the_end() {
+        let mut book = Book::of(Some(0), true);
+        book.begin(1);
+        for seq in 1..=RUNS as u64 + 2 {
+            book.take(2 * seq, DeliveryId(seq));
+            book.acked(2 * seq, DeliveryId(seq));
+        }
+        assert_eq!(book.position(), Some(4));
+    }
+
+    #[test]
+    fn in_a_crew_it_is_before_the_first_in_hand() {
+        let mut book = Book::of(Some(0), false);
+        book.begin(10);
+        assert_eq!(book.position(), Some(9));
+        for seq in [12, 14, 17] {
+            book.take(seq, DeliveryId(seq));
+        }
+        book.acked(12, DeliveryId(12));
+        assert_eq!(book.position(), Some(13));
+        book.acked(14, DeliveryId(14));
+        book.let_go(17, DeliveryId(17));
+        assert_eq!(book.position(), Some(17));
+    }
+}

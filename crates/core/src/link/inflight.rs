@@ -1,0 +1,359 @@
+//! Messages in hand: handed to the application once, settled in batches, whatever happens to sockets meanwhile.
+//!
+//! A delivery that comes again while it is in hand only brings a newer tag; one that was acked is acked again; one
+//! that was nacked or let go is handed out again. Settlements wait for [`Link::flush`], so that all those of one
+//! turn leave as one request; after a break they are told in the reconciliation and sent only if that did not
+//! settle them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_proto::error::WireError;
+use tenure_proto::ids::Tag;
+use tenure_proto::message::{Delivery, NackParams, SettleResult, TagsParams};
+use tenure_proto::method::Method;
+use tenure_proto::number::U53;
+use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, Settle};
+use tenure_proto::subscribe::AckMode;
+
+use super::delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubHandle, Verb};
+use super::requests::{Purpose, transient};
+use super::{Link, LinkEffect};
+use crate::time::{Millis, Now};
+
+/// Tags of one request that settles.
+const TAGS: usize = 1_024;
+
+/// Everything in hand, and every settlement that has no answer yet. Bounded by what each subscription may have
+/// in hand.
+#[derive(Debug, Default)]
+pub(super) struct Hands {
+    last_delivery: u64,
+    last_settle: u64,
+    hands: BTreeMap<DeliveryId, Hand>,
+    queue: BTreeMap<Verb, Vec<Item>>,
+    /// Settlements that somebody waits for.
+    waiting: BTreeSet<SettleNumber>,
+    /// Nothing is settled before: the broker has asked for a pause.
+    after: Option<Millis>,
+    refusals: u32,
+    /// Nothing is settled now: the broker is still being told what is in hand.
+    pub(super) holding: bool,
+}
+
+#[derive(Debug)]
+struct Hand {
+    sub: SubHandle,
+    log: String,
+    seq: u64,
+    attempt: u32,
+    tag: Tag,
+    settling: Option<(Verb, SettleNumber)>,
+}
+
+/// One settlement.
+#[derive(Clone, Debug)]
+enum Item {
+    /// The application's.
+    Of(DeliveryId, SettleNumber),
+    /// Our own: an entry that was acked came again.
+    Echo(Tag),
+}
+
+/// Settlements on their way, with the tags that they left with.
+#[derive(Debug)]
+pub(super) struct Batch {
+    verb: Verb,
+    items: Vec<(Item, Tag)>,
+}
+
+impl Hands {
+    /// When a pause is over.
+    pub(super) fn next_deadline(&self) -> Option<Millis> {
+        self.after.filter(|_| !self.queue.is_empty())
+    }
+
+    /// What never got an answer is settled again.
+    pub(super) fn unsend(&mut self, batch: Batch) {
+        let own = batch.items.into_iter().map(|(item, _)| item).filter(|item| matches!(item, Item::Of(..)));
+        self.queue.entry(batch.verb).or_default().extend(own);
+    }
+
+    /// All that is in hand, for the broker: what is settled first.
+    pub(super) fn listed(&self) -> (Vec<ClientInflight>, Listed) {
+        let mut inflight = Vec::with_capacity(self.hands.len());
+        let mut listed = Listed::new();
+        for (id, hand) in &self.hands {
+            let settle = match &hand.settling {
+                Some((Verb::Ack, _)) => Some(Settle::Ack),
+                // The list has no room for when and why: such a nack is sent again instead.
+                Some((Verb::Nack { delay_ms: None, dead: false, reason: None }, _)) => Some(Settle::Nack),
+                _ => None,
+            };
+            let state = if settle.is_some() { InflightState::Settled } else { InflightState::Processing };
+            listed.insert(hand.tag.clone(), (*id, settle.is_some()));
+            inflight.push(ClientInflight { tag: hand.tag.clone(), state, settle });
+        }
+        inflight.sort_by_key(|listed| listed.settle.is_none());
+        (inflight, listed)
+    }
+
+    /// What a delivery of an entry that is in hand already means: nothing for the application, unless it had
+    /// been given back.
+    fn again(&mut self, id: DeliveryId, delivery: &Delivery) -> bool {
+        let Some(hand) = self.hands.get_mut(&id) else { return false };
+        let given_back = matches!(hand.settling, Some((Verb::Nack { .. }, _)));
+        if given_back && delivery.attempt > hand.attempt {
+            return false;
+        }
+        hand.tag = delivery.tag.clone();
+        hand.attempt = delivery.attempt;
+        true
+    }
+
+    fn tell(&mut self, number: SettleNumber, outcome: Settlement, effects: &mut Vec<LinkEffect>) {
+        if self.waiting.remove(&number) {
+            effects.push(LinkEffect::Settled(number, outcome));
+        }
+    }
+
+    /// The session is over.
+    pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
+        for number in std::mem::take(&mut self.waiting) {
+            effects.push(LinkEffect::Settled(number, Settlement::SessionOver));
+        }
+        self.hands.clear();
+        self.queue.clear();
+    }
+}
+
+/// What was listed in a hello, by the tag it was listed with, and whether it was listed as settled.
+pub(super) type Listed = BTreeMap<Tag, (DeliveryId, bool)>;
+
+impl Link {
+    /// Settles a message in hand; [`LinkEffect::Settled`] tells what became of it. It leaves with the next
+    /// [`Link::flush`].
+    pub fn settle(&mut self, id: DeliveryId, verb: Verb, effects: &mut Vec<LinkEffect>) -> SettleNumber {
+        let hands = &mut self.hands;
+        hands.last_settle += 1;
+        let number = SettleNumber(hands.last_settle);
+        hands.waiting.insert(number);
+        let stale = |reason: &str| Settlement::Stale { reason: reason.to_owned() };
+        if self.ended {
+            hands.tell(number, Settlement::SessionOver, effects);
+            return number;
+        }
+        match hands.hands.get_mut(&id) {
+            None => hands.tell(number, stale("requeued"), effects),
+            Some(hand) if hand.settling.is_some() => hands.tell(number, stale("settled before"), effects),
+            Some(hand) => {
+                if verb != Verb::Progress {
+                    hand.settling = Some((verb.clone(), number));
+                }
+                hands.queue.entry(verb).or_default().push(Item::Of(id, number));
+            }
+        }
+        number
+    }
+
+    /// Lets go of a message in hand without settling it: when the broker hands it out again, so do we.
+    pub fn forgo(&mut self, id: DeliveryId) {
+        if self.hands.hands.get(&id).is_some_and(|hand| hand.settling.is_some()) {
+            return;
+        }
+        self.lost(id);
+    }
+
+    /// Lets every settlement of this turn leave.
+    pub fn flush(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+        self.settle_all(now.at, effects);
+        self.wake = self.next_deadline();
+    }
+
+    pub(super) fn settle_all(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+        let paused = self.hands.after.is_some_and(|after| now < after);
+        if self.current.is_none() || self.hands.holding || paused || self.hands.queue.is_empty() {
+            return;
+        }
+        self.hands.after = None;
+        for (verb, items) in std::mem::take(&mut self.hands.queue) {
+            let mut tagged: Vec<(Item, Tag)> = Vec::with_capacity(items.len());
+            for item in items {
+                match &item {
+                    Item::Echo(tag) => {
+                        let tag = tag.clone();
+                        tagged.push((item, tag));
+                    }
+                    Item::Of(id, number) => match self.hands.hands.get(id) {
+                        Some(hand) => tagged.push((item.clone(), hand.tag.clone())),
+                        // Gone from our hands, and its fate may have been told by a reconciliation.
+                        None => {
+                            let stale = Settlement::Stale { reason: "requeued".to_owned() };
+                            self.hands.tell(*number, stale, effects);
+                        }
+                    },
+                }
+            }
+            while !tagged.is_empty() {
+                let rest = tagged.split_off(tagged.len().min(TAGS));
+                let items = std::mem::replace(&mut tagged, rest);
+                self.send_batch(Batch { verb: verb.clone(), items }, effects);
+            }
+        }
+    }
+
+    fn send_batch(&mut self, batch: Batch, effects: &mut Vec<LinkEffect>) {
+        let tags = batch.items.iter().map(|(_, tag)| tag.clone()).collect();
+        // The frame is far below any broker's limit; there is no error to speak of.
+        let _ = match batch.verb.clone() {
+            Verb::Ack => self.ask(Purpose::Settle(batch), Method::Ack, &TagsParams { tags }, effects),
+            Verb::Progress => {
+                self.ask(Purpose::Settle(batch), Method::Progress, &TagsParams { tags }, effects)
+            }
+            Verb::Nack { delay_ms, dead, reason } => {
+                let params = NackParams { tags, delay_ms: delay_ms.map(U53::saturating), dead, reason };
+                self.ask(Purpose::Settle(batch), Method::Nack, &params, effects)
+            }
+        };
+    }
+
+    pub(super) fn settle_answered(
+        &mut self,
+        now: Millis,
+        batch: Batch,
+        outcome: Result<SettleResult, WireError>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        let result = match outcome {
+            Ok(result) => result,
+            Err(error) if transient(error.code) => {
+                let wait = self.backoff.again_ms(self.hands.refusals);
+                self.hands.refusals = self.hands.refusals.saturating_add(1);
+                self.hands.after = Some(now.plus(wait + error.retry_after_ms.map_or(0, U53::get)));
+                return self.hands.unsend(batch);
+            }
+            Err(error) => return self.settle_refused(batch, &error, effects),
+        };
+        self.hands.refusals = 0;
+        let settled: BTreeSet<Tag> = result.settled.into_iter().collect();
+        let mut stale: BTreeMap<Tag, String> = result.stale.into_iter().map(|s| (s.tag, s.reason)).collect();
+        for (item, tag) in batch.items {
+            let Item::Of(id, number) = item else { continue };
+            if settled.contains(&tag) {
+                self.settled(id, &batch.verb, number, effects);
+            } else if self.hands.hands.get(&id).is_some_and(|hand| hand.tag != tag) {
+                // It came again meanwhile, under another tag.
+                self.hands.queue.entry(batch.verb.clone()).or_default().push(Item::Of(id, number));
+            } else {
+                let reason = stale.remove(&tag).unwrap_or_else(|| "unknown to the broker".to_owned());
+                self.lost(id);
+                self.hands.tell(number, Settlement::Stale { reason }, effects);
+            }
+        }
+        self.settle_all(now, effects);
+    }
+
+    pub(super) fn settle_refused(&mut self, batch: Batch, error: &WireError, effects: &mut Vec<LinkEffect>) {
+        for (item, _) in batch.items {
+            let Item::Of(id, number) = item else { continue };
+            if batch.verb != Verb::Progress {
+                self.lost(id);
+            }
+            self.hands.tell(number, Settlement::Refused(error.clone()), effects);
+        }
+    }
+
+    /// A settlement took effect.
+    fn settled(&mut self, id: DeliveryId, verb: &Verb, number: SettleNumber, effects: &mut Vec<LinkEffect>) {
+        self.hands.tell(number, Settlement::Settled, effects);
+        if *verb == Verb::Progress {
+            return;
+        }
+        let Some(hand) = self.hands.hands.remove(&id) else { return };
+        let Some(book) = self.subs.book(hand.sub, &hand.log) else { return };
+        match verb {
+            Verb::Ack => book.acked(hand.seq, id),
+            Verb::Nack { dead: true, .. } => book.buried(hand.seq, id),
+            Verb::Nack { .. } | Verb::Progress => {
+                book.let_go(hand.seq, id);
+            }
+        }
+    }
+
+    /// A message is in our hands no more: it may come again, and is new then.
+    fn lost(&mut self, id: DeliveryId) -> Option<(Verb, SettleNumber)> {
+        let hand = self.hands.hands.remove(&id)?;
+        if let Some(book) = self.subs.book(hand.sub, &hand.log) {
+            book.let_go(hand.seq, id);
+        }
+        hand.settling
+    }
+
+    /// What the broker says about a delivery that we listed; `None` when it says nothing and knows nothing.
+    pub(super) fn judged(
+        &mut self,
+        id: DeliveryId,
+        as_settled: bool,
+        verdict: Option<InflightResult>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        match verdict {
+            Some(InflightResult::Settled) if as_settled => {
+                let settling = self.hands.hands.get(&id).and_then(|hand| hand.settling.clone());
+                if let Some((verb, number)) = settling {
+                    self.settled(id, &verb, number, effects);
+                }
+            }
+            // Still ours; if it is being settled, that goes out now.
+            Some(InflightResult::Settled | InflightResult::Kept) => {}
+            Some(InflightResult::Requeued) | None => {
+                if let Some((_, number)) = self.lost(id) {
+                    let stale = Settlement::Stale { reason: "requeued".to_owned() };
+                    self.hands.tell(number, stale, effects);
+                }
+            }
+        }
+    }
+
+    /// Takes a delivery in hand; `None` when the application has nothing to do with it. What was `pulled` is
+    /// taken however much is in hand: the application asked for it.
+    pub(super) fn take(
+        &mut self,
+        handle: SubHandle,
+        delivery: Box<Delivery>,
+        pulled: bool,
+    ) -> Option<Handed> {
+        let sub = self.subs.get_mut(handle)?;
+        let (auto, full) = (sub.ack_mode() == AckMode::Auto, !pulled && sub.is_full());
+        let book = sub.book(&delivery.message.log);
+        let seq = delivery.message.seq.get();
+        if auto {
+            book.pass(seq);
+            return Some(Handed { id: None, delivery });
+        }
+        if book.is_acked(seq) {
+            let echo = Item::Echo(delivery.tag);
+            self.hands.queue.entry(Verb::Ack).or_default().push(echo);
+            return None;
+        }
+        if book.in_hand(seq).is_some_and(|id| self.hands.again(id, &delivery)) {
+            return None;
+        }
+        if full {
+            // Nobody has read for so long that the broker took back what it gave: let others have this one.
+            return None;
+        }
+        self.hands.last_delivery += 1;
+        let id = DeliveryId(self.hands.last_delivery);
+        book.take(seq, id);
+        let hand = Hand {
+            sub: handle,
+            log: delivery.message.log.clone(),
+            seq,
+            attempt: delivery.attempt,
+            tag: delivery.tag.clone(),
+            settling: None,
+        };
+        self.hands.hands.insert(id, hand);
+        Some(Handed { id: Some(id), delivery })
+    }
+}

@@ -1,0 +1,162 @@
+//! Reconciliation from the client's side: say what we have, hear what is left of it.
+//!
+//! It goes into the hello, or right after it when it would make the hello too large. The verdicts are carried out
+//! without the application: only a stream that cannot go on hears of it.
+
+use std::collections::BTreeMap;
+
+use tenure_proto::hello::{HelloParams, HelloReconcile, Later, LeaseFate};
+use tenure_proto::ids::{SubId, Tag};
+use tenure_proto::limits::FRAME_BEFORE_HELLO_BYTES;
+use tenure_proto::method::Method;
+use tenure_proto::reconcile::{
+    InflightResult, ReconcileAction, ReconcileParams, ReconcileResult, SubscriptionVerdict,
+};
+
+use super::delivery::{SubEnd, SubHandle};
+use super::inflight::Listed;
+use super::requests::{frame, outcome};
+use super::subs::Stage;
+use super::{Link, LinkEffect, SockId};
+use crate::time::Millis;
+
+/// The id of the request that follows a hello which said `later`.
+pub(super) const REQUEST: &str = "reconcile";
+
+/// What the broker was told, until it has answered.
+#[derive(Debug)]
+pub(super) struct Told {
+    subs: BTreeMap<SubId, SubHandle>,
+    inflight: Listed,
+    /// All of it, when the hello only announced it.
+    later: Option<ReconcileParams>,
+    /// Whether the lease turned out to be a new one.
+    fresh: bool,
+}
+
+impl Link {
+    /// The hello's frame, with what we have inside if it fits.
+    pub(super) fn hello_frame(&mut self, mut hello: HelloParams) -> Vec<u8> {
+        let views = self.subs.views();
+        self.told = None;
+        if hello.resume.is_none() && views.is_empty() {
+            return frame(self.config.codec, "hello", Method::Hello, &hello);
+        }
+        let subs = views.iter().map(|(handle, view)| (view.sub_id.clone(), *handle)).collect();
+        let (inflight, listed) = self.hands.listed();
+        let subscriptions = views.into_iter().map(|(_, view)| view).collect();
+        let params = ReconcileParams { policy: self.config.reconcile, subscriptions, inflight };
+        hello.reconcile = Some(HelloReconcile::Now(Box::new(params)));
+        let mut bytes = frame(self.config.codec, "hello", Method::Hello, &hello);
+        let mut later = None;
+        if bytes.len() > FRAME_BEFORE_HELLO_BYTES
+            && let Some(HelloReconcile::Now(params)) = hello.reconcile.take()
+        {
+            later = Some(*params);
+            hello.reconcile = Some(HelloReconcile::Later(Later::Later));
+            bytes = frame(self.config.codec, "hello", Method::Hello, &hello);
+        }
+        self.told = Some(Told { subs, inflight: listed, later, fresh: false });
+        bytes
+    }
+
+    /// The hello is answered: carries out its verdicts, or tells what it only announced.
+    pub(super) fn reconcile(
+        &mut self,
+        sock: SockId,
+        lease: LeaseFate,
+        verdicts: Option<Box<ReconcileResult>>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        let Some(told) = &mut self.told else { return };
+        told.fresh = lease == LeaseFate::New;
+        let Some(mut params) = told.later.take() else {
+            return self.verdicts(verdicts.map(|verdicts| *verdicts), effects);
+        };
+        let mut bytes = frame(self.config.codec, REQUEST, Method::Reconcile, &params);
+        while bytes.len() > self.policy.frame_bytes && !params.inflight.is_empty() {
+            // What is not listed is delivered again, and recognised. What is settled stands first.
+            params.inflight.truncate(params.inflight.len() / 2);
+            bytes = frame(self.config.codec, REQUEST, Method::Reconcile, &params);
+        }
+        self.hands.holding = true;
+        effects.push(LinkEffect::Send(sock, bytes));
+    }
+
+    /// The answer to what the hello only announced.
+    pub(super) fn reconcile_answered(&mut self, now: Millis, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+        if !self.hands.holding {
+            return;
+        }
+        self.hands.holding = false;
+        let result = outcome::<ReconcileResult>(self.config.codec, bytes).ok();
+        self.verdicts(result, effects);
+        self.settle_early(effects);
+        self.settle_all(now, effects);
+    }
+
+    /// Carries out what the broker decided. Without a word from it we subscribe again, which is the same
+    /// subscription if it still exists.
+    fn verdicts(&mut self, result: Option<ReconcileResult>, effects: &mut Vec<LinkEffect>) {
+        let Some(told) = self.told.take() else { return };
+        let result = result.unwrap_or_default();
+        let mut verdicts: BTreeMap<SubHandle, SubscriptionVerdict> = BTreeMap::new();
+        for verdict in result.results {
+            let named = verdict.client.as_ref().unwrap_or(&verdict.sub_id);
+            if let Some(handle) = told.subs.get(named) {
+                verdicts.insert(*handle, verdict);
+            }
+        }
+        // Positions are read before anything in hand is given up: what is given up must come again.
+        for handle in self.subs.at(Stage::Open) {
+            match verdicts.remove(&handle) {
+                Some(verdict) => self.verdict(handle, verdict, effects),
+                None => self.recreate(handle, effects),
+            }
+        }
+        for handle in self.subs.at(Stage::Leaving) {
+            self.left(handle, verdicts.remove(&handle), effects);
+        }
+        let judged: BTreeMap<Tag, InflightResult> =
+            result.inflight.into_iter().map(|verdict| (verdict.tag, verdict.result)).collect();
+        for (tag, (id, as_settled)) in told.inflight {
+            let verdict = judged.get(&tag).copied();
+            if verdict.is_some() || told.fresh {
+                self.judged(id, as_settled, verdict, effects);
+            }
+        }
+    }
+
+    fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict, effects: &mut Vec<LinkEffect>) {
+        match verdict.action {
+            ReconcileAction::Keep => self.subs.rename(handle, verdict.sub_id),
+            ReconcileAction::RecreateClientSide => self.recreate(handle, effects),
+            ReconcileAction::CloseClientSide => {
+                let end = match verdict.reason.as_str() {
+                    "lease_expired" => SubEnd::LeaseExpired,
+                    _ => SubEnd::ReconciledClosed { reason: verdict.reason },
+                };
+                self.subs.end(handle, end, effects);
+            }
+            // Of one that we have: the broker dropped it all the same.
+            ReconcileAction::CloseServerSide => self.recreate(handle, effects),
+        }
+    }
+
+    /// A subscription that was being left when the socket broke.
+    fn left(
+        &mut self,
+        handle: SubHandle,
+        verdict: Option<SubscriptionVerdict>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        match verdict {
+            Some(verdict) if verdict.action == ReconcileAction::Keep => {
+                self.subs.rename(handle, verdict.sub_id);
+                self.leave(handle, effects);
+            }
+            // Not listed, or not kept: the broker has dropped it.
+            _ => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Subscriptions: each has a handle of the application's that outlives sockets, leases and the broker's own names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::hello::InboxChoice;
+use tenure_proto::ids::SubId;
+use tenure_proto::log::LogName;
+use tenure_proto::message::Delivery;
+use tenure_proto::method::Method;
+use tenure_proto::number::U53;
+use tenure_proto::reconcile::ClientSubscription;
+use tenure_proto::subscribe::{
+    AckMode, DEFAULT_PREFETCH, FetchParams, FetchResult, From, SubscribeParams, SubscribeResult,
+    SubscriptionEvent, SubscriptionEventKind, UnsubscribeParams,
+};
+
+use super::book::Book;
+use super::delivery::{SubEnd, SubHandle, SubItem};
+use super::requests::Purpose;
+use super::{Link, LinkEffect, RequestNumber};
+use crate::time::Now;
+
+/// Subscriptions of one session.
+const SUBSCRIPTIONS: usize = 1_024;
+/// Deliveries that may wait for the answer that says whose they are. Beyond it they are not taken: the broker
+/// hands them out again.
+const EARLY: usize = 1_024;
+/// How many times its prefetch a subscription may have in hand. More than once, because the broker takes back
+/// what is not settled in time, while the application may still be at it.
+const HANDS: usize = 4;
+/// Lanes of an inbox, each with a prefetch of its own.
+const LANES: usize = 3;
+
+/// All subscriptions of a session; at most [`SUBSCRIPTIONS`].
+#[derive(Debug)]
+pub(super) struct Subs {
+    last: u64,
+    table: BTreeMap<SubHandle, Sub>,
+    ids: BTreeMap<SubId, SubHandle>,
+    early: Vec<Delivery>,
+    /// Subscriptions that are nobody's, which the broker has been told on this socket.
+    strangers: BTreeSet<SubId>,
+}
+
+/// One subscription.
+#[derive(Debug)]
+pub(super) struct Sub {
+    /// What was asked for; of an inbox, nothing.
+    wish: Option<SubscribeParams>,
+    /// The broker's name for it.
+    pub(super) id: Option<SubId>,
+    pub(super) stage: Stage,
+    /// Whether the application knows that it is open.
+    told: bool,
+    books: BTreeMap<String, Book>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its `subscribe` is under way.
+    Opening,
+    Open,
+    /// Its `unsubscribe` is under way.
+    Leaving,
+}
+
+impl Sub {
+    fn new(wish: Option<SubscribeParams>) -> Sub {
+        Sub { wish, id: None, stage: Stage::Opening, told: false, books: BTreeMap::new() }
+    }
+
+    pub(super) fn ack_mode(&self) -> AckMode {
+        self.wish.as_ref().map_or(AckMode::Manual, |wish| wish.ack_mode)
+    }
+
+    /// Whether more is in hand than the broker would have given us without taking some of it back.
+    pub(super) fn is_full(&self) -> bool {
+        let prefetch = match &self.wish {
+            Some(wish) => wish.prefetch as usize,
+            None => DEFAULT_PREFETCH as usize * LANES,
+        };
+        self.books.values().map(Book::hands).sum::<usize>() >= prefetch.max(1).saturating_mul(HANDS)
+    }
+
+    /// What it remembers of `log`.
+    pub(super) fn book(&mut self, log: &str) -> &mut Book {
+        let sole =
+            self.wish.as_ref().is_some_and(|wish| wish.group.is_none() && wish.ack_mode == AckMode::Manual);
+        self.books.entry(log.to_owned()).or_insert_with(|| match log.parse() {
+            Ok(LogName::Topic(_, partition)) => Book::of(Some(partition), sole),
+            _ => Book::of(None, false),
+        })
+    }
+
+    fn is(&self, wish: &SubscribeParams) -> bool {
+        let same = |own: &SubscribeParams| {
+            own.topic == wish.topic && own.group == wish.group && own.partition == wish.partition
+        };
+        self.stage != Stage::Leaving && self.wish.as_ref().is_some_and(same)
+    }
+
+    /// As the broker is told of it in a reconciliation.
+    fn view(&self) -> Option<ClientSubscription> {
+        let (wish, id) = (self.wish.as_ref()?, self.id.as_ref()?);
+        let positions = self
+            .books
+            .values()
+            .filter_map(|book| Some((book.partition?.to_string(), U53::saturating(book.position()?))));
+        (self.stage == Stage::Open).then(|| ClientSubscription {
+            sub_id: id.clone(),
+            topic: wish.topic.clone(),
+            group: wish.group.clone(),
+            partition: wish.partition,
+            ack_mode: wish.ack_mode,
+            prefetch: wish.prefetch,
+            positions: positions.collect(),
+        })
+    }
+
+    /// The same wish, from where nothing is lost.
+    fn again(&self) -> Option<SubscribeParams> {
+        let wish = self.wish.as_ref()?;
+        let next = |book: &Book| book.position().map_or(0, |seq| seq + 1);
+        let first = self.books.values().filter(|book| book.partition.is_some()).map(next).min();
+        let from = first.map_or(wish.from, |seq| From::Seq(U53::saturating(seq)));
+        Some(SubscribeParams { from, ..wish.clone() })
+    }
+}
+
+impl Subs {
+    pub(super) fn new(inbox: InboxChoice) -> Subs {
+        let mut subs = Subs {
+            last: SubHandle::MEMBER.0,
+            table: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            early: Vec::new(),
+            strangers: BTreeSet::new(),
+        };
+        let own = matches!(inbox, InboxChoice::Session | InboxChoice::Both);
+        let member = matches!(inbox, InboxChoice::Member | InboxChoice::Both);
+        let implicit = [(own, SubHandle::INBOX, "inbox"), (member, SubHandle::MEMBER, "member")];
+        for (_, handle, name) in implicit.into_iter().filter(|(wanted, ..)| *wanted) {
+            if let Ok(id) = name.parse::<SubId>() {
+                let sub = Sub { id: Some(id.clone()), stage: Stage::Open, told: true, ..Sub::new(None) };
+                subs.table.insert(handle, sub);
+                subs.ids.insert(id, handle);
+            }
+        }
+        subs
+    }
+
+    pub(super) fn get_mut(&mut self, handle: SubHandle) -> Option<&mut Sub> {
+        self.table.get_mut(&handle)
+    }
+
+    pub(super) fn contains(&self, handle: SubHandle) -> bool {
+        self.table.contains_key(&handle)
+    }
+
+    /// What `handle` remembers of `log`, if it is still there.
+    pub(super) fn book(&mut self, handle: SubHandle, log: &str) -> Option<&mut Book> {
+        self.table.get_mut(&handle)?.books.get_mut(log)
+    }
+
+    /// The broker's name for `handle`.
+    pub(super) fn id(&self, handle: SubHandle) -> Option<&SubId> {
+        self.table.get(&handle)?.id.as_ref()
+    }
+
+    /// Topics that the broker should know of, with our handles.
+    pub(super) fn views(&self) -> Vec<(SubHandle, ClientSubscription)> {
+        self.table.iter().filter_map(|(handle, sub)| Some((*handle, sub.view()?))).collect()
+    }
+
+    /// Handles of topics at `stage`.
+    pub(super) fn at(&self, stage: Stage) -> Vec<SubHandle> {
+        let at =
+            |(handle, sub): (&SubHandle, &Sub)| (sub.wish.is_some() && sub.stage == stage).then_some(*handle);
+        self.table.iter().filter_map(at).collect()
+    }
+
+    /// The broker calls `handle` by another name from here on.
+    pub(super) fn rename(&mut self, handle: SubHandle, id: SubId) {
+        let Some(sub) = self.table.get_mut(&handle) else { return };
+        let old = sub.id.replace(id.clone());
+        self.unname(old, handle);
+        self.ids.insert(id, handle);
+    }
+
+    fn unname(&mut self, id: Option<SubId>, handle: SubHandle) {
+        if let Some(id) = id
+            && self.ids.get(&id) == Some(&handle)
+        {
+            self.ids.remove(&id);
+        }
+    }
+
+    /// The socket is gone, and with it what was only known there.
+    pub(super) fn broken(&mut self) {
+        self.early.clear();
+        self.strangers.clear();
+    }
+
+    /// It is over.
+    pub(super) fn end(&mut self, handle: SubHandle, end: SubEnd, effects: &mut Vec<LinkEffect>) {
+        let Some(sub) = self.table.remove(&handle) else { return };
+        self.unname(sub.id, handle);
+        let end = if sub.stage == Stage::Leaving { SubEnd::Unsubscribed } else { end };
+        effects.push(LinkEffect::Sub(handle, SubItem::Ended(end)));
+    }
+
+    /// All of them are over.
+    pub(super) fn end_all(&mut self, end: &SubEnd, effects: &mut Vec<LinkEffect>) {
+        for handle in self.table.keys().copied().collect::<Vec<_>>() {
+            self.end(handle, end.clone(), effects);
+        }
+    }
+}
+
+impl Link {
+    /// Reads a topic. The first thing that its reader gets is [`SubItem::Opened`], or why it cannot be; a broker
+    /// that cannot be reached for `timeout_ms` is such a reason.
+    pub fn subscribe(
+        &mut self,
+        now: Now,
+        wish: SubscribeParams,
+        timeout_ms: u64,
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<SubHandle, WireError> {
+        if self.ended {
+            return Err(WireError::new(ErrorCode::LeaseExpired, "the session is over"));
+        }
+        if self.subs.table.len() >= SUBSCRIPTIONS {
+            return Err(WireError::new(ErrorCode::Busy, "this session has too many subscriptions"));
+        }
+        if self.subs.table.values().any(|sub| sub.is(&wish)) {
+            let message = "this session reads that topic, group and partition already; share its stream";
+            return Err(WireError::new(ErrorCode::Conflict, message));
+        }
+        let handle = SubHandle(self.subs.last + 1);
+        let purpose = Purpose::Subscribe(handle, Box::new(wish.clone()));
+        let number = self.ask(purpose, Method::Subscribe, &wish, effects)?;
+        self.subs.last = handle.0;
+        self.subs.table.insert(handle, Sub::new(Some(wish)));
+        self.requests.expires(number, now.at.plus(timeout_ms));
+        self.wake = self.next_deadline();
+        Ok(handle)
+    }
+
+    /// Reads a topic no more. [`SubEnd::Unsubscribed`] says when the broker knows. Inboxes cannot be left.
+    pub fn unsubscribe(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+        let Some(sub) = self.subs.table.get_mut(&handle).filter(|sub| sub.wish.is_some()) else { return };
+        match sub.stage {
+            Stage::Leaving => {}
+            // When its answer comes there is nobody any more, and the broker is told then.
+            Stage::Opening => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+            Stage::Open => {
+                sub.stage = Stage::Leaving;
+                self.leave(handle, effects);
+            }
+        }
+        self.wake = self.next_deadline();
+    }
+
+    /// Pulls up to `limit` entries, whatever their priority: [`LinkEffect::Fetched`].
+    pub fn fetch(
+        &mut self,
+        now: Now,
+        handle: SubHandle,
+        limit: u64,
+        timeout_ms: u64,
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<RequestNumber, WireError> {
+        let gone = || WireError::new(ErrorCode::NotFound, "that subscription is over");
+        let limit = U53::saturating(limit);
+        let sub = self.subs.table.get(&handle).filter(|sub| sub.stage != Stage::Leaving).ok_or_else(gone)?;
+        // While it is being made again it has no name: the request waits for one.
+        let number = match sub.id.clone() {
+            Some(sub_id) => {
+                let params = FetchParams { sub_id, limit };
+                self.ask(Purpose::Fetch(handle, limit), Method::Fetch, &params, effects)?
+            }
+            None => self.requests.park(Purpose::Fetch(handle, limit)),
+        };
+        self.requests.expires(number, now.at.plus(timeout_ms));
+        self.wake = self.next_deadline();
+        Ok(number)
+    }
+
+    pub(super) fn fetched(
+        &mut self,
+        number: RequestNumber,
+        handle: SubHandle,
+        outcome: Result<FetchResult, WireError>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        let outcome = outcome.map(|result| {
+            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d), true));
+            taken.collect()
+        });
+        effects.push(LinkEffect::Fetched(number, outcome));
+    }
+
+    /// Tells the broker that nobody reads it any more.
+    pub(super) fn leave(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+        if let Some(sub_id) = self.subs.id(handle).cloned()
+            && self.current.is_some()
+        {
+            let params = UnsubscribeParams { sub_id };
+            let _ = self.ask(Purpose::Unsubscribe(Some(handle)), Method::Unsubscribe, &params, effects);
+        }
+    }
+
+    /// Subscribes again by itself, from where nothing is lost; for as long as it takes.
+    pub(super) fn recreate(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+        let Some(sub) = self.subs.table.get_mut(&handle) else { return };
+        let Some(wish) = sub.again() else { return };
+        sub.stage = Stage::Opening;
+        let old = sub.id.take();
+        self.subs.unname(old, handle);
+        let purpose = Purpose::Subscribe(handle, Box::new(wish.clone()));
+        if let Err(error) = self.ask(purpose, Method::Subscribe, &wish, effects) {
+            self.subs.end(handle, SubEnd::refused(&error), effects);
+        }
+    }
+
+    pub(super) fn subscribed(
+        &mut self,
+        handle: SubHandle,
+        wish: &SubscribeParams,
+        outcome: Result<SubscribeResult, WireError>,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        match outcome {
+            Err(error) => self.subs.end(handle, SubEnd::refused(&error), effects),
+            Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result, effects),
+            // Nobody wants it any more; unless somebody asked for the very same since, which is the same one.
+            Ok(result) => {
+                if !self.subs.table.values().any(|sub| sub.is(wish)) {
+                    self.stranger(result.sub_id, effects);
+                }
+            }
+        }
+        self.settle_early(effects);
+    }
+
+    fn opened_sub(&mut self, handle: SubHandle, result: SubscribeResult, effects: &mut Vec<LinkEffect>) {
+        self.subs.rename(handle, result.sub_id.clone());
+        let Some(sub) = self.subs.table.get_mut(&handle) else { return };
+        sub.stage = Stage::Open;
+        let topic = sub.wish.as_ref().map(|wish| wish.topic.clone());
+        for (partition, start) in &result.start_seq {
+            if let (Some(topic), Ok(partition)) = (&topic, partition.parse()) {
+                sub.book(&LogName::Topic(topic.clone(), partition).to_string()).begin(start.get());
+            }
+        }
+        if !std::mem::replace(&mut sub.told, true) {
+            effects.push(LinkEffect::Sub(handle, SubItem::Opened(result)));
+        }
+        self.send_waiting(effects);
+    }
+
+    /// Looks again at deliveries that came before it was known whose they are.
+    pub(super) fn settle_early(&mut self, effects: &mut Vec<LinkEffect>) {
+        for delivery in std::mem::take(&mut self.subs.early) {
+            self.delivered(Box::new(delivery), effects);
+        }
+    }
+
+    /// A delivery came.
+    pub(super) fn delivered(&mut self, delivery: Box<Delivery>, effects: &mut Vec<LinkEffect>) {
+        match self.subs.ids.get(&delivery.sub_id).copied() {
+            Some(handle) => {
+                let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
+                if !leaving && let Some(handed) = self.take(handle, delivery, false) {
+                    effects.push(LinkEffect::Sub(handle, SubItem::Message(handed)));
+                }
+            }
+            None if self.hands.holding || !self.subs.at(Stage::Opening).is_empty() => {
+                if self.subs.early.len() < EARLY {
+                    self.subs.early.push(*delivery);
+                }
+            }
+            None => self.stranger(delivery.sub_id, effects),
+        }
+    }
+
+    /// The broker believes in a subscription that nobody has.
+    fn stranger(&mut self, sub_id: SubId, effects: &mut Vec<LinkEffect>) {
+        let implicit = matches!(sub_id.as_str(), "inbox" | "member");
+        if !implicit && self.subs.strangers.insert(sub_id.clone()) {
+            let params = UnsubscribeParams { sub_id };
+            let _ = self.ask(Purpose::Unsubscribe(None), Method::Unsubscribe, &params, effects);
+        }
+    }
+
+    /// `event subscription`.
+    pub(super) fn subscription_event(&mut self, event: SubscriptionEvent, effects: &mut Vec<LinkEffect>) {
+        let Some(handle) = self.subs.ids.get(&event.sub_id).copied() else { return };
+        match event.kind {
+            SubscriptionEventKind::Closed => self.subs.end(handle, SubEnd::closed(event.reason), effects),
+            SubscriptionEventKind::Gap => {
+                let from = event.from.map_or(0, U53::get);
+                let to = event.to.map_or(from, U53::get);
+                let partition = event.partition;
+                if let Some(sub) = self.subs.table.get_mut(&handle)
+                    && let (Some(wish), Some(partition)) = (&sub.wish, partition)
+                {
+                    let log = LogName::Topic(wish.topic.clone(), partition).to_string();
+                    sub.book(&log).gap(from, to);
+                }
+                effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! From `send` to `ack`, on good days and over a crash.
+
+use tenure_proto::message::SendState;
+
+use super::words::*;
+use super::world::Disk;
+
+#[test]
+fn a_message_is_delivered_once_and_its_sender_hears_of_it() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    let sent = w.post(a, letter(to(2), "m1"));
+    assert_eq!((sent.duplicate, sent.log, sent.seq.get()), (false, inbox(2).to_string(), 1));
+    let pushes = w.pushes(b);
+    assert_eq!(bodies(&pushes), ["m1"]);
+    assert_eq!((pushes[0].attempt, pushes[0].redelivered), (1, false));
+    assert_eq!(w.status(a, &["m1", "m2"]), [(SendState::Accepted, None), (SendState::Unknown, None)]);
+    w.ack_all(b, &pushes);
+    assert_eq!(w.receipts(a).len(), 1);
+    assert_eq!(w.status(a, &["m1"]), [(SendState::Delivered, None)]);
+    assert!(w.pushes(b).is_empty());
+}
+
+#[test]
+fn an_accepted_message_outlives_a_crash_and_an_unanswered_one_may_not() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, letter(to(2), "kept"));
+    w.set_disk(Disk::Holds);
+    let lost = w.ask_send(a, letter(to(2), "lost"));
+    assert!(w.answered(a, &lost).is_none(), "not before it is on disk");
+    w.crash(0);
+    let a = w.resume(1, a);
+    assert_eq!(w.status(a, &["kept", "lost"])[1].0, SendState::Unknown);
+    let b = w.resume(2, b);
+    let pushes = w.pushes(b);
+    assert_eq!(bodies(&pushes), ["kept"]);
+    w.ack_all(b, &pushes);
+    w.restart();
+    let b = w.resume(2, b);
+    assert!(w.pushes(b).is_empty(), "settled is settled");
+}

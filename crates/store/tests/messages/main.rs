@@ -1,0 +1,11 @@
+//! Messages through the rules and a store together: what the five promises say, by example and by property.
+//!
+//! `world` drives a mesh on a store in virtual time; `words` shortens what tests say to it. The other modules are
+//! the tests.
+
+mod delivery;
+mod fallback;
+mod inbox;
+mod settle;
+mod words;
+mod world;

@@ -1,0 +1,224 @@
+//! Who may settle what, and when it is too late.
+
+use tenure_core::MeshConfig;
+use tenure_core::effect::{Note, Push};
+use tenure_core::input::Call;
+use tenure_proto::event::ReceiptState;
+use tenure_proto::ids::ConnId;
+use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
+use tenure_proto::log::LogName;
+use tenure_proto::message::TagsParams;
+use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
+use tenure_proto::subscribe::{AckMode, SubscribeParams};
+
+use super::words::*;
+use super::world::{Engine, World};
+
+/// Two members of a crew with a prefetch of one, of whom the first, session 2, has `job` in hand.
+fn crew(config: MeshConfig) -> (World, ConnId, ConnId, Push) {
+    let mut w = World::new(Engine::memory(), config);
+    let (a, b) = (w.join(1), w.join(2));
+    for conn in [a, b] {
+        w.subscribe(conn, SubscribeParams { prefetch: 1, ..subscription("jobs", Some("crew")) });
+    }
+    w.post(a, letter(topic("jobs"), "job"));
+    let (mut first, mut second) = (w.pushes(a), w.pushes(b));
+    assert_eq!((first.len(), second.len()), (0, 1), "one of them has it: the other's turn is next");
+    (w, b, a, second.pop().or(first.pop()).unwrap())
+}
+
+fn grace(ms: u64) -> MeshConfig {
+    MeshConfig { reconnect_grace_ms: ms, ..MeshConfig::default() }
+}
+
+#[test]
+fn a_tag_of_another_settles_nothing() {
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    let stolen = w.ack(b, std::slice::from_ref(&job));
+    assert_eq!((stolen.settled.len(), stolen.stale[0].reason.as_str()), (0, "not_owner"));
+    w.ack_all(a, std::slice::from_ref(&job));
+    w.ack_all(a, &[job]);
+}
+
+#[test]
+fn a_settle_counts_after_the_break_until_somebody_else_has_it() {
+    // Within grace.
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    w.drop_socket(a);
+    w.pass(4_000);
+    assert!(w.pushes(b).is_empty(), "it stays with its reader for a while");
+    let a = w.resume(2, a);
+    w.ack_all(a, &[job]);
+    w.pass(60_000);
+    assert!(w.pushes(b).is_empty());
+
+    // After it went back, before anybody else has it.
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    w.drop_socket(b);
+    w.drop_socket(a);
+    w.pass(6_000);
+    assert!(w.notes.iter().any(|note| matches!(note, Note::Requeued { count: 1, .. })));
+    let (call, _) = (Call::Ack(TagsParams { tags: vec![tag(&job)] }), ());
+    let resuming = w.resuming(2, a);
+    let params = ReconcileParams {
+        subscriptions: Vec::new(),
+        inflight: vec![ClientInflight {
+            tag: tag(&job),
+            state: InflightState::Settled,
+            settle: Some(tenure_proto::reconcile::Settle::Ack),
+        }],
+        ..ReconcileParams::default()
+    };
+    let (a, result) = w.reconciling(resuming, params);
+    assert_eq!(result.inflight[0].result, InflightResult::Settled);
+    assert!(w.notes.iter().any(|note| matches!(note, Note::LateSettleAccepted { .. })));
+    let b = w.resume(1, b);
+    assert!(w.pushes(b).is_empty());
+    assert_eq!(w.settle(a, call).settled.len(), 1, "said again, settled again");
+
+    // After somebody else has it.
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    w.drop_socket(a);
+    w.pass(6_000);
+    let again = w.pushes(b);
+    assert_eq!((bodies(&again), again[0].attempt, again[0].redelivered), (vec!["job".to_owned()], 2, true));
+    let a = w.resume(2, a);
+    assert!(w.pushes(a).is_empty());
+    let late = w.ack(a, &[job]);
+    assert_eq!((late.settled.len(), late.stale[0].reason.as_str()), (0, "requeued"));
+    w.ack_all(b, &again);
+}
+
+#[test]
+fn without_grace_it_goes_back_at_once() {
+    let (mut w, a, b, _) = crew(grace(0));
+    w.drop_socket(a);
+    assert_eq!(bodies(&w.pushes(b)), ["job"]);
+}
+
+#[test]
+fn after_a_start_claims_wait_for_their_readers_for_thirty_seconds() {
+    let (mut w, a, b, job) = crew(grace(0));
+    w.pass(1_000);
+    w.restart();
+    let b = w.resume(1, b);
+    w.pass(29_000);
+    assert!(w.pushes(b).is_empty(), "held for its reader");
+    w.pass(2_000);
+    assert_eq!(bodies(&w.pushes(b)), ["job"]);
+    let a = w.resume(2, a);
+    assert_eq!(w.ack(a, &[job]).stale.len(), 1);
+}
+
+#[test]
+fn what_was_never_read_comes_again_first_under_the_same_tag() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    for id in ["m1", "m2"] {
+        w.post(a, letter(to(2), id));
+    }
+    let first = w.pushes(b);
+    w.drop_socket(b);
+    w.post(a, letter(to(2), "m3"));
+    for round in 0..2 {
+        // In memory, and after a start.
+        if round == 1 {
+            w.pass(1_000);
+            w.restart();
+        }
+        let again = w.resume(2, b);
+        let pushes = w.pushes(again);
+        assert_eq!(bodies(&pushes), ["m1", "m2", "m3"], "round {round}");
+        assert_eq!((tag(&pushes[0]), tag(&pushes[1])), (tag(&first[0]), tag(&first[1])));
+        assert!(pushes[0].redelivered);
+        w.drop_socket(again);
+    }
+}
+
+#[test]
+fn a_member_that_takes_too_long_loses_it_unless_it_makes_progress() {
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    w.pass(ACK_TIMEOUT_MS - 1_000);
+    assert_eq!(w.settle(a, Call::Progress(TagsParams { tags: vec![tag(&job)] })).settled.len(), 1);
+    w.pass(ACK_TIMEOUT_MS - 2_000);
+    assert!(w.pushes(b).is_empty());
+    w.pass(3_000);
+    let taken = w.pushes(b);
+    assert_eq!((bodies(&taken), taken[0].attempt), (vec!["job".to_owned()], 2));
+    let late = w.settle(a, Call::Progress(TagsParams { tags: vec![tag(&job)] }));
+    assert_eq!(late.stale[0].reason, "requeued");
+}
+
+#[test]
+fn progress_of_what_went_back_is_not_progress() {
+    let (mut w, a, b, job) = crew(MeshConfig::default());
+    w.drop_socket(b);
+    w.pass(ACK_TIMEOUT_MS + 1_000);
+    let again = w.pushes(a);
+    assert_eq!(again.len(), 1, "nobody else is there");
+    let late = w.settle(a, Call::Progress(TagsParams { tags: vec![tag(&job)] }));
+    assert_eq!(late.stale.len(), 1, "it is another hand-out now");
+}
+
+#[test]
+fn what_fails_sixteen_times_is_a_dead_letter() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, letter(to(2), "poison"));
+    for attempt in 1..=MAX_ATTEMPTS {
+        let pushes = w.pushes(b);
+        assert_eq!(pushes.iter().map(|push| push.attempt).collect::<Vec<_>>(), [attempt]);
+        w.nack(b, &pushes[0]);
+    }
+    assert!(w.pushes(b).is_empty());
+    let letters = w.dead(b, &inbox(2));
+    assert_eq!((letters.len(), letters[0].reason.as_str()), (1, "max_attempts"));
+    assert_eq!(letters[0].attempts, MAX_ATTEMPTS);
+    let receipts = w.receipts(a);
+    assert_eq!((receipts.len(), receipts[0].state), (1, ReceiptState::Dead));
+    w.restart();
+    let b = w.resume(2, b);
+    assert!(w.pushes(b).is_empty());
+}
+
+#[test]
+fn auto_settles_what_has_left_and_repeats_what_has_not() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    let auto = SubscribeParams { ack_mode: AckMode::Auto, prefetch: 2, ..subscription("t", None) };
+    w.subscribe(b, auto);
+    for id in ["m1", "m2", "m3", "m4", "m5"] {
+        w.post(a, letter(topic("t"), id));
+    }
+    assert_eq!(bodies(&w.pushes(b)), ["m1", "m2", "m3", "m4", "m5"], "each makes room for the next");
+    w.sockets.get_mut(&b).unwrap().flushes = false;
+    w.post(a, letter(topic("t"), "m6"));
+    w.drop_socket(b);
+    let b = w.resume(2, b);
+    assert_eq!(bodies(&w.pushes(b)), ["m6"], "it had not left");
+    w.drop_socket(b);
+    let b = w.resume(2, b);
+    assert!(w.pushes(b).is_empty());
+    let log = LogName::Topic("t".parse().unwrap(), 0);
+    assert!(w.dead(b, &log).is_empty());
+}
+
+#[test]
+fn a_nack_with_a_delay_waits_and_holds_nobody_up() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, letter(to(2), "m1"));
+    w.post(a, letter(to(2), "m2"));
+    let pushes = w.pushes(b);
+    let mut params = nacked(vec![tag(&pushes[0])]);
+    params.delay_ms = ms(10_000);
+    w.settle(b, Call::Nack(params));
+    w.ack_all(b, &pushes[1..]);
+    w.pass(3_000);
+    w.restart();
+    let b = w.resume(2, b);
+    w.pass(6_000);
+    assert!(w.pushes(b).is_empty(), "a start does not shorten it");
+    w.pass(1_500);
+    assert_eq!(bodies(&w.pushes(b)), ["m1"]);
+}
