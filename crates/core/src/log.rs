@@ -149,15 +149,6 @@ impl Logs {
         }
     }
 
-    /// Forgets an entry that has left its log.
-    pub fn forget(&mut self, name: &LogName, lane: Lane, seq: u64) {
-        if let Some(lane) = self.lane_mut(name, lane)
-            && let Ok(index) = lane.tail.binary_search_by_key(&seq, |entry| entry.seq)
-        {
-            lane.tail.remove(index);
-        }
-    }
-
     /// What comes after `seq` in a lane.
     pub fn next(&self, log: &LogName, lane: Lane, seq: u64) -> Next {
         let Some(lane) = self.lane(log, lane).filter(|lane| seq < lane.end) else { return Next::End };

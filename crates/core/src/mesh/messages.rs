@@ -438,6 +438,10 @@ impl Messages {
         if last.is_none() {
             // What is left up to there was removed.
             reading.group.skip_to(through);
+            let lane = self.logs.lane(&reading.record.log, reading.record.lane);
+            if let Some(lane) = lane.filter(|lane| through >= lane.end) {
+                reading.passed = (lane.count, lane.bytes);
+            }
         }
         reading.page.extend(entries);
         for seq in damaged {

@@ -173,7 +173,6 @@ impl Mesh {
             }
             self.messages.touch(*id);
         }
-        self.messages.logs.forget(&log, lane, seq);
         let (group, attempts, reason) = (None, 0, "expired".to_owned());
         let at = self.wall;
         effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
