@@ -12,8 +12,13 @@ use crate::run;
 /// Builds `tenure`, then hands the arguments to `tenure-bench`.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     if args.is_empty() {
-        bail!("say what to measure: `cargo xtask bench sessions` or `cargo xtask bench storm`");
+        bail!("say what to measure: sessions, storm, accept, growth or fanout");
     }
+    measure(args)
+}
+
+/// Builds both and runs `tenure-bench` with `args`.
+pub(crate) fn measure(args: &[String]) -> Result<ExitCode> {
     run::succeed(&mut run::cargo(&["build", "--release", "--quiet", "--package", "tenure-cli"]))?;
     let mut bench = run::cargo(&["run", "--release", "--quiet", "--package", "tenure-bench", "--"]);
     run::forward(bench.args(args))

@@ -51,14 +51,14 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        takes: "sessions|storm [ARGS]",
-        about: "measure a release build of the broker",
+        takes: "MEASUREMENT [ARGS]",
+        about: "measure a release build of the broker: sessions, storm, accept, growth, fanout",
         start: bench::start,
     },
     Command {
         name: "soak",
-        takes: "[ARGS]",
-        about: "the six scenarios with real processes, at the real 90/75/30 s",
+        takes: "[kill] [ARGS]",
+        about: "the six scenarios at the real 90/75/30 s; or kill -9 under load, `kill --cycles N`",
         start: soak::start,
     },
     Command {

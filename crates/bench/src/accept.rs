@@ -58,11 +58,15 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
     pub(crate) sample: Sample,
+    /// How long it was.
+    pub(crate) seconds: f64,
     /// Processor seconds of the broker, by thread.
     pub(crate) broker_cpu: BTreeMap<String, f64>,
     pub(crate) own_cpu: f64,
     /// Writes in one commit, on average.
     batch: f64,
+    /// What else was counted.
+    pub(crate) probed: u64,
 }
 
 /// All rounds of one number of senders.
@@ -118,8 +122,19 @@ pub(crate) fn stack(
     senders: usize,
     times: (Duration, Duration),
 ) -> Result<Stack> {
+    stack_with(broker, template, senders, times, &|| 0)
+}
+
+/// One stretch against the broker, over which something else is counted too.
+pub(crate) fn stack_with(
+    broker: &BrokerProcess,
+    template: &Template,
+    senders: usize,
+    times: (Duration, Duration),
+    probe: &dyn Fn() -> u64,
+) -> Result<Stack> {
     let us = std::process::id();
-    let read = || -> Result<_> { Ok((proc::threads(broker.pid())?, proc::threads(us)?)) };
+    let read = || -> Result<_> { Ok((proc::threads(broker.pid())?, proc::threads(us)?, probe())) };
     let counted = || -> Result<_> {
         Ok((broker.metric("tenure_store_writes_total")?, broker.metric("tenure_store_commits_total")?))
     };
@@ -142,7 +157,8 @@ pub(crate) fn stack(
     let own_cpu = after.1.values().sum::<f64>() - before.1.values().sum::<f64>();
     let (later_writes, later_commits) = counted()?;
     let batch = (later_writes - writes) as f64 / (later_commits - commits).max(1) as f64;
-    Ok(Stack { sample, broker_cpu, own_cpu, batch })
+    let probed = after.2 - before.2;
+    Ok(Stack { sample, seconds: times.1.as_secs_f64(), broker_cpu, own_cpu, batch, probed })
 }
 
 impl Floors {

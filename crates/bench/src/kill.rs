@@ -56,6 +56,7 @@ pub struct Args {
     /// Sessions that share a topic's work
     #[arg(long, default_value_t = 3)]
     pub crew: usize,
+    /// How the broker is started
     #[command(flatten)]
     pub broker: BrokerArgs,
 }

@@ -41,12 +41,6 @@ impl Cell {
         let shown = if value.is_finite() { format!("{:.0} %", value * 100.0) } else { "–".into() };
         Cell { value: round(value, 3).into(), shown }
     }
-
-    /// A text.
-    pub(crate) fn text(text: impl Into<String>) -> Cell {
-        let text = text.into();
-        Cell { value: text.clone().into(), shown: text }
-    }
 }
 
 fn thousands(count: f64) -> String {

@@ -141,9 +141,16 @@ impl Logs {
         }
     }
 
-    /// Forgets the entries of a log that are in memory: some of them are not there any more.
-    pub fn forget_tails(&mut self, name: &LogName) {
-        for lane in self.logs.get_mut(name).into_iter().flat_map(|log| &mut log.lanes) {
+    /// An entry has left its log: it is not in memory either.
+    pub fn remove(&mut self, log: &LogName, lane: Lane, seq: u64) {
+        if let Some(lane) = self.lane_mut(log, lane) {
+            lane.tail.retain(|entry| entry.seq != seq);
+        }
+    }
+
+    /// Entries have left a log, or come back to it: whoever reads it asks the store.
+    pub fn forget(&mut self, log: &LogName) {
+        for lane in self.logs.get_mut(log).into_iter().flat_map(|log| &mut log.lanes) {
             lane.tail.clear();
             lane.tail_from = lane.end;
         }

@@ -167,6 +167,7 @@ impl Mesh {
             let instance_id = Some(knock.admission.instance.clone());
             let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
             self.conns.remove(&conn);
+            self.forget_fetches(session);
             effects.push(Effect::Close { conn, closing });
             effects.push(Effect::Note(Note::SessionReplaced { session, conn, other_process }));
         }

@@ -14,7 +14,7 @@ use crate::effect::{Answer, HelloAnswer, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, TopicRecord};
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
 use crate::time::Millis;
 
 use super::reads::Purpose;
@@ -39,10 +39,11 @@ pub(super) struct Reading {
     again: BTreeMap<u64, Arc<Entry>>,
     /// Entries to be handed out again that are not in memory.
     wanted: BTreeSet<u64>,
+    /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
+    /// against them again, until a start forgets it. (What was read before is open, and lasting.)
+    pub(super) spared: BTreeSet<u64>,
     /// Where the lane ended when the read that is under way was asked for.
     pub(super) loading: Option<u64>,
-    /// Whether that read may find what has gone since.
-    outdated: bool,
     /// Entries and bytes up to the cursor.
     pub(super) passed: (u64, u64),
     pub(super) used_at: u64,
@@ -61,8 +62,8 @@ impl Reading {
             page: VecDeque::new(),
             again: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            spared: BTreeSet::new(),
             loading: None,
-            outdated: false,
             passed: (0, 0),
             used_at,
             receipts: Vec::new(),
@@ -84,6 +85,12 @@ impl Reading {
             Reader::Shared(name) => Some(name),
             _ => None,
         }
+    }
+
+    /// An entry does not wait any more: it was read, or has left the log before it was.
+    fn discount(&mut self, entry: &Entry) {
+        let (count, bytes) = self.passed;
+        self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
     }
 
     /// Lets the sender of an entry know its fate, once the store knows it.
@@ -129,17 +136,19 @@ pub(super) struct Messages {
     /// Groups that the store does not know as they are; private ones wait longer.
     pub(super) dirty: BTreeSet<GroupId>,
     pub(super) lagging: BTreeSet<GroupId>,
+    /// Writes that the store could not take and must; bounded by what happens while it takes none.
+    pub(super) owed: Vec<StoreWrite>,
     /// Whether somebody waits for the dirty ones.
     pub(super) urgent: bool,
     pub(super) lazy_due: Option<Millis>,
     pub(super) floors_due: Option<Millis>,
+    /// Groups whose reads came to nothing, and when they are tried again.
+    pub(super) starved: BTreeSet<GroupId>,
+    pub(super) reads_due: Option<Millis>,
     /// Groups that have something to hand out.
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
     hungry: BTreeSet<GroupId>,
-    /// Groups whose reads came to nothing, and when they try again.
-    unread: BTreeSet<GroupId>,
-    pub(super) unread_due: Option<Millis>,
     /// Reads under way.
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,
@@ -149,8 +158,6 @@ pub(super) struct Messages {
     /// Hellos that do.
     pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
     pub(super) burials: Vec<Burial>,
-    /// Those that the store did not take; bounded by what it was asked at once.
-    pub(super) unburied: Vec<Burial>,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
 }
@@ -173,7 +180,16 @@ pub(super) struct Handed {
 impl Messages {
     /// Notes that a group changed.
     pub(super) fn touch(&mut self, id: GroupId) {
-        let Some(reading) = self.readings.get(&id) else { return };
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        if !reading.again.is_empty() {
+            // Settled before it was handed out again.
+            let Reading { again, group, .. } = reading;
+            again.retain(|seq, _| group.open(*seq).is_some());
+        }
+        if !reading.spared.is_empty() {
+            let Reading { spared, group, .. } = reading;
+            spared.retain(|seq| *seq > group.cursor());
+        }
         if reading.group.is_dirty() {
             if reading.is_private() {
                 self.lagging.insert(id);
@@ -233,7 +249,7 @@ impl Messages {
         self.lagging.remove(&id);
         self.wakes.remove(&id);
         self.hungry.remove(&id);
-        self.unread.remove(&id);
+        self.starved.remove(&id);
         Some(reading)
     }
 
@@ -262,8 +278,7 @@ impl Messages {
             let reading = self.readings.get_mut(&id)?;
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
             if entry.log.is_inbox() {
-                // What came back from the dead letters has forgotten it.
-                reading.group.know_origin(seq, || origin(&entry));
+                reading.group.name_origin(seq, origin(&entry));
             }
             reading.again.remove(&seq);
             return Some(Handed { entry, attempt });
@@ -317,8 +332,7 @@ impl Messages {
     /// Counts an entry as passed.
     fn pass(&mut self, id: GroupId, entry: &Entry) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
-        let (count, bytes) = reading.passed;
-        reading.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+        reading.discount(entry);
         if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
             && entry.seq >= lane.end
         {
@@ -340,7 +354,8 @@ impl Messages {
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
     fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, wall: u64) -> bool {
-        if entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
+        let spared = self.readings.get(&id).is_some_and(|reading| reading.spared.contains(&entry.seq));
+        if spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
             return false;
         }
         self.pass_over(id, entry);
@@ -384,13 +399,75 @@ impl Messages {
         self.touch(id);
     }
 
+    /// An entry whose time is over has left its log: nobody is handed it from memory, nobody waits for it.
+    pub(super) fn entry_left(&mut self, entry: &Entry) {
+        let (log, lane, seq) = (&entry.log, entry.lane, entry.seq);
+        self.logs.remove(log, lane, seq);
+        let groups = self.logs.lane(log, lane).map(|lane| lane.groups.clone()).unwrap_or_default();
+        for id in groups {
+            let Some(reading) = self.readings.get_mut(&id) else { continue };
+            reading.page.retain(|other| other.seq != seq);
+            reading.group.remove(seq);
+            if seq > reading.group.cursor() {
+                reading.discount(entry);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
+    pub(super) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
+        let Some(reading) = self.readings.get_mut(&id) else { return false };
+        if seq > reading.group.cursor() {
+            reading.spared.insert(seq);
+            self.logs.forget(&reading.record.log);
+            reading.page.clear();
+            reading.passed.0 = reading.passed.0.saturating_sub(1);
+        } else {
+            reading.group.revive(seq, attempts, None);
+        }
+        self.touch(id);
+        self.wakes.insert(id);
+        true
+    }
+
+    /// These entries have left an inbox, under the place they had there or another.
+    pub(super) fn entries_left<'a>(
+        &mut self,
+        log: &LogName,
+        gone: impl Iterator<Item = &'a Arc<Entry>> + Clone,
+    ) {
+        self.logs.forget(log);
+        for lane in Lane::ALL {
+            let gone = gone.clone().filter(|entry| entry.lane == lane);
+            let mut ids: BTreeMap<_, _> = gone.map(|entry| (entry.envelope.id, entry)).collect();
+            let Some(group) = self.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()) else {
+                continue;
+            };
+            let Some(reading) = self.readings.get_mut(&group) else { continue };
+            reading.page.clear();
+            reading.again.clear();
+            let was_open = |(seq, open): (u64, &Open)| {
+                let id = open.origin.as_ref()?.id;
+                ids.remove(&id).map(|_| seq)
+            };
+            let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
+            for seq in open {
+                reading.group.remove(seq);
+            }
+            for entry in ids.into_values() {
+                reading.discount(entry);
+            }
+            self.touch(group);
+        }
+    }
+
     /// A reader that is behind what was pruned is told once, and goes on after it.
     fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let LogName::Topic(_, partition) = &reading.record.log else { return };
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
-        // A place that the store has not made yet stands at the end of everything.
-        let (from, to) = (reading.group.cursor().saturating_add(1), lane.pruned);
+        let (from, to) = (reading.group.cursor() + 1, lane.pruned);
         if from <= to {
             self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
             reading.group.skip_to(to);
@@ -424,10 +501,6 @@ impl Messages {
     pub(super) fn paged(&mut self, id: GroupId, entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let through = reading.loading.take().unwrap_or_default();
-        if std::mem::take(&mut reading.outdated) {
-            self.wakes.insert(id);
-            return;
-        }
         let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
         if let Some(worst) = damaged.iter().copied().max()
             && entries.is_empty()
@@ -438,8 +511,9 @@ impl Messages {
         if last.is_none() {
             // What is left up to there was removed.
             reading.group.skip_to(through);
-            let lane = self.logs.lane(&reading.record.log, reading.record.lane);
-            if let Some(lane) = lane.filter(|lane| through >= lane.end) {
+            if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
+                && through >= lane.end
+            {
                 reading.passed = (lane.count, lane.bytes);
             }
         }
@@ -462,10 +536,6 @@ impl Messages {
     ) -> Vec<(u64, Option<Holder>)> {
         let Some(reading) = self.readings.get_mut(&id) else { return Vec::new() };
         reading.loading = None;
-        if std::mem::take(&mut reading.outdated) {
-            self.wakes.insert(id);
-            return Vec::new();
-        }
         for entry in entries {
             reading.again.insert(entry.seq, entry);
         }
@@ -496,30 +566,11 @@ impl Messages {
     }
 
     /// A read did not come to anything: it is asked for again in a while.
-    pub(super) fn unread(&mut self, id: GroupId, again_at: Millis) {
+    pub(super) fn unread(&mut self, id: GroupId, again: Millis) {
         if let Some(reading) = self.readings.get_mut(&id) {
-            (reading.loading, reading.outdated) = (None, false);
-            self.unread.insert(id);
-            self.unread_due.get_or_insert(again_at);
-        }
-    }
-
-    /// Lets the readers of what could not be read try again, if it is time.
-    pub(super) fn read_again(&mut self, now: Millis) {
-        if self.unread_due.take_if(|due| now >= *due).is_some() {
-            self.wakes.append(&mut self.unread);
-        }
-    }
-
-    /// Some entries of a log have gone: what is in memory of it is not to be trusted.
-    pub(super) fn distrust(&mut self, log: &LogName) {
-        self.logs.forget_tails(log);
-        for id in self.places(log) {
-            if let Some(reading) = self.readings.get_mut(&id) {
-                reading.page.clear();
-                reading.again.clear();
-                reading.outdated = reading.loading.is_some();
-            }
+            reading.loading = None;
+            self.starved.insert(id);
+            self.reads_due.get_or_insert(again);
         }
     }
 

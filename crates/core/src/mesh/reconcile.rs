@@ -104,23 +104,29 @@ impl Mesh {
         let mut plan = reconcile(params, &views, resumed);
         self.doubt_all(session);
         let mut durable = false;
-        let inflight: Vec<InflightVerdict> = params
-            .inflight
-            .iter()
-            .map(|listed| {
-                let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
-                durable |= waits;
-                InflightVerdict { tag: listed.tag.clone(), result }
-            })
-            .collect();
-        for id in &plan.drop {
-            self.drop_subscription(session, id, effects);
+        let requeued = |listed: &ClientInflight| InflightVerdict {
+            tag: listed.tag.clone(),
+            result: InflightResult::Requeued,
+        };
+        let mut inflight: Vec<InflightVerdict> = params.inflight.iter().map(requeued).collect();
+        // First what is settled, then what ends, then what is kept: nothing is kept of what has ended.
+        for stage in [InflightState::Settled, InflightState::Processing] {
+            for (listed, verdict) in params.inflight.iter().zip(&mut inflight) {
+                if listed.state == stage {
+                    let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
+                    (verdict.result, durable) = (result, durable | waits);
+                }
+            }
+            if stage == InflightState::Settled {
+                for id in &plan.drop {
+                    self.drop_subscription(session, id, effects);
+                }
+            }
         }
         for restore in std::mem::take(&mut plan.restore) {
             let verdict = restore.verdict;
-            match self.restore_subscription(session, restore, effects) {
-                Ok(()) => durable = true,
-                Err(reason) => plan.give_up(verdict, reason),
+            if let Err(reason) = self.restore_subscription(session, restore, effects) {
+                plan.give_up(verdict, reason);
             }
         }
         let results = plan.verdicts;
@@ -224,7 +230,7 @@ impl Mesh {
             _ => From::New,
         };
         let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
-        // Nothing is handed out before the store has said where it begins.
+        // Nobody waits for it, but until the store has it there is nothing to hand out.
         sub.opening = Some(Vec::new());
         self.add_subscription(session, Some(id), sub, from, effects);
         Ok(())
@@ -279,13 +285,8 @@ fn view(id: &SubId, sub: &Sub) -> Option<SubView> {
     })
 }
 
-/// The store did not take what was settled and made again: the client still has the one in hand, and makes the other
-/// itself.
+/// The store did not take what was settled: the client still has it in hand, and will say so again.
 pub(super) fn unsettle(result: &mut ReconcileResult) {
-    for verdict in result.results.iter_mut().filter(|verdict| verdict.reason == "restored") {
-        verdict.action = ReconcileAction::RecreateClientSide;
-        verdict.reason = "client_only".to_owned();
-    }
     for verdict in &mut result.inflight {
         if verdict.result == InflightResult::Settled {
             verdict.result = InflightResult::Kept;

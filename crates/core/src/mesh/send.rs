@@ -12,10 +12,11 @@ use tenure_proto::number::U53;
 
 use crate::accept::{Accept, Accepted, Remembered, Route};
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::{Entry, Lane};
+use crate::envelope::Entry;
 use crate::lease::State;
 use crate::record::{StoreWrite, TopicRecord};
 use crate::send::Prepared;
+use crate::time::Millis;
 
 use super::Mesh;
 use super::messages::Topic;
@@ -125,13 +126,12 @@ impl Mesh {
     }
 
     /// A topic that the store could not take never was, unless something has been put into it since.
-    pub(super) fn forget_topic(&mut self, name: &TopicName) {
-        let partitions = self.messages.topics.get(name).map_or(0, |topic| topic.record.partitions);
-        let used = (0..partitions).any(|partition| {
-            let log = LogName::Topic(name.clone(), partition);
-            self.messages.logs.lane(&log, Lane(0)).is_some_and(|lane| lane.end > 0)
-        });
-        if !used {
+    pub(super) fn forget_topic(&mut self, now: Millis, name: &TopicName) {
+        let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else { return };
+        let is_used = |partition| self.messages.logs.get(&LogName::Topic(name.clone(), partition)).is_some();
+        if (0..record.partitions).any(is_used) {
+            self.owe(now, StoreWrite::PutTopic(record));
+        } else {
             self.messages.topics.remove(name);
         }
     }

@@ -8,7 +8,7 @@ use tenure_proto::name::TopicName;
 use crate::effect::{Answer, Effect, HelloAnswer, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
-use crate::record::{Burial, GroupId, StoreOutcome, StoreWrite};
+use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -28,6 +28,10 @@ pub(super) enum Awaiting {
     Open(GroupId),
     /// A subscription, the last write of it.
     Subscribe(SessionKey, SubId),
+    /// A write that must not be lost: it is asked for again.
+    Owed(Box<StoreWrite>),
+    /// Where a private reader is.
+    Floor(GroupId),
     /// A group that changed, and who is to be told of it.
     Group(GroupId, Vec<(SessionKey, Receipt)>),
     /// Somebody who is answered when everything so far is on disk.
@@ -40,8 +44,6 @@ pub(super) enum Awaiting {
     DropDead(ConnId, RequestId),
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
-    /// An entry goes to the dead letters.
-    Bury(Box<Burial>),
     /// Entries past their time go.
     Prune(tenure_proto::LogName, crate::envelope::Lane),
 }
@@ -52,6 +54,11 @@ impl Mesh {
         self.last_write.0 += 1;
         effects.push(Effect::Write { id: self.last_write, write });
         self.last_write
+    }
+
+    /// Asks for a write that nobody waits for but that must not be lost when the store cannot take it now.
+    pub(super) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
+        self.write_for(Awaiting::Owed(Box::new(write.clone())), write, effects);
     }
 
     /// Asks for a write that somebody waits for.
@@ -162,7 +169,14 @@ impl Mesh {
                 _ => {}
             },
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request),
-            Awaiting::Topic(name) => self.forget_topic(&name),
+            Awaiting::Topic(name) => self.forget_topic(now, &name),
+            Awaiting::Owed(write) => self.owe(now, *write),
+            Awaiting::Floor(id) => {
+                if let Some(reading) = self.messages.readings.get_mut(&id) {
+                    reading.floor_told = u64::MAX;
+                    self.messages.lagging.insert(id);
+                }
+            }
             Awaiting::Open(id) => drop(self.messages.close(id)),
             Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
@@ -176,7 +190,6 @@ impl Mesh {
             }
             Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => refuse(conn, request),
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
-            Awaiting::Bury(burial) => self.unburied(now, *burial),
             Awaiting::Prune(..) => {}
         }
     }
