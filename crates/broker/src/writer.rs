@@ -271,3 +271,111 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use ed25519_dalek::SigningKey;
+    use tenure_core::host::Doors;
+    use tenure_core::record::{RestoredMessages, TopicRecord};
+    use tenure_store::{Checkpointer, Identity, Memory, Result, Run, Settings, StoreReader, StoredLease};
+
+    use super::*;
+    use crate::Config;
+    use crate::clock::Clock;
+
+    /// A store that cannot write while it is told so.
+    struct Flaky {
+        inner: Memory,
+        broken: Arc<AtomicBool>,
+    }
+
+    impl Store for Flaky {
+        fn kind(&self) -> &'static str {
+            "flaky"
+        }
+        fn identity(&mut self, fresh: &Identity) -> Result<Identity> {
+            self.inner.identity(fresh)
+        }
+        fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
+            self.inner.begin_run(now_wall_ms)
+        }
+        fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+            if self.broken.load(Ordering::Relaxed) {
+                return Err(StoreError::Unavailable("no room".into()));
+            }
+            self.inner.apply(batch)
+        }
+        fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
+            self.inner.restore(mesh)
+        }
+        fn reader(&self) -> Result<Box<dyn StoreReader>> {
+            self.inner.reader()
+        }
+        fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
+            self.inner.checkpointer()
+        }
+        fn leases(&mut self) -> Result<Vec<StoredLease>> {
+            self.inner.leases()
+        }
+        fn settings(&mut self) -> Result<Settings> {
+            self.inner.settings()
+        }
+        fn put_setting(&mut self, version: u64, key: &str, value: Option<serde_json::Value>) -> Result<u64> {
+            self.inner.put_setting(version, key, value)
+        }
+        fn check(&mut self) -> Result<Vec<String>> {
+            self.inner.check()
+        }
+    }
+
+    fn topic(n: u64) -> (WriteId, StoreWrite) {
+        let name = format!("t{n}").parse().unwrap();
+        let record = TopicRecord { name, partitions: 1, retention_ms: None, created_at: n };
+        (WriteId(n), StoreWrite::PutTopic(record))
+    }
+
+    fn told(inputs: &mut mpsc::Receiver<MeshMsg>) -> (bool, u64) {
+        match inputs.blocking_recv() {
+            Some(MeshMsg::Input(Input::Committed { through, .. })) => (true, through.0),
+            Some(MeshMsg::Input(Input::Failed { through })) => (false, through.0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_failure_was_heard_fails_with_it() {
+        let (key, config) = (SigningKey::from_bytes(&[1; 32]), Config::ephemeral(60_000));
+        let doors = Doors::loopback(1, &[], &[]);
+        let shared = Shared::new(config, Clock::start(), doors, key, "c".parse().unwrap(), "flaky");
+        let broken = Arc::new(AtomicBool::new(false));
+        let store = Flaky { inner: Memory::new(), broken: broken.clone() };
+        let mesh: MeshName = "default".parse().unwrap();
+        let (sender, mut inputs) = mpsc::channel(16);
+        let (mut writes, thread) =
+            start(Box::new(store), mesh.clone(), 1, shared.clone(), &sender, Bell::default()).unwrap();
+        let push = |writes: &mut Writes, n| {
+            let (id, write) = topic(n);
+            assert!(writes.push(id, write));
+        };
+        push(&mut writes, 1);
+        assert_eq!(told(&mut inputs), (true, 1));
+        broken.store(true, Ordering::Relaxed);
+        push(&mut writes, 2);
+        assert_eq!(told(&mut inputs), (false, 2));
+        assert!(!shared.store_sound.load(Ordering::Relaxed));
+        // The mesh has not heard of it when it asks for more, which may rest on what was lost.
+        broken.store(false, Ordering::Relaxed);
+        push(&mut writes, 3);
+        push(&mut writes, 4);
+        assert_eq!(writes.fail_all(), WriteId(4));
+        push(&mut writes, 5);
+        assert_eq!(told(&mut inputs), (true, 5), "one failure is told once");
+        assert!(shared.store_sound.load(Ordering::Relaxed));
+        assert_eq!(shared.metrics.failed_commits.get(), 1);
+        drop(writes);
+        thread.join().unwrap();
+        assert_eq!(shared.metrics.writes.get(), 3, "what was dropped was never tried");
+    }
+}

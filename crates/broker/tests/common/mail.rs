@@ -103,12 +103,9 @@ impl Sock {
     }
 
     /// Nothing is delivered.
-    #[track_caller]
-    pub(crate) fn quiet(&mut self) -> impl Future<Output = ()> {
-        async move {
-            let stray = self.stray().await;
-            assert!(stray.is_empty(), "{stray:?}");
-        }
+    pub(crate) async fn quiet(&mut self) {
+        let stray = self.stray().await;
+        assert!(stray.is_empty(), "{stray:?}");
     }
 
     /// The error of a request that must fail with `code`, and whose message must have `words` in it.

@@ -860,3 +860,40 @@ async fn progress_takes_effect_and_settles_nothing() {
         "delivered"
     );
 }
+
+#[tokio::test]
+async fn bytes_are_bytes_and_everything_is_counted() {
+    let broker = broker(LONG).await;
+    let mut a = Sock::open_msgpack(broker.addr()).await;
+    a.join(&Who::new("a")).await;
+    let (mut b, b_who) = join(broker.addr(), "b").await;
+    let bytes = json!({"to": to_session(&b_who), "clientMessageId": "m1", "bodyB64": "AP/+gA=="});
+    a.call("send", bytes.clone()).await;
+    assert_eq!(a.call("send", bytes).await["duplicate"], true);
+    assert_eq!(
+        a.fails("send", json!({"to": "topic:t", "clientMessageId": "m1", "body": ""})).await,
+        "idempotency_key_reused"
+    );
+    let delivery = b.delivery().await;
+    assert_eq!(delivery["message"]["bodyB64"], "AP/+gA==");
+    assert!(delivery["message"].get("body").is_none());
+    b.ack(&delivery["tag"]).await;
+    b.call("ack", json!({"tags": ["nonsense"]})).await;
+    a.until("receipt").await;
+    let metrics = crate::common::http::get(broker.addr(), "/metrics").await.body;
+    for line in [
+        "tenure_messages_accepted_total 1",
+        "tenure_message_bodies_accepted_bytes_total 4",
+        "tenure_messages_duplicate_total 1",
+        "tenure_messages_conflicting_total 1",
+        "tenure_deliveries_total 1",
+        "tenure_redeliveries_total 0",
+        "tenure_settles_total 1",
+        "tenure_stale_settles_total 1",
+        "tenure_events_total{kind=\"accept_conflict\"} 1",
+        "tenure_events_total{kind=\"late_settle_rejected\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
+    }
+    assert!(!metrics.contains(&b_who.id()), "no session is a label");
+}

@@ -50,11 +50,14 @@ impl Mesh {
             self.last_served = Some(session);
             self.hand_out(session, &mut deltas, effects);
         }
+        if self.ready.is_empty() {
+            self.last_served = None;
+        }
         self.settle_accounts(effects);
         self.busy = !self.ready.is_empty() || !self.messages.wakes.is_empty();
     }
 
-    /// Whose turn it is: the next after the last, around, so that nobody waits for ever.
+    /// Whose turn it is: after a flush that left some the next after its last, around, so that nobody waits for ever.
     fn next_ready(&self) -> Option<SessionKey> {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = self.last_served.and_then(|last| self.ready.range((Excluded(last), Unbounded)).next());

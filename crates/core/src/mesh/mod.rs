@@ -79,7 +79,7 @@ pub struct Mesh {
     caught_up: BTreeSet<SessionKey>,
     /// Sessions that are online, able to take events, and have some coming.
     ready: BTreeSet<SessionKey>,
-    /// Who was handed out to last, and whether the last flush left some of the ready ones for the next.
+    /// Who was handed out to last when a flush left some of the ready ones for the next, and whether the last did.
     last_served: Option<SessionKey>,
     busy: bool,
     /// The presence version at the last flush.
