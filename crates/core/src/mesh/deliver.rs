@@ -102,7 +102,12 @@ impl Mesh {
                     break;
                 }
                 let Fetch { conn, request, .. } = fetch;
-                effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+                if self.messages.is_news(&pushes) {
+                    self.messages.urgent = true;
+                    self.messages.answers.push((conn, request, Answer::Fetch(pushes)));
+                } else {
+                    effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+                }
             }
         }
     }
@@ -130,6 +135,9 @@ impl Mesh {
             self.write(StoreWrite::Bury(Box::new(burial)), effects);
         }
         self.write_groups(now, wrote, effects);
+        for (conn, batch) in std::mem::take(&mut self.messages.batches) {
+            self.await_all(Awaiting::Batch(conn, Box::new(batch)), now, effects);
+        }
         self.answer_settles(now, effects);
         for gap in std::mem::take(&mut self.messages.gaps) {
             self.tell_gap(gap);

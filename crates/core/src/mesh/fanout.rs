@@ -136,7 +136,13 @@ impl Mesh {
         carrier.unflushed = Some(at);
         carrier.sent = at;
         carrier.auto = auto;
-        effects.push(Effect::Events { conn: carrier.conn, batch });
+        if self.messages.is_news(&batch.pushes.1) {
+            // Whose they are is on disk before they leave: after a crash nobody else must get them.
+            self.messages.urgent = true;
+            self.messages.batches.push((carrier.conn, batch));
+        } else {
+            effects.push(Effect::Events { conn: carrier.conn, batch });
+        }
         self.reschedule(session);
     }
 

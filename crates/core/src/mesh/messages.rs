@@ -10,7 +10,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 
 use crate::deadline::Deadlines;
-use crate::effect::{Answer, HelloAnswer, ReadId};
+use crate::effect::{Answer, Batch, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
@@ -142,6 +142,8 @@ pub(super) struct Messages {
     pub(super) answers: Vec<(ConnId, RequestId, Answer)>,
     /// Hellos that do.
     pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
+    /// Deliveries that wait for the store to know whose they are; one batch for a socket at most.
+    pub(super) batches: Vec<(ConnId, Batch)>,
     pub(super) burials: Vec<Burial>,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
@@ -177,6 +179,12 @@ impl Messages {
             Some(due) => self.deadlines.set(id, due),
             None => self.deadlines.clear(&id),
         }
+    }
+
+    /// Whether the store does not know yet whose some of these are. Where private readers are it need not know:
+    /// nobody else gets theirs.
+    pub(super) fn is_news(&self, pushes: &[Push]) -> bool {
+        pushes.iter().any(|push| self.dirty.contains(&push.group))
     }
 
     /// Entries that wait in a group, and their bytes, as far as running totals tell.

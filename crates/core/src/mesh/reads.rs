@@ -188,6 +188,11 @@ impl Mesh {
             sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
             return Ok(None);
         }
+        if self.messages.is_news(&pushes) {
+            self.messages.urgent = true;
+            self.messages.answers.push((conn, request.clone(), Answer::Fetch(pushes)));
+            return Ok(None);
+        }
         Ok(Some(Answer::Fetch(pushes)))
     }
 

@@ -5,7 +5,7 @@ use tenure_proto::event::{EventBody, Receipt};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
-use crate::effect::{Answer, Effect, HelloAnswer, WriteId};
+use crate::effect::{Answer, Batch, Effect, HelloAnswer, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
 use crate::record::{GroupId, StoreOutcome, StoreWrite};
@@ -32,6 +32,8 @@ pub(super) enum Awaiting {
     Group(GroupId, Vec<(SessionKey, Receipt)>),
     /// Somebody who is answered when everything so far is on disk.
     Answer(ConnId, RequestId, Box<Answer>),
+    /// Deliveries that leave when it is on disk whose they are.
+    Batch(ConnId, Box<Batch>),
     /// A hello that settled deliveries, and is answered when that is on disk.
     Hello(ConnId, RequestId, Box<HelloAnswer>),
     /// Dead letters that are taken out again.
@@ -113,6 +115,7 @@ impl Mesh {
             (Awaiting::Answer(conn, request, answer), _) => {
                 effects.push(super::respond(conn, request, *answer));
             }
+            (Awaiting::Batch(conn, batch), _) => effects.push(Effect::Events { conn, batch: *batch }),
             (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
             (Awaiting::Revive(conn, request, log, seqs), StoreOutcome::Revived(found)) => {
                 self.revived(conn, request, &log, &seqs, found, effects);
@@ -164,6 +167,11 @@ impl Mesh {
             Awaiting::Open(id) => drop(self.messages.close(id)),
             Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
+            // A store that cannot write keeps nobody from reading: these are in hand, whoever knows it.
+            Awaiting::Batch(conn, batch) => effects.push(Effect::Events { conn, batch: *batch }),
+            Awaiting::Answer(conn, request, answer) if matches!(*answer, Answer::Fetch(_)) => {
+                effects.push(super::respond(conn, request, *answer));
+            }
             Awaiting::Answer(conn, request, _) => refuse(conn, request),
             Awaiting::Hello(conn, request, mut answer) => {
                 // What was said to be settled is not: the client has it in hand and says so again.
