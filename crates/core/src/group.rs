@@ -7,7 +7,7 @@
 //! An attempt is a hand-out; its number is in the tag. A tag settles while its attempt is the current one: held
 //! by its session, or given back and not handed out since.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::ids::{SessionKey, SubId};
 
@@ -100,8 +100,8 @@ pub struct Group {
     open: BTreeMap<u64, Open>,
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Millis, u64)>,
-    /// Deadlines in the order in which they were set; stale ones are skipped when they come up.
-    timeouts: VecDeque<(Millis, u64, u32)>,
+    /// When entries in hand must be settled; one for each that has a deadline.
+    timeouts: BTreeSet<(Millis, u64)>,
     /// Entries whose row must be written.
     touched: BTreeSet<u64>,
     /// Entries whose row must go.
@@ -123,7 +123,7 @@ impl Group {
         match state {
             OpenState::Ready => drop(self.ready.insert(seq)),
             OpenState::Delayed(until, _) => drop(self.delayed.insert((until, seq))),
-            OpenState::Held { until: Some(until), .. } => self.timeouts.push_back((until, seq, attempt)),
+            OpenState::Held { until: Some(until), .. } => drop(self.timeouts.insert((until, seq))),
             OpenState::Held { until: None, .. } => {}
         }
     }
@@ -180,7 +180,7 @@ impl Group {
     pub fn take_new(&mut self, seq: u64, holder: Holder, until: Option<Millis>, origin: Option<Origin>) {
         self.skip_to(seq);
         if let Some(until) = until {
-            self.timeouts.push_back((until, seq, 1));
+            self.timeouts.insert((until, seq));
         }
         let state = OpenState::Held { holder, until, unread: false };
         self.put(seq, Open { attempt: 1, tries: 0, state, origin, lasting: false, stored: false });
@@ -204,10 +204,17 @@ impl Group {
         open.state = OpenState::Held { holder, until, unread: false };
         let attempt = open.attempt;
         if let Some(until) = until {
-            self.timeouts.push_back((until, seq, attempt));
+            self.timeouts.insert((until, seq));
         }
         self.touched.insert(seq);
         Some(attempt)
+    }
+
+    /// Who is to be told of an entry's fate, where that is not known yet: it was brought back.
+    pub fn name_origin(&mut self, seq: u64, origin: Origin) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.origin.get_or_insert(origin);
+        }
     }
 
     /// Settles the entry that the tag of `session` and `attempt` stands for.
@@ -275,11 +282,10 @@ impl Group {
     /// A session takes an entry that was given back in its name into its hand again, under the same attempt.
     pub fn reclaim(&mut self, seq: u64, holder: Holder, until: Option<Millis>) {
         let Some(open) = self.open.get_mut(&seq) else { return };
-        let attempt = open.attempt;
         let old = std::mem::replace(&mut open.state, OpenState::Held { holder, until, unread: false });
         self.forget_place(seq, &old);
         if let Some(until) = until {
-            self.timeouts.push_back((until, seq, attempt));
+            self.timeouts.insert((until, seq));
         }
         self.touched.insert(seq);
     }
@@ -295,9 +301,11 @@ impl Group {
     pub fn progress(&mut self, seq: u64, deadline: Option<Millis>) {
         let Some(open) = self.open.get_mut(&seq) else { return };
         if let OpenState::Held { until, .. } = &mut open.state {
-            *until = deadline;
+            if let Some(old) = std::mem::replace(until, deadline) {
+                self.timeouts.remove(&(old, seq));
+            }
             if let Some(deadline) = deadline {
-                self.timeouts.push_back((deadline, seq, open.attempt));
+                self.timeouts.insert((deadline, seq));
             }
         }
     }
@@ -312,10 +320,17 @@ impl Group {
         );
     }
 
+    /// Notes who is to be told of an open entry's fate, if that is not known.
+    pub fn know_origin(&mut self, seq: u64, origin: impl FnOnce() -> Origin) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.origin.get_or_insert_with(origin);
+        }
+    }
+
     /// When something happens here by itself.
     pub fn next_deadline(&self) -> Option<Millis> {
         let delayed = self.delayed.first().map(|(until, _)| *until);
-        let timeout = self.timeouts.front().map(|(until, _, _)| *until);
+        let timeout = self.timeouts.first().map(|(until, _)| *until);
         delayed.into_iter().chain(timeout).min()
     }
 
@@ -327,18 +342,9 @@ impl Group {
             self.give_back(seq, None, false);
             return Some(Fired::Ready);
         }
-        while let Some((until, seq, attempt)) = self.timeouts.front().copied()
-            && until <= now
-        {
-            self.timeouts.pop_front();
-            let Some(open) = self.open.get(&seq).filter(|open| open.attempt == attempt) else { continue };
-            if let OpenState::Held { until: Some(until), .. } = &open.state
-                && *until <= now
-            {
-                return Some(Fired::TimedOut(seq, attempt));
-            }
-        }
-        None
+        let (until, seq) = self.timeouts.first().copied().filter(|(until, _)| *until <= now)?;
+        self.timeouts.remove(&(until, seq));
+        Some(Fired::TimedOut(seq, self.open.get(&seq)?.attempt))
     }
 
     /// Whether the store does not know all of this yet.
@@ -378,12 +384,8 @@ impl Group {
         match state {
             OpenState::Ready => drop(self.ready.remove(&seq)),
             OpenState::Delayed(until, _) => drop(self.delayed.remove(&(*until, seq))),
-            OpenState::Held { .. } => {
-                // Settled entries mostly leave in the order in which they were handed out.
-                while self.timeouts.front().is_some_and(|(_, s, _)| *s == seq) {
-                    self.timeouts.pop_front();
-                }
-            }
+            OpenState::Held { until: Some(until), .. } => drop(self.timeouts.remove(&(*until, seq))),
+            OpenState::Held { until: None, .. } => {}
         }
     }
 }

@@ -141,6 +141,21 @@ impl Logs {
         }
     }
 
+    /// An entry has left its log: it is not in memory either.
+    pub fn remove(&mut self, log: &LogName, lane: Lane, seq: u64) {
+        if let Some(lane) = self.lane_mut(log, lane) {
+            lane.tail.retain(|entry| entry.seq != seq);
+        }
+    }
+
+    /// Entries have left a log, or come back to it: whoever reads it asks the store.
+    pub fn forget(&mut self, log: &LogName) {
+        for lane in self.logs.get_mut(log).into_iter().flat_map(|log| &mut log.lanes) {
+            lane.tail.clear();
+            lane.tail_from = lane.end;
+        }
+    }
+
     /// What comes after `seq` in a lane.
     pub fn next(&self, log: &LogName, lane: Lane, seq: u64) -> Next {
         let Some(lane) = self.lane(log, lane).filter(|lane| seq < lane.end) else { return Next::End };

@@ -160,7 +160,8 @@ pub enum StoreWrite {
     /// Copy an entry to the dead letters. An entry that is not there is nothing to bury; one that leaves the log
     /// is not open in any group any more.
     Bury(Box<Burial>),
-    /// Take dead letters out again: the entry is put back at its place in the log if it has left it.
+    /// Take dead letters out again: the entry is put back at its place in the log if it has left it, and is open
+    /// again, with no try counted, in the group whose dead letter it was if that has read past it.
     /// Answered by [`StoreOutcome::Revived`].
     Revive {
         /// The log.

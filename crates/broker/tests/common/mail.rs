@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use super::Who;
 use super::keys::hex;
 use super::sock::Sock;
+use super::{PATIENCE, Who};
 
 pub(crate) fn to_session(who: &Who) -> String {
     format!("session:{}", who.id())
@@ -50,12 +51,15 @@ impl Sock {
 
     /// The data of the next event called `name`; those before it are passed over.
     pub(crate) async fn until(&mut self, name: &str) -> Value {
-        loop {
-            let event = self.event().await;
-            if event["event"] == name {
-                return event["data"].clone();
+        let found = async {
+            loop {
+                let event = self.event().await;
+                if event["event"] == name {
+                    return event["data"].clone();
+                }
             }
-        }
+        };
+        timeout(PATIENCE, found).await.expect(name)
     }
 
     /// The next delivery.

@@ -7,9 +7,11 @@
 mod common;
 
 mod admission;
+mod bad_input;
 mod codecs;
 mod crowd;
 mod drain;
+mod durable;
 mod first_frame;
 mod hello_timeout;
 mod http;

@@ -362,6 +362,8 @@ async fn what_nobody_reads_in_time_expires() {
         .call("send", json!({"to": to_session(&b_who), "clientMessageId": "m1", "body": "x", "ttlMs": 1}))
         .await;
     a.post(&to_session(&b_who), "m2", "y").await;
+    let sent_at = crate::common::keys::unix_ms();
+    while a.call("ping", json!({})).await["ts"].as_u64().unwrap() <= sent_at + 1 {}
     // Whoever asks for it later does not get it, and its sender is told.
     loop {
         let fetched = b.call("fetch", json!({"subId": "inbox", "limit": 10})).await;
@@ -756,8 +758,8 @@ async fn a_topic_may_have_partitions_and_a_key_stays_in_its_own() {
         let home = homes.entry(key).or_insert_with(|| sent["log"].clone());
         assert_eq!(sent["log"], *home);
     }
-    let spread: BTreeSet<String> = (0..8).map(|_| ()).zip(0..8).map(|_| String::new()).collect();
-    assert_eq!(spread.len(), 1);
+    let spread: BTreeSet<String> = homes.values().map(Value::to_string).collect();
+    assert!(spread.len() > 1, "{spread:?}");
     let mut turns = BTreeSet::new();
     for n in 0..4 {
         let sent = a.post("topic:wide", &format!("turn{n}"), "x").await;

@@ -115,6 +115,9 @@ async fn drain(guest: &Guest, inbox: &mut Subscription, reader: &mut Reader) -> 
         // What was handed out before this answer is here by now.
         batch.extend(handed_out(inbox).await?);
         if batch.is_empty() {
+            if reader.is_fresh() {
+                eprintln!("nothing waits");
+            }
             return Ok(Done::Enough);
         }
         batch.sort_by_key(|message| (message.priority, message.seq));
@@ -123,6 +126,8 @@ async fn drain(guest: &Guest, inbox: &mut Subscription, reader: &mut Reader) -> 
                 return Ok(done);
             }
         }
+        // So that no more is in hand than one batch, however much waits.
+        reader.settle().await?;
     }
 }
 

@@ -35,18 +35,34 @@ pub(crate) struct Reader {
     acks: bool,
     /// How many more to print.
     left: Option<u64>,
+    fresh: bool,
+    /// Acks that came too late.
+    late: u64,
     settling: FuturesUnordered<Settling>,
     held: Vec<Received>,
 }
 
 impl Reader {
     pub(crate) fn new(show: Show, acks: bool, limit: Option<u64>) -> Reader {
-        Reader { show, acks, left: limit, settling: FuturesUnordered::new(), held: Vec::new() }
+        Reader {
+            show,
+            acks,
+            left: limit,
+            fresh: true,
+            late: 0,
+            settling: FuturesUnordered::new(),
+            held: Vec::new(),
+        }
     }
 
     /// How many more to print, if that is bounded.
     pub(crate) fn left(&self) -> Option<u64> {
         self.left
+    }
+
+    /// Whether nothing was printed yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
     /// Prints one message; says when it was the last, or could not be printed. One that was not printed is not
@@ -59,6 +75,7 @@ impl Reader {
         if emit(&self.show.line(&message, facts)).is_err() {
             return Some(Done::Unread);
         }
+        self.fresh = false;
         if self.acks {
             self.settling.push(message.ack());
         } else if self.held.len() < HELD {
@@ -88,7 +105,7 @@ impl Reader {
                         eprintln!("gap: {from} to {to}{partition} were gone before they could be read");
                     }
                 },
-                Some(settled) = self.settling.next() => tell(settled)?,
+                Some(settled) = self.settling.next() => self.heard(settled)?,
                 () = signals.recv() => return Ok(Done::Asked),
             }
         }
@@ -96,32 +113,37 @@ impl Reader {
 
     /// Waits until the broker has every ack.
     pub(crate) async fn settle(&mut self) -> Result<(), Failure> {
-        let all = async {
-            while let Some(settled) = self.settling.next().await {
-                tell(settled)?;
+        let until = tokio::time::Instant::now() + LAST_ACKS;
+        while !self.settling.is_empty() {
+            match tokio::time::timeout_at(until, self.settling.next()).await {
+                Ok(Some(settled)) => self.heard(settled)?,
+                Ok(None) => break,
+                Err(_) => {
+                    let text =
+                        "the broker did not answer the last acks: what was printed last may come again";
+                    return Err(Failure::Unreachable(text.to_owned()));
+                }
             }
-            Ok(())
-        };
-        match tokio::time::timeout(LAST_ACKS, all).await {
-            Ok(settled) => settled,
-            Err(_) => Err(Failure::Unreachable(
-                "the broker did not answer the last acks: what was printed last may come again".to_owned(),
-            )),
         }
+        match std::mem::take(&mut self.late) {
+            0 => {}
+            late => {
+                eprintln!("{late} acks came too late: those messages are handed out again, to us or others")
+            }
+        }
+        Ok(())
     }
-}
 
-/// What became of an ack.
-fn tell(settled: Result<(), Unsettled>) -> Result<(), Failure> {
-    match settled {
-        Ok(()) => Ok(()),
-        Err(Unsettled::Stale { reason }) => {
-            let reason = sentence(&reason);
-            eprintln!("a message that was printed is in other hands now and may be handled twice: {reason}");
-            Ok(())
+    /// What became of an ack.
+    fn heard(&mut self, settled: Result<(), Unsettled>) -> Result<(), Failure> {
+        match settled {
+            // Of the end of a session the stream itself tells why.
+            Ok(()) | Err(Unsettled::SessionOver) => Ok(()),
+            Err(Unsettled::Stale { .. }) => {
+                self.late += 1;
+                Ok(())
+            }
+            Err(Unsettled::Refused(error)) => Err(Failure::Refused(sentence(&error.to_string()))),
         }
-        Err(Unsettled::Refused(error)) => Err(Failure::Refused(sentence(&error.to_string()))),
-        // The stream itself tells why.
-        Err(Unsettled::SessionOver) => Ok(()),
     }
 }

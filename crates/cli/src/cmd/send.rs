@@ -97,7 +97,7 @@ enum PriorityArg {
     Low,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FallbackArg {
     Hold,
     Member,
@@ -115,6 +115,11 @@ fn meta(text: &str) -> Result<Meta, String> {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let inbox_of_one = !matches!(&args.to, Target::Address(Address::Member(_) | Address::Topic(_)));
+    if !inbox_of_one && args.fallback != FallbackArg::Hold {
+        let text = "only a session ends, so only a message to one has a --fallback; leave it out";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let to_topic = matches!(&args.to, Target::Address(Address::Topic(_)));
     if to_topic && args.wait == Wait::Delivered {
         let text =
@@ -188,7 +193,8 @@ async fn send(guest: &Guest, args: &Args, body: Body, signals: &mut Signals) -> 
         (ReceiptState::Delivered, _) => Ok(()),
         (state, reason) => {
             let word = if state == ReceiptState::Dead { "is a dead letter" } else { "has expired" };
-            let reason = reason.map(|reason| format!(": {}", sentence(&reason))).unwrap_or_default();
+            let more = reason.filter(|reason| state == ReceiptState::Dead && !reason.is_empty());
+            let reason = more.map(|reason| format!(": {}", sentence(&reason))).unwrap_or_default();
             Err(Failure::Failed(format!("it {word}{reason}")))
         }
     }

@@ -110,6 +110,11 @@ impl Hands {
         true
     }
 
+    /// How many of a subscription the application has not said a last word about.
+    fn unsettled(&self, sub: SubHandle) -> usize {
+        self.hands.values().filter(|hand| hand.sub == sub && hand.settling.is_none()).count()
+    }
+
     fn tell(&mut self, number: SettleNumber, outcome: Settlement, effects: &mut Vec<LinkEffect>) {
         if self.waiting.remove(&number) {
             effects.push(LinkEffect::Settled(number, outcome));
@@ -323,7 +328,10 @@ impl Link {
         pulled: bool,
     ) -> Option<Handed> {
         let sub = self.subs.get_mut(handle)?;
-        let (auto, full) = (sub.ack_mode() == AckMode::Auto, !pulled && sub.is_full());
+        let auto = sub.ack_mode() == AckMode::Auto;
+        // What is acked is the broker's again before it says so: it may be far ahead of its answers.
+        let room = sub.room();
+        let full = !pulled && sub.hands() >= room && self.hands.unsettled(handle) >= room;
         let book = sub.book(&delivery.message.log);
         let seq = delivery.message.seq.get();
         if auto {

@@ -74,13 +74,18 @@ impl Sub {
         self.wish.as_ref().map_or(AckMode::Manual, |wish| wish.ack_mode)
     }
 
-    /// Whether more is in hand than the broker would have given us without taking some of it back.
-    pub(super) fn is_full(&self) -> bool {
+    /// Deliveries that it takes in hand, besides those that are on their way to being settled.
+    pub(super) fn room(&self) -> usize {
         let prefetch = match &self.wish {
             Some(wish) => wish.prefetch as usize,
             None => DEFAULT_PREFETCH as usize * LANES,
         };
-        self.books.values().map(Book::hands).sum::<usize>() >= prefetch.max(1).saturating_mul(HANDS)
+        prefetch.max(1).saturating_mul(HANDS)
+    }
+
+    /// Deliveries in hand, settlements without an answer included.
+    pub(super) fn hands(&self) -> usize {
+        self.books.values().map(Book::hands).sum()
     }
 
     /// What it remembers of `log`.

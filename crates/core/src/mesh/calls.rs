@@ -134,7 +134,9 @@ impl Mesh {
             Call::Reconcile(params) => {
                 return self.reconcile_call(now, conn, request, session, &params, effects);
             }
-            Call::Unsubscribe(params) => self.unsubscribe(session, &params, effects).map(Some),
+            Call::Unsubscribe(params) => {
+                self.unsubscribe(conn, request.clone(), session, &params, effects).map(|()| None)
+            }
             Call::Fetch(params) => self.fetch(conn, &request, session, &params),
             Call::SendStatus(params) => {
                 self.send_status(conn, &request, session, params, effects).map(|()| None)

@@ -13,7 +13,7 @@ use crate::effect::{Answer, Effect, Note, Push, ReadId};
 use crate::envelope::Lane;
 use crate::group::Holder;
 use crate::lease::{Lease, State};
-use crate::record::{GroupId, GroupWrite, StoreRead, StoreWrite};
+use crate::record::{GroupId, GroupWrite, Reader, StoreRead, StoreWrite};
 use crate::subs::{Fetch, Sub};
 use crate::time::Millis;
 
@@ -32,8 +32,8 @@ const IN_HAND: usize = 8_192;
 const LAZY_MS: u64 = 25;
 /// How often the store is told where private readers are.
 const FLOORS_MS: u64 = 5_000;
-/// How long a group that the store could not take waits before it is told again.
-const RETRY_MS: u64 = 1_000;
+/// How long what the store could not take, or not read, waits before it is tried again.
+pub(super) const RETRY_MS: u64 = 1_000;
 
 impl Mesh {
     /// Rouses the readers of groups that have something to hand out.
@@ -57,8 +57,9 @@ impl Mesh {
                 && let Some(sub) = lease.subs.get_mut(&holder.sub)
             {
                 let unread = sub.unread.range((id, 0)..=(id, u64::MAX)).next().is_some();
-                let able = sub.credit(id) > 0 || unread || !sub.fetches.is_empty();
-                if able && (left > 0 || unread) {
+                let fetching = !sub.fetches.is_empty();
+                let able = sub.credit(id) > 0 || unread || fetching;
+                if able && (left > 0 || unread || fetching) {
                     lease.subs.eager.insert(holder.sub.clone());
                     let free = matches!(&lease.state, State::Online(c) if c.unflushed.is_none());
                     left -= usize::from(free && left > 0);
@@ -72,6 +73,69 @@ impl Mesh {
         }
         for session in roused {
             self.rouse(session);
+        }
+    }
+
+    /// Rouses whoever has these entries in hand: they can be pushed again.
+    pub(super) fn rouse_holders(&mut self, id: GroupId, seqs: &[u64]) {
+        let Some(reading) = self.messages.readings.get(&id) else { return };
+        let holder = |seq: &u64| reading.group.open(*seq).and_then(|open| open.holder().cloned());
+        let holders: Vec<Holder> = seqs.iter().filter_map(holder).collect();
+        for Holder { session, sub } in holders {
+            let Some(lease) = self.leases.get_mut(&session) else { continue };
+            if lease.subs.get(&sub).is_some() {
+                lease.subs.eager.insert(sub);
+                self.rouse(session);
+            }
+        }
+    }
+
+    /// What was asked for has come from disk, or is not there: fetches that waited for it are answered.
+    pub(super) fn rouse_fetches(&mut self, id: GroupId) {
+        let Some(reading) = self.messages.readings.get(&id) else { return };
+        let mut roused = Vec::new();
+        for Holder { session, sub } in &reading.members {
+            let Some(lease) = self.leases.get_mut(session) else { continue };
+            if lease.subs.get(sub).is_some_and(|sub| !sub.fetches.is_empty()) {
+                lease.subs.eager.insert(sub.clone());
+                roused.push(*session);
+            }
+        }
+        for session in roused {
+            self.rouse(session);
+        }
+    }
+
+    /// Reads that came to nothing are tried again.
+    pub(super) fn read_again(&mut self, now: Millis) {
+        if self.messages.reads_due.is_some_and(|due| now >= due) {
+            self.messages.reads_due = None;
+            let starved = std::mem::take(&mut self.messages.starved);
+            for id in &starved {
+                self.rouse_fetches(*id);
+            }
+            self.messages.wakes.extend(starved);
+        }
+    }
+
+    /// The store could not take a write that it must: it is asked again in a while.
+    pub(super) fn owe(&mut self, now: Millis, write: StoreWrite) {
+        self.messages.owed.push(write);
+        self.messages.lazy_due = Some(now.plus(RETRY_MS));
+    }
+
+    fn write_owed(&mut self, effects: &mut Vec<Effect>) {
+        for write in std::mem::take(&mut self.messages.owed) {
+            // A name that was used again since must not be taken from its new owner.
+            let lives = match &write {
+                StoreWrite::DropSub(session, sub) => {
+                    self.leases.get(session).is_some_and(|lease| lease.subs.get(sub).is_some())
+                }
+                _ => false,
+            };
+            if !lives {
+                self.write_surely(write, effects);
+            }
         }
     }
 
@@ -132,7 +196,7 @@ impl Mesh {
         for burial in burials {
             let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
             effects.push(Effect::Note(Note::Buried { log, seq, reason }));
-            self.write(StoreWrite::Bury(Box::new(burial)), effects);
+            self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
         }
         self.write_groups(now, wrote, effects);
         for (conn, batch) in std::mem::take(&mut self.messages.batches) {
@@ -154,7 +218,7 @@ impl Mesh {
         if !messages.lagging.is_empty() && messages.floors_due.is_none() {
             messages.floors_due = Some(now.plus(FLOORS_MS));
         }
-        if messages.dirty.is_empty() {
+        if messages.dirty.is_empty() && messages.owed.is_empty() {
             (messages.urgent, messages.lazy_due) = (false, None);
             return;
         }
@@ -164,7 +228,17 @@ impl Mesh {
             return;
         }
         (messages.urgent, messages.lazy_due) = (false, None);
-        for id in std::mem::take(&mut messages.dirty) {
+        self.write_owed(effects);
+        for id in std::mem::take(&mut self.messages.dirty) {
+            self.write_group(id, effects);
+        }
+    }
+
+    /// Tells the store all that it does not know: the broker stops.
+    pub(super) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
+        self.write_owed(effects);
+        self.write_floors(effects);
+        for id in std::mem::take(&mut self.messages.dirty) {
             self.write_group(id, effects);
         }
     }
@@ -193,14 +267,18 @@ impl Mesh {
             let Some(reading) = self.messages.readings.get_mut(&id) else { continue };
             reading.group.take_changes();
             let cursor = reading.group.floor();
-            if cursor == reading.floor_told {
+            let record = reading.record.clone();
+            let Reader::Private(session) = &record.reader else { continue };
+            let lease = self.leases.get(session).map(|lease| &lease.state);
+            // The store drops the places of a lease that ends; they must not come up again behind that.
+            let ending = lease.is_none_or(|state| matches!(state, State::Ending(..)));
+            if cursor == reading.floor_told || ending {
                 continue;
             }
             reading.floor_told = cursor;
-            let record = reading.record.clone();
             let write =
                 GroupWrite { record, cursor, used_at: wall, replace: true, put: Vec::new(), del: Vec::new() };
-            self.write(StoreWrite::Group(Box::new(write)), effects);
+            self.write_for(Awaiting::Floor(id), StoreWrite::Group(Box::new(write)), effects);
         }
     }
 
@@ -315,6 +393,10 @@ fn pull_new(
     batch: &mut Pushes,
 ) -> bool {
     let holder = Holder { session, sub: id.clone() };
+    if sub.is_inbox() {
+        // However far the last batch came, what is urgent goes first.
+        sub.turn = 0;
+    }
     let mut idle = 0;
     while idle < sub.groups.len() {
         if batch.is_full() {

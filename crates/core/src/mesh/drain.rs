@@ -115,6 +115,7 @@ impl Mesh {
         for session in dirty {
             self.store_particulars(now, session, effects);
         }
+        self.write_everything(effects);
         if let Some(drain) = &mut self.drain {
             drain.over = true;
         }

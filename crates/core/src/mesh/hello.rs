@@ -167,6 +167,7 @@ impl Mesh {
             let instance_id = Some(knock.admission.instance.clone());
             let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
             self.conns.remove(&conn);
+            self.forget_fetches(session);
             effects.push(Effect::Close { conn, closing });
             effects.push(Effect::Note(Note::SessionReplaced { session, conn, other_process }));
         }
@@ -198,6 +199,8 @@ impl Mesh {
         lease.granted_until = None;
         lease.inbox = admission.inbox;
         lease.subs.release_at = None;
+        // Whoever waited for entries on the socket before does not any more.
+        lease.subs.iter_mut().for_each(|(_, sub)| sub.fetches.clear());
         let member = lease.member;
         if let Voucher::Attested(caps) = &admission.voucher
             && lease.caps != *caps

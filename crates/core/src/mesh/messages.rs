@@ -14,7 +14,7 @@ use crate::effect::{Answer, Batch, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Group, Holder, Open};
 use crate::log::{Logs, Next};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, TopicRecord};
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
 use crate::time::Millis;
 
 use super::reads::Purpose;
@@ -39,6 +39,9 @@ pub(super) struct Reading {
     again: BTreeMap<u64, Arc<Entry>>,
     /// Entries to be handed out again that are not in memory.
     wanted: BTreeSet<u64>,
+    /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
+    /// against them again, until a start forgets it. (What was read before is open, and lasting.)
+    pub(super) spared: BTreeSet<u64>,
     /// Where the lane ended when the read that is under way was asked for.
     pub(super) loading: Option<u64>,
     /// Entries and bytes up to the cursor.
@@ -59,6 +62,7 @@ impl Reading {
             page: VecDeque::new(),
             again: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            spared: BTreeSet::new(),
             loading: None,
             passed: (0, 0),
             used_at,
@@ -81,6 +85,12 @@ impl Reading {
             Reader::Shared(name) => Some(name),
             _ => None,
         }
+    }
+
+    /// An entry does not wait any more: it was read, or has left the log before it was.
+    fn discount(&mut self, entry: &Entry) {
+        let (count, bytes) = self.passed;
+        self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
     }
 
     /// Lets the sender of an entry know its fate, once the store knows it.
@@ -126,10 +136,15 @@ pub(super) struct Messages {
     /// Groups that the store does not know as they are; private ones wait longer.
     pub(super) dirty: BTreeSet<GroupId>,
     pub(super) lagging: BTreeSet<GroupId>,
+    /// Writes that the store could not take and must; bounded by what happens while it takes none.
+    pub(super) owed: Vec<StoreWrite>,
     /// Whether somebody waits for the dirty ones.
     pub(super) urgent: bool,
     pub(super) lazy_due: Option<Millis>,
     pub(super) floors_due: Option<Millis>,
+    /// Groups whose reads came to nothing, and when they are tried again.
+    pub(super) starved: BTreeSet<GroupId>,
+    pub(super) reads_due: Option<Millis>,
     /// Groups that have something to hand out.
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
@@ -167,7 +182,16 @@ pub(super) struct Handed {
 impl Messages {
     /// Notes that a group changed.
     pub(super) fn touch(&mut self, id: GroupId) {
-        let Some(reading) = self.readings.get(&id) else { return };
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        if !reading.again.is_empty() {
+            // Settled before it was handed out again.
+            let Reading { again, group, .. } = reading;
+            again.retain(|seq, _| group.open(*seq).is_some());
+        }
+        if !reading.spared.is_empty() {
+            let Reading { spared, group, .. } = reading;
+            spared.retain(|seq| *seq > group.cursor());
+        }
         if reading.group.is_dirty() {
             if reading.is_private() {
                 self.lagging.insert(id);
@@ -233,6 +257,7 @@ impl Messages {
         self.lagging.remove(&id);
         self.wakes.remove(&id);
         self.hungry.remove(&id);
+        self.starved.remove(&id);
         Some(reading)
     }
 
@@ -260,6 +285,9 @@ impl Messages {
             }
             let reading = self.readings.get_mut(&id)?;
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
+            if entry.log.is_inbox() {
+                reading.group.name_origin(seq, origin(&entry));
+            }
             reading.again.remove(&seq);
             return Some(Handed { entry, attempt });
         }
@@ -312,8 +340,7 @@ impl Messages {
     /// Counts an entry as passed.
     fn pass(&mut self, id: GroupId, entry: &Entry) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
-        let (count, bytes) = reading.passed;
-        reading.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+        reading.discount(entry);
         if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
             && entry.seq >= lane.end
         {
@@ -335,7 +362,8 @@ impl Messages {
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
     fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, wall: u64) -> bool {
-        if entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
+        let spared = self.readings.get(&id).is_some_and(|reading| reading.spared.contains(&entry.seq));
+        if spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
             return false;
         }
         self.pass_over(id, entry);
@@ -377,6 +405,69 @@ impl Messages {
         let reason = reason.to_owned();
         self.burials.push(Burial { log, lane, seq, group, attempts, reason, at, remove });
         self.touch(id);
+    }
+
+    /// An entry whose time is over has left its log: nobody is handed it from memory, nobody waits for it.
+    pub(super) fn entry_left(&mut self, entry: &Entry) {
+        let (log, lane, seq) = (&entry.log, entry.lane, entry.seq);
+        self.logs.remove(log, lane, seq);
+        let groups = self.logs.lane(log, lane).map(|lane| lane.groups.clone()).unwrap_or_default();
+        for id in groups {
+            let Some(reading) = self.readings.get_mut(&id) else { continue };
+            reading.page.retain(|other| other.seq != seq);
+            reading.group.remove(seq);
+            if seq > reading.group.cursor() {
+                reading.discount(entry);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
+    pub(super) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
+        let Some(reading) = self.readings.get_mut(&id) else { return false };
+        if seq > reading.group.cursor() {
+            reading.spared.insert(seq);
+            self.logs.forget(&reading.record.log);
+            reading.page.clear();
+            reading.passed.0 = reading.passed.0.saturating_sub(1);
+        } else {
+            reading.group.revive(seq, attempts, None);
+        }
+        self.touch(id);
+        self.wakes.insert(id);
+        true
+    }
+
+    /// These entries have left an inbox, under the place they had there or another.
+    pub(super) fn entries_left<'a>(
+        &mut self,
+        log: &LogName,
+        gone: impl Iterator<Item = &'a Arc<Entry>> + Clone,
+    ) {
+        self.logs.forget(log);
+        for lane in Lane::ALL {
+            let gone = gone.clone().filter(|entry| entry.lane == lane);
+            let mut ids: BTreeMap<_, _> = gone.map(|entry| (entry.envelope.id, entry)).collect();
+            let Some(group) = self.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()) else {
+                continue;
+            };
+            let Some(reading) = self.readings.get_mut(&group) else { continue };
+            reading.page.clear();
+            reading.again.clear();
+            let was_open = |(seq, open): (u64, &Open)| {
+                let id = open.origin.as_ref()?.id;
+                ids.remove(&id).map(|_| seq)
+            };
+            let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
+            for seq in open {
+                reading.group.remove(seq);
+            }
+            for entry in ids.into_values() {
+                reading.discount(entry);
+            }
+            self.touch(group);
+        }
     }
 
     /// A reader that is behind what was pruned is told once, and goes on after it.
@@ -428,6 +519,11 @@ impl Messages {
         if last.is_none() {
             // What is left up to there was removed.
             reading.group.skip_to(through);
+            if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
+                && through >= lane.end
+            {
+                reading.passed = (lane.count, lane.bytes);
+            }
         }
         reading.page.extend(entries);
         for seq in damaged {
@@ -477,10 +573,12 @@ impl Messages {
         }
     }
 
-    /// A read did not come to anything: it is asked for again when somebody wants it.
-    pub(super) fn unread(&mut self, id: GroupId) {
+    /// A read did not come to anything: it is asked for again in a while.
+    pub(super) fn unread(&mut self, id: GroupId, again: Millis) {
         if let Some(reading) = self.readings.get_mut(&id) {
             reading.loading = None;
+            self.starved.insert(id);
+            self.reads_due.get_or_insert(again);
         }
     }
 

@@ -191,6 +191,7 @@ impl Mesh {
             self.watch(at, session, effects);
         }
         self.fire_groups(at, effects);
+        self.read_again(at);
         self.look_after(at, effects);
         self.check_drain(at, effects);
     }
@@ -204,6 +205,7 @@ impl Mesh {
             messages.deadlines.next(),
             messages.lazy_due,
             messages.floors_due,
+            messages.reads_due,
             messages.upkeep.due(),
         ];
         let due = due.into_iter().flatten().min();

@@ -18,7 +18,7 @@ use crate::subs::Fetch;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::deliver::fetch_from;
+use super::deliver::{RETRY_MS, fetch_from};
 use super::messages::unavailable;
 use super::writes::Awaiting;
 
@@ -49,17 +49,21 @@ impl Mesh {
         let Some(purpose) = self.messages.reads.remove(&id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
-                return self.messages.paged(id, entries, &damaged, self.wall);
+                self.messages.paged(id, entries, &damaged, self.wall);
+                return self.rouse_fetches(id);
             }
             (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
-                return;
+                self.rouse_holders(id, &seqs);
+                return self.rouse_fetches(id);
             }
-            (Purpose::Page(id) | Purpose::Again(id, _), _) => return self.messages.unread(id),
+            (Purpose::Page(id) | Purpose::Again(id, _), _) => {
+                return self.messages.unread(id, self.now.plus(RETRY_MS));
+            }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
-            (Purpose::Expired, _) => return,
+            (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
             (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
                 (conn, request, Ok(Answer::History(entries, next)))
             }
@@ -284,9 +288,10 @@ impl Mesh {
         });
         if let (Some(reading), Some(info)) = (self.messages.readings.get(&id), groups.get_mut(index)) {
             let (depth, _) = self.messages.depth(reading);
-            let open = reading.group.open_len() as u64;
+            // Not what was given back and waits for the next.
+            let held = reading.group.opens().filter(|(_, open)| open.holder().is_some()).count() as u64;
             info.depth = U53::saturating(info.depth.get() + depth);
-            info.unsettled = U53::saturating(info.unsettled.get() + open);
+            info.unsettled = U53::saturating(info.unsettled.get() + held);
             info.members = U53::saturating(info.members.get().max(reading.members.len() as u64));
         }
         index
@@ -346,12 +351,9 @@ impl Mesh {
                 None => self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()),
             };
             let Some(id) = id else { continue };
-            if let Some(reading) = self.messages.readings.get_mut(&id) {
-                reading.group.revive(seq, attempts, None);
+            if self.messages.revive(id, seq, attempts) {
                 retried.push(seq);
             }
-            self.messages.touch(id);
-            self.messages.wakes.insert(id);
         }
         self.messages.urgent = true;
         let missing =

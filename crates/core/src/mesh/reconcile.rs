@@ -104,17 +104,24 @@ impl Mesh {
         let mut plan = reconcile(params, &views, resumed);
         self.doubt_all(session);
         let mut durable = false;
-        let inflight: Vec<InflightVerdict> = params
-            .inflight
-            .iter()
-            .map(|listed| {
-                let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
-                durable |= waits;
-                InflightVerdict { tag: listed.tag.clone(), result }
-            })
-            .collect();
-        for id in &plan.drop {
-            self.drop_subscription(session, id, effects);
+        let requeued = |listed: &ClientInflight| InflightVerdict {
+            tag: listed.tag.clone(),
+            result: InflightResult::Requeued,
+        };
+        let mut inflight: Vec<InflightVerdict> = params.inflight.iter().map(requeued).collect();
+        // First what is settled, then what ends, then what is kept: nothing is kept of what has ended.
+        for stage in [InflightState::Settled, InflightState::Processing] {
+            for (listed, verdict) in params.inflight.iter().zip(&mut inflight) {
+                if listed.state == stage {
+                    let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
+                    (verdict.result, durable) = (result, durable | waits);
+                }
+            }
+            if stage == InflightState::Settled {
+                for id in &plan.drop {
+                    self.drop_subscription(session, id, effects);
+                }
+            }
         }
         for restore in std::mem::take(&mut plan.restore) {
             let verdict = restore.verdict;
@@ -222,7 +229,9 @@ impl Mesh {
             }
             _ => From::New,
         };
-        let sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
+        let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
+        // Nobody waits for it, but until the store has it there is nothing to hand out.
+        sub.opening = Some(Vec::new());
         self.add_subscription(session, Some(id), sub, from, effects);
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::envelope::Entry;
 use crate::lease::State;
 use crate::record::{StoreWrite, TopicRecord};
 use crate::send::Prepared;
+use crate::time::Millis;
 
 use super::Mesh;
 use super::messages::Topic;
@@ -125,8 +126,12 @@ impl Mesh {
     }
 
     /// A topic that the store could not take never was, unless something has been put into it since.
-    pub(super) fn forget_topic(&mut self, name: &TopicName) {
-        if self.messages.logs.get(&LogName::Topic(name.clone(), 0)).is_none() {
+    pub(super) fn forget_topic(&mut self, now: Millis, name: &TopicName) {
+        let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else { return };
+        let is_used = |partition| self.messages.logs.get(&LogName::Topic(name.clone(), partition)).is_some();
+        if (0..record.partitions).any(is_used) {
+            self.owe(now, StoreWrite::PutTopic(record));
+        } else {
             self.messages.topics.remove(name);
         }
     }

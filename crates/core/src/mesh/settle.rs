@@ -78,12 +78,16 @@ impl Mesh {
             Claim::Stale(reason) => return Err(reason),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
-                self.messages.urgent |= self.messages.dirty.contains(&id);
+                self.messages.urgent |= self.messages.dirty.contains(&id) || !self.messages.owed.is_empty();
                 return Ok(durable);
             }
             Claim::Good => {}
         }
         let late = reading.group.open(parts.seq).is_some_and(|open| open.holder().is_none());
+        if late && matches!(how, How::Progress) {
+            // There is no claim to prolong.
+            return Err("requeued");
+        }
         if late {
             effects.push(Effect::Note(Note::LateSettleAccepted { session }));
         }
@@ -195,14 +199,23 @@ impl Mesh {
     pub(super) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let grace_ms = self.config.reconnect_grace_ms;
         let until = self.now.plus(grace_ms);
-        let Some(lease) = self.leases.get_mut(&session) else { return };
-        for (_, sub) in lease.subs.iter_mut() {
-            sub.fetches.clear();
-        }
+        self.forget_fetches(session);
+        // What it was about to be handed is for others now.
+        let lease = self.leases.get(&session);
+        let places = lease.into_iter().flat_map(|lease| lease.subs.iter()).flat_map(|(_, sub)| &sub.groups);
+        self.messages.wakes.extend(places.copied());
         if grace_ms == 0 {
             self.release_crews(session, effects);
         } else {
             self.release_later(session, until);
+        }
+    }
+
+    /// A session's socket is gone, and with it whoever waited for fetched entries there.
+    pub(super) fn forget_fetches(&mut self, session: SessionKey) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        for (_, sub) in lease.subs.iter_mut() {
+            sub.fetches.clear();
         }
     }
 

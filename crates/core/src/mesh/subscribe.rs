@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::event::EventBody;
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
 use tenure_proto::limits::{PREFETCH_MAX, SUBSCRIPTIONS_PER_SESSION};
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::{
-    AckMode, DEFAULT_PREFETCH, From, SubscribeParams, SubscribeResult, UnsubscribeParams,
+    AckMode, DEFAULT_PREFETCH, From, SubscribeParams, SubscribeResult, SubscriptionEvent,
+    SubscriptionEventKind, UnsubscribeParams,
 };
 
 use crate::effect::{Answer, Effect};
@@ -176,7 +178,7 @@ impl Mesh {
         };
         if !sub.groups.iter().all(|place| self.messages.readings.contains_key(place)) {
             // A place that it joined was made by somebody whose write failed.
-            self.write(StoreWrite::DropSub(session, id.clone()), effects);
+            self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
             return self.not_subscribed(session, id, effects);
         }
         let waiting = sub.opening.take().unwrap_or_default();
@@ -194,7 +196,16 @@ impl Mesh {
         for place in &sub.groups {
             self.messages.leave(*place, &session, id);
         }
-        for (conn, request) in sub.opening.into_iter().flatten() {
+        let asked = sub.opening.unwrap_or_default();
+        if asked.is_empty() {
+            // A reconciliation has made it again, and its client was told so.
+            let kind = SubscriptionEventKind::Closed;
+            let reason = Some(ErrorCode::Unavailable.as_str().to_owned());
+            let (sub_id, partition) = (id.clone(), None);
+            let event = SubscriptionEvent { sub_id, kind, partition, from: None, to: None, reason };
+            self.tell(session, EventBody::Subscription(event), 128);
+        }
+        for (conn, request) in asked {
             effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
         }
     }
@@ -204,23 +215,27 @@ impl Mesh {
         let starts = places.into_iter().flatten().filter_map(|place| {
             let reading = self.messages.readings.get(place)?;
             let LogName::Topic(_, partition) = &reading.record.log else { return None };
-            Some((partition.to_string(), U53::saturating(reading.group.floor() + 1)))
+            Some((partition.to_string(), U53::saturating(reading.group.floor().saturating_add(1))))
         });
         SubscribeResult { sub_id: id.clone(), start_seq: starts.collect::<BTreeMap<_, _>>() }
     }
 
     pub(super) fn unsubscribe(
         &mut self,
+        conn: ConnId,
+        request: RequestId,
         session: SessionKey,
         params: &UnsubscribeParams,
         effects: &mut Vec<Effect>,
-    ) -> Result<Answer, WireError> {
+    ) -> Result<(), WireError> {
         if [INBOX, MEMBER].contains(&params.sub_id.as_str()) {
             let text = "inbox and member are chosen with hello's inbox and cannot be left";
             return Err(WireError::bad_request(text));
         }
         self.drop_subscription(session, &params.sub_id, effects);
-        Ok(Answer::Empty)
+        self.messages.urgent |= !self.messages.owed.is_empty();
+        self.messages.answers.push((conn, request, Answer::Empty));
+        Ok(())
     }
 
     /// Ends a subscription: what it has in hand goes back, and private places are gone.
@@ -231,7 +246,7 @@ impl Mesh {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         self.leave_places(session, id, &sub, effects);
-        self.write(StoreWrite::DropSub(session, id.clone()), effects);
+        self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
     }
 
     /// Gives back what a subscription has in hand and takes it out of its places.
@@ -250,8 +265,9 @@ impl Mesh {
             self.messages.leave(*place, &session, id);
             if self.messages.readings.get(place).is_some_and(|reading| reading.is_private()) {
                 self.messages.close(*place);
-                self.write(StoreWrite::DropGroup(*place), effects);
+                self.write_surely(StoreWrite::DropGroup(*place), effects);
             } else {
+                self.leave_crew(*place);
                 self.messages.touch(*place);
                 self.messages.wakes.insert(*place);
             }
@@ -262,6 +278,15 @@ impl Mesh {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         self.note_requeued(session, requeued, effects);
+    }
+
+    /// A crew was in use until now.
+    fn leave_crew(&mut self, place: GroupId) {
+        let wall = self.wall;
+        if let Some(reading) = self.messages.readings.get_mut(&place).filter(|reading| reading.is_shared()) {
+            reading.used_at = wall;
+            self.messages.dirty.insert(place);
+        }
     }
 
     /// Gives a session the implicit subscriptions that its hello chose, and takes the others away.

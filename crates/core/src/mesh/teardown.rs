@@ -22,6 +22,8 @@ impl Mesh {
         let Some(session) = self.conns.remove(&conn) else { return };
         self.caught_up.remove(&session);
         self.ready.remove(&session);
+        // What it asked before is answered before its socket closes.
+        self.settle_accounts(effects);
         self.begin_end(session, Ending::Bye(conn, request), effects);
     }
 

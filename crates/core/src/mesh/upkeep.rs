@@ -167,12 +167,7 @@ impl Mesh {
             self.write(StoreWrite::Unexpire { log, lane, seqs }, effects);
             return;
         }
-        for id in &groups {
-            if let Some(reading) = self.messages.readings.get_mut(id) {
-                reading.group.remove(seq);
-            }
-            self.messages.touch(*id);
-        }
+        self.messages.entry_left(entry);
         let (group, attempts, reason) = (None, 0, "expired".to_owned());
         let at = self.wall;
         effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
@@ -180,7 +175,7 @@ impl Mesh {
         match groups.first() {
             Some(id) if entry.log.is_inbox() => {
                 // The sender hears of it when the store knows.
-                self.write(StoreWrite::Bury(Box::new(burial)), effects);
+                self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
                 if let Some(reading) = self.messages.readings.get_mut(id) {
                     let reason = Some("expired".to_owned());
                     reading.receipt(Some(origin(entry)), ReceiptState::Expired, reason);
@@ -188,7 +183,7 @@ impl Mesh {
                 self.messages.dirty.insert(*id);
                 self.messages.urgent = true;
             }
-            _ => drop(self.write(StoreWrite::Bury(Box::new(burial)), effects)),
+            _ => self.write_surely(StoreWrite::Bury(Box::new(burial)), effects),
         }
     }
 
@@ -270,7 +265,7 @@ impl Mesh {
             .collect();
         for id in unused {
             let Some(reading) = self.messages.close(id) else { continue };
-            self.write(StoreWrite::DropGroup(id), effects);
+            self.write_surely(StoreWrite::DropGroup(id), effects);
             let name = reading.crew().map_or_else(String::new, |name| name.to_string());
             let message =
                 format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
@@ -333,6 +328,7 @@ impl Mesh {
         next: Option<(Lane, u64)>,
         effects: &mut Vec<Effect>,
     ) {
+        self.messages.entries_left(&LogName::Session(session), moved.iter().chain(&failed));
         for entry in &moved {
             self.appended(entry);
         }

@@ -28,6 +28,10 @@ pub(super) enum Awaiting {
     Open(GroupId),
     /// A subscription, the last write of it.
     Subscribe(SessionKey, SubId),
+    /// A write that must not be lost: it is asked for again.
+    Owed(Box<StoreWrite>),
+    /// Where a private reader is.
+    Floor(GroupId),
     /// A group that changed, and who is to be told of it.
     Group(GroupId, Vec<(SessionKey, Receipt)>),
     /// Somebody who is answered when everything so far is on disk.
@@ -52,6 +56,11 @@ impl Mesh {
         self.last_write.0 += 1;
         effects.push(Effect::Write { id: self.last_write, write });
         self.last_write
+    }
+
+    /// Asks for a write that nobody waits for but that must not be lost when the store cannot take it now.
+    pub(super) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
+        self.write_for(Awaiting::Owed(Box::new(write.clone())), write, effects);
     }
 
     /// Asks for a write that somebody waits for.
@@ -163,7 +172,14 @@ impl Mesh {
                 _ => {}
             },
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request),
-            Awaiting::Topic(name) => self.forget_topic(&name),
+            Awaiting::Topic(name) => self.forget_topic(now, &name),
+            Awaiting::Owed(write) => self.owe(now, *write),
+            Awaiting::Floor(id) => {
+                if let Some(reading) = self.messages.readings.get_mut(&id) {
+                    reading.floor_told = u64::MAX;
+                    self.messages.lagging.insert(id);
+                }
+            }
             Awaiting::Open(id) => drop(self.messages.close(id)),
             Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),

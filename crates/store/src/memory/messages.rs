@@ -129,7 +129,9 @@ impl Messages {
                     log.entries.entry(seq).or_insert(letter.kept);
                     (lane, seq, group, attempts)
                 });
-                return StoreOutcome::Revived(revived.collect());
+                let revived: Vec<_> = revived.collect();
+                revived.iter().for_each(|letter| self.reopen(log, letter));
+                return StoreOutcome::Revived(revived);
             }
             StoreWrite::DropDead { log, seqs } => {
                 let letters = self.exhume(log, seqs, None);
@@ -239,6 +241,26 @@ impl Messages {
         };
         self.put_group(record, cursor, used_at);
         Ok(cursor)
+    }
+
+    /// Opens an entry again for the reader whose dead letter it was, if that has read past it.
+    fn reopen(&mut self, log: &LogName, letter: &(Lane, u64, Option<GroupName>, u32)) {
+        let (lane, seq, name, attempt) = letter;
+        let reader = name.clone().map_or(Reader::Inbox, Reader::Shared);
+        let open = OpenRecord {
+            seq: *seq,
+            attempt: *attempt,
+            tries: 0,
+            holder: None,
+            ready_at: None,
+            lasting: true,
+        };
+        for group in self.groups.values_mut() {
+            let GroupRecord { log: of, lane: at, reader: who, .. } = &group.record;
+            if (of, at, who) == (log, lane, &reader) && *seq <= group.cursor {
+                group.open.insert(*seq, open.clone());
+            }
+        }
     }
 
     fn put_group(&mut self, record: &GroupRecord, cursor: u64, used_at: u64) -> &mut Group {

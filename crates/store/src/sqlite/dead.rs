@@ -69,8 +69,10 @@ pub(super) fn revive(
                  WHERE log = ?2 AND seq = ?3 LIMIT 1",
             )?
             .execute(params![Place::new(log.id, *lane, seq).pack(), log.id, integer(seq)])?;
-        for (_, _, group, _) in &letters {
+        let place = Place::new(log.id, *lane, seq);
+        for (_, _, group, attempts) in &letters {
             delete_one(connection, log.id, seq, group.as_ref())?;
+            group::reopen(connection, place, group.as_ref(), *attempts)?;
         }
         revived.extend(letters);
     }

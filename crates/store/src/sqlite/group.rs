@@ -5,6 +5,7 @@ use tenure_core::envelope::Lane;
 use tenure_core::record::{GroupId, GroupRecord, GroupWrite, OpenRecord, Reader};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
+use tenure_proto::name::GroupName;
 use tenure_proto::subscribe::From;
 
 use super::cache::Mesh;
@@ -122,6 +123,30 @@ pub(super) fn drop_private(connection: &Connection, mesh: i64, session: &Session
     let ids: Vec<i64> =
         statement.query_map(params![mesh, session.0], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     ids.into_iter().try_for_each(|id| drop(connection, mesh, GroupId(natural(id, "a group")?)))
+}
+
+/// Opens an entry again for the reader whose dead letter it was, if that has read past it.
+pub(super) fn reopen(
+    connection: &Connection,
+    place: Place,
+    name: Option<&GroupName>,
+    attempts: u32,
+) -> Result<(), Fault> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, lasting)
+             SELECT mesh, id, ?3, ?4, 0, 1 FROM groups
+             WHERE log = ?1 AND lane = ?2 AND cursor >= ?3
+                   AND kind = CASE WHEN ?5 IS NULL THEN 'inbox' ELSE 'shared' END AND name IS ?5",
+        )?
+        .execute(params![
+            place.log,
+            place.lane.0,
+            integer(place.seq),
+            attempts,
+            name.map(GroupName::as_str)
+        ])?;
+    Ok(())
 }
 
 /// Forgets that anybody has the entry at `place` open.

@@ -237,6 +237,20 @@ impl World {
         assert_eq!((result.settled.len(), result.stale.len()), (pushes.len(), 0), "{result:?}");
     }
 
+    /// Acks until nothing more comes; what it was.
+    #[track_caller]
+    pub(crate) fn drain(&mut self, conn: ConnId) -> Vec<String> {
+        let mut got = Vec::new();
+        loop {
+            let pushes = self.pushes(conn);
+            if pushes.is_empty() {
+                return got;
+            }
+            got.extend(bodies(&pushes));
+            self.ack_all(conn, &pushes);
+        }
+    }
+
     #[track_caller]
     pub(crate) fn nack(&mut self, conn: ConnId, push: &Push) {
         let result = self.settle(conn, Call::Nack(nacked(vec![tag(push)])));

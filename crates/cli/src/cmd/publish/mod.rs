@@ -117,7 +117,7 @@ async fn publish(
             "complete": outcome.is_ok()});
         println(&summary.to_string());
     }
-    if outcome.is_err() && source.repeats() {
+    if matches!(outcome, Err(Failure::Failed(_) | Failure::Unreachable(_))) && source.repeats() {
         eprintln!("run it again to go on: what is published already is not published twice");
     }
     outcome

@@ -48,6 +48,17 @@ fn a_request_settles_a_thousand_and_no_more() {
 }
 
 #[test]
+fn a_broker_that_is_ahead_of_its_answers_is_followed() {
+    let mut peer = Peer::new();
+    peer.subscribe(Some("crew"), "s1", 1);
+    for seq in 1..=1_000 {
+        // It hands out as soon as it has read an ack, and answers that only once it is on its disk.
+        let id = peer.hand("s1", seq);
+        peer.ack(id);
+    }
+}
+
+#[test]
 fn different_ways_to_settle_are_different_requests() {
     let mut peer = Peer::new();
     peer.subscribe(None, "s1", 1);

@@ -1,0 +1,237 @@
+//! A disk that takes nothing for a while: nothing is promised that is not kept, nothing kept is lost.
+
+use tenure_core::effect::Answer;
+use tenure_core::input::Call;
+use tenure_core::record::{StoreFound, StoreRead};
+use tenure_proto::error::ErrorCode;
+use tenure_proto::ids::ConnId;
+use tenure_proto::log::LogName;
+use tenure_proto::message::{SendParams, SendState, TagsParams};
+use tenure_proto::peer::Status;
+use tenure_proto::subscribe::{FetchParams, UnsubscribeParams};
+
+use super::words::*;
+use super::world::{Disk, World};
+
+fn two() -> (World, ConnId, ConnId) {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    (w, a, b)
+}
+
+#[test]
+fn sends_are_unavailable_and_work_again_later() {
+    let (mut w, a, b) = two();
+    w.set_disk(Disk::Fails);
+    let refused = w.send(a, letter(to(2), "m1"));
+    assert_eq!(code(&refused), ErrorCode::Unavailable);
+    let error = refused.unwrap_err();
+    assert!(error.retryable && error.retry_after_ms.is_some());
+    assert!(w.pushes(b).is_empty());
+    let refused = w.call(a, Call::Subscribe(subscription("t", None)));
+    assert_eq!(code(&refused), ErrorCode::Unavailable);
+    w.set_disk(Disk::Commits);
+    assert!(!w.post(a, letter(to(2), "m1")).duplicate);
+    assert_eq!(bodies(&w.pushes(b)), ["m1"]);
+    w.subscribe(a, subscription("t", None));
+    w.post(b, letter(topic("t"), "t1"));
+    assert_eq!(bodies(&w.pushes(a)), ["t1"]);
+}
+
+#[test]
+fn an_ack_that_was_not_kept_is_kept_in_the_end() {
+    let (mut w, a, b) = two();
+    w.post(a, letter(to(2), "m1"));
+    let pushes = w.pushes(b);
+    w.pass(1_000);
+    w.set_disk(Disk::Fails);
+    let refused = w.call(b, Call::Ack(TagsParams { tags: vec![tag(&pushes[0])] }));
+    assert_eq!(code(&refused), ErrorCode::Unavailable);
+    w.set_disk(Disk::Commits);
+    w.ack_all(b, &pushes);
+    w.crash(0);
+    let (a, b) = (w.resume(1, a), w.resume(2, b));
+    assert!(w.pushes(b).is_empty());
+    assert_eq!(w.status(a, &["m1"])[0].0, SendState::Delivered);
+}
+
+#[test]
+fn what_died_while_the_disk_was_full_is_a_dead_letter_all_the_same() {
+    let (mut w, a, b) = two();
+    w.post(a, letter(to(2), "m1"));
+    let pushes = w.pushes(b);
+    w.pass(1_000);
+    w.set_disk(Disk::Fails);
+    let mut params = nacked(vec![tag(&pushes[0])]);
+    (params.dead, params.reason) = (true, Some("broken".into()));
+    let refused = w.call(b, Call::Nack(params.clone()));
+    assert_eq!(code(&refused), ErrorCode::Unavailable);
+    w.pass(3_000);
+    w.set_disk(Disk::Commits);
+    w.pass(3_000);
+    assert_eq!(w.settle(b, Call::Nack(params)).settled.len(), 1);
+    let letters = w.dead(b, &inbox(2));
+    assert_eq!(letters.iter().map(|letter| letter.reason.as_str()).collect::<Vec<_>>(), ["broken"]);
+    assert_eq!(w.status(a, &["m1"]), [(SendState::Dead, Some("broken".into()))]);
+    assert_eq!(w.receipts(a).len(), 1);
+}
+
+#[test]
+fn what_expired_while_the_disk_was_full_is_a_dead_letter_all_the_same() {
+    let (mut w, a, b) = two();
+    w.post(a, SendParams { ttl_ms: ms(8_000), ..letter(to(2), "m1") });
+    let pushes = w.pushes(b);
+    w.nack(b, &pushes[0]);
+    let pushes = w.pushes(b);
+    w.drop_socket(b);
+    // In nobody's hand, but behind the cursor, when its time is over and the disk is full.
+    w.pass(4_000);
+    let b = w.resume(2, b);
+    w.set_status(b, Status::Dnd);
+    w.nack(b, &pushes[0]);
+    w.pass(5_500);
+    w.set_disk(Disk::Fails);
+    // The look at expiry happens only while the store is thought to be sound: so let it fail on the way.
+    w.pass(30_000);
+    w.set_disk(Disk::Commits);
+    w.pass(30_000);
+    assert_eq!(w.status(a, &["m1"])[0].0, SendState::Expired);
+    assert_eq!(w.dead(b, &inbox(2)).len(), 1);
+}
+
+#[test]
+fn a_topic_that_was_made_while_the_disk_was_full_keeps_its_partitions() {
+    let (mut w, a, b) = two();
+    w.set_disk(Disk::Fails);
+    let create = tenure_proto::topic::TopicCreateParams {
+        name: "jobs".parse().unwrap(),
+        partitions: 4,
+        retention_ms: None,
+    };
+    w.set_disk(Disk::Holds);
+    let requests = w.ask_all(
+        a,
+        vec![Call::TopicsCreate(create.clone()), Call::Subscribe(subscription("jobs", Some("crew")))],
+    );
+    w.set_disk(Disk::Fails);
+    w.commit(usize::MAX);
+    for request in &requests {
+        assert_eq!(code(&w.answered(a, request).unwrap()), ErrorCode::Unavailable);
+    }
+    w.set_disk(Disk::Commits);
+    w.pass(3_000);
+    w.call(a, Call::TopicsCreate(create.clone())).unwrap();
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.restart();
+    let a = w.resume(1, a);
+    w.call(a, Call::TopicsCreate(create)).unwrap();
+    let b = w.resume(2, b);
+    for n in 0..8 {
+        w.post(a, letter(topic("jobs"), &format!("m{n}")));
+    }
+    assert_eq!(w.drain(b).len(), 8);
+}
+
+#[test]
+fn an_unsubscribe_is_answered_when_it_is_kept() {
+    let (mut w, a, b) = two();
+    let sub = w.subscribe(b, subscription("t", None)).sub_id;
+    w.set_disk(Disk::Holds);
+    let call = Call::Unsubscribe(UnsubscribeParams { sub_id: sub.clone() });
+    let request = w.ask(b, call.clone());
+    assert!(w.answered(b, &request).is_none());
+    w.set_disk(Disk::Fails);
+    w.commit(usize::MAX);
+    assert_eq!(code(&w.answered(b, &request).unwrap()), ErrorCode::Unavailable);
+    w.set_disk(Disk::Commits);
+    w.call(b, call).unwrap();
+    w.crash(0);
+    let (a, b) = (w.resume(1, a), w.resume(2, b));
+    assert_eq!(w.hello(b).snapshot.as_ref().unwrap().subscriptions.len(), 0);
+    w.post(a, letter(topic("t"), "m1"));
+    assert!(w.pushes(b).is_empty());
+}
+
+#[test]
+fn private_places_are_told_again_after_a_failure() {
+    let (mut w, a, b) = two();
+    w.subscribe(b, subscription("t", None));
+    w.post(a, letter(topic("t"), "m1"));
+    let pushes = w.pushes(b);
+    w.ack_all(b, &pushes);
+    w.set_disk(Disk::Fails);
+    w.pass(8_000);
+    w.set_disk(Disk::Commits);
+    w.pass(8_000);
+    w.restart();
+    let b = w.resume(2, b);
+    assert!(w.pushes(b).is_empty(), "it was settled long ago");
+}
+
+#[test]
+fn reads_that_fail_are_tried_again() {
+    let (mut w, a, b) = two();
+    w.drop_socket(b);
+    for n in 0..3 {
+        w.post(a, letter(to(2), &format!("m{n}")));
+    }
+    w.restart();
+    w.blind = true;
+    let b = w.resume(2, b);
+    w.set_status(b, Status::Dnd);
+    let fetch =
+        w.ask(b, Call::Fetch(FetchParams { sub_id: "inbox".parse().unwrap(), limit: ms(2).unwrap() }));
+    assert!(w.answered(b, &fetch).is_none());
+    w.pass(10_000);
+    assert!(w.reads.len() < 50, "but not all the time: {}", w.reads.len());
+    w.blind = false;
+    w.pass(10_000);
+    match w.answered(b, &fetch) {
+        Some(Ok(Answer::Fetch(pushes))) => assert_eq!(bodies(&pushes), ["m0", "m1"]),
+        other => panic!("{other:?}"),
+    }
+    w.set_status(b, Status::Idle);
+    assert_eq!(bodies(&w.pushes(b)), ["m2"]);
+}
+
+#[test]
+fn expiry_goes_on_after_a_read_that_failed() {
+    let (mut w, a, b) = two();
+    w.drop_socket(b);
+    w.post(a, SendParams { ttl_ms: ms(5_000), ..letter(to(2), "m1") });
+    w.blind = true;
+    w.pass(20_000);
+    w.blind = false;
+    w.pass(30_000);
+    assert_eq!(w.status(a, &["m1"])[0].0, SendState::Expired);
+}
+
+#[test]
+fn dead_letters_that_are_tried_again_outlive_a_crash_at_any_instant() {
+    for landed in 0..3 {
+        let (mut w, a, b) = two();
+        w.post(a, letter(to(2), "m1"));
+        let pushes = w.pushes(b);
+        let mut params = nacked(vec![tag(&pushes[0])]);
+        params.dead = true;
+        w.settle(b, Call::Nack(params));
+        w.post(a, letter(to(2), "m2"));
+        w.pass(1_000);
+        w.set_disk(Disk::Holds);
+        let retry =
+            tenure_proto::dead::DeadRetryParams { log: inbox(2).to_string(), seqs: vec![ms(1).unwrap()] };
+        w.ask(b, Call::DeadRetry(retry));
+        w.commit(landed);
+        w.crash(0);
+        let b = w.resume(2, b);
+        let waiting = w.drain(b);
+        let dead = w.dead(b, &LogName::Session(session(2))).len();
+        let found = waiting.iter().filter(|body| *body == "m1").count() + dead;
+        assert_eq!(found, 1, "with {landed} writes: {waiting:?} and {dead} dead");
+        let StoreFound::Dead { .. } =
+            w.read(&StoreRead::Dead { log: inbox(2), after: 0, limit: 9, bytes: 999 })
+        else {
+            panic!()
+        };
+    }
+}
