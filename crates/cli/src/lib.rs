@@ -45,23 +45,15 @@ enum Command {
     Peers(cmd::peers::Args),
     /// Say how the broker is
     Status(cmd::status::Args),
-    /// Send a message to a session, a member, a topic or somebody by name
+    // The rest speak for themselves: what they say of their arguments is also their help.
     Send(Box<cmd::send::Args>),
-    /// Read the messages that wait for this machine
     Inbox(cmd::inbox::Args),
-    /// Follow a topic
     Sub(cmd::sub::Args),
-    /// Publish to a topic: one message, or one for each line of a file
     Pub(cmd::publish::Args),
-    /// Print what a log has, whoever has read it
     History(cmd::history::Args),
-    /// List topics, or make one
     Topics(cmd::topics::Args),
-    /// List the groups that share topics, and how far behind they are
     Groups(cmd::groups::Args),
-    /// List, retry or drop dead letters: messages that nobody could settle
     Dead(cmd::dead::Args),
-    /// Check the store of a broker that is not running
     Check(cmd::check::Args),
     /// Show the keys of this machine
     Keys(cmd::keys::Args),

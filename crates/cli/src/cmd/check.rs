@@ -12,9 +12,11 @@ use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{line, println};
 
-/// Check the store of a broker that is not running: every page, every value, every message against its checksum and
-/// its record. Each finding is a line. Exit code 0: sound; 1: there are findings; 2: it could not be checked, because
-/// there is no store or a broker has it open.
+/// Check the store of a broker that is not running.
+///
+/// Every page and every value is read, and every message is held against its checksum and its record; each finding is a
+/// line. Exit code 0: sound; 1: there are findings; 2: it could not be checked, because there is no store or a broker has
+/// it open.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: tenure check --data-dir ./tenure-data || echo restore the backup")]
 pub(crate) struct Args {

@@ -21,6 +21,8 @@ use crate::exit::Failure;
 use crate::output::{emit, print, println, safe, table};
 use crate::span;
 
+/// List, retry or drop dead letters: messages that nobody could settle.
+///
 /// Dead letters are messages that nobody could settle: handed out too often, expired, or given up by their reader.
 /// They stay for 30 days. LOG is the name of a topic (its partition 0) or a log in full, as `tenure history` takes it.
 #[derive(Debug, ClapArgs)]

@@ -11,7 +11,9 @@ use crate::exit::Failure;
 use crate::output::{print, println, table};
 use crate::span;
 
-/// List the groups that share topics: how much waits (DEPTH), how much of that is in somebody's hands (UNSETTLED), how
+/// List the groups that share topics, and how far behind they are.
+///
+/// How much waits (DEPTH), how much of that is in somebody's hands (UNSETTLED), how
 /// many subscriptions compete for it (MEMBERS), and how long the oldest has waited.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: tenure groups jobs --json")]

@@ -12,9 +12,9 @@ use super::reader::Reader;
 use super::show::Format;
 use crate::exit::Failure;
 
-/// Follow a topic and print a line for each message: partition/seq and key, sender, age, what it says.
+/// Follow a topic, and ack each message once it is printed.
 ///
-/// Each message is acked once its line has been written; interrupt the command, or close the pipe it writes to, and
+/// A line is: partition/seq and key, sender, age, what it says. Each message is acked once its line has been written; interrupt the command, or close the pipe it writes to, and
 /// what was not printed goes back. Without --group it sees everything and leaves no trace; with --group it shares the
 /// work with all others of that group, and the group's place in the topic outlives them.
 #[derive(Debug, ClapArgs)]

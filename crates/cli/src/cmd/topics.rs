@@ -17,7 +17,9 @@ use crate::exit::Failure;
 use crate::output::{print, println, table};
 use crate::span;
 
-/// List topics, or make one. A topic is also made by the first message or subscription, with one partition: --create
+/// List topics, or make one.
+///
+/// A topic is also made by the first message or subscription, with one partition: --create
 /// is for those that want more, or that keep settled messages for another time than 7 days.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:

@@ -33,7 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// A file can be published again after anything, also after kill -9, without doubles: the id of each line comes from
 /// the file's content and the line's number, so what was published before is counted as duplicates. Standard input
-/// needs --id-prefix for that. The first line that is refused for good ends the command and is named.
+/// needs --id-prefix for that. The first line that is refused for good ends the command and is named; lines that were on
+/// their way with it may be published.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure pub builds 'parser: green'
