@@ -28,6 +28,8 @@ const COMPLAINTS: usize = 100;
 #[derive(Debug, Default)]
 struct Tally {
     stop: AtomicBool,
+    /// Whether everybody goes home.
+    over: AtomicBool,
     /// Deliveries whose settlement is not answered.
     settling: AtomicU64,
     /// Settlements that came too late, by reason; the message is then handed out again.
@@ -154,6 +156,12 @@ impl Crew {
     }
 }
 
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.tally.over.store(true, Ordering::Relaxed);
+    }
+}
+
 fn options(url: &str, member: &SigningKey, name: &str, index: usize) -> Result<Options> {
     let codec = if index % 2 == 0 { Codec::Json } else { Codec::MsgPack };
     Ok(Options::new(url, member.clone(), name)?
@@ -173,6 +181,7 @@ async fn watch(mut events: Events, tally: Arc<Tally>) {
         match events.next().await {
             Ok(SessionEvent::Attached(_)) => drop(tally.attaches.fetch_add(1, Ordering::Relaxed)),
             Ok(_) => {}
+            Err(_) if tally.over.load(Ordering::Relaxed) => return,
             Err(end) => return tally.complain(format!("a session ended: {end}")),
         }
     }
@@ -246,6 +255,7 @@ async fn read(mut subscription: Subscription, record: Arc<Record>, tally: Arc<Ta
                 }
             }
             Ok(Item::Gap { from, to, .. }) => tally.complain(format!("entries {from} to {to} are gone")),
+            Err(_) if tally.over.load(Ordering::Relaxed) => return,
             Err(end) => return tally.complain(format!("a subscription ended: {end}")),
         }
     }

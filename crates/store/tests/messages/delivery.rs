@@ -40,3 +40,19 @@ fn an_accepted_message_outlives_a_crash_and_an_unanswered_one_may_not() {
     let b = w.resume(2, b);
     assert!(w.pushes(b).is_empty(), "settled is settled");
 }
+
+#[test]
+fn a_delivery_leaves_once_it_is_on_disk_whose_it_is() {
+    let mut w = world();
+    let (a, b, c) = (w.join(1), w.join(2), w.join(3));
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.subscribe(c, subscription("jobs", None));
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(to(2), "letter"));
+    w.ask_send(a, letter(topic("jobs"), "job"));
+    w.commit(usize::MAX);
+    assert!(w.pushes(b).is_empty(), "after a crash now somebody else would get it");
+    assert_eq!(bodies(&w.pushes(c)), ["job"], "nobody else gets a private reader's");
+    w.commit(usize::MAX);
+    assert_eq!(bodies(&w.pushes(b)), ["letter", "job"]);
+}
