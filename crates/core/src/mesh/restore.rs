@@ -2,13 +2,15 @@
 //!
 //! Its cost follows logs, groups and what is open, never the number of messages.
 
+use std::collections::BTreeSet;
+
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::limits::STARTUP_GRACE_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
 
 use crate::group::{Holder, OpenState};
-use crate::record::{GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
+use crate::record::{GroupId, GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
@@ -33,6 +35,7 @@ impl Mesh {
             self.messages.open(state.record.clone(), state.cursor, state.used_at);
             if let Some(reading) = self.messages.readings.get_mut(&state.record.id) {
                 reading.passed = state.passed;
+                reading.restored_at = Some(state.cursor);
             }
         }
         for record in subs {
@@ -60,11 +63,12 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition };
         let mut sub = Sub::new(source, ack_mode, prefetch);
+        let taken: BTreeSet<GroupId> = lease.subs.iter().flat_map(|(_, sub)| sub.groups.clone()).collect();
         for partition in chosen(partition, partitions) {
             let log = LogName::Topic(topic.clone(), partition);
             let place = match &group {
                 Some(name) => self.messages.crews.get(&(log.clone(), name.clone())).copied(),
-                None => self.messages.private_place(&log, &session),
+                None => self.messages.private_place(&log, &session, &taken),
             };
             let Some(place) = place else { continue };
             if let Some(reading) = self.messages.readings.get_mut(&place) {
