@@ -636,13 +636,13 @@ impl Messages {
             .collect()
     }
 
-    /// A session's own place in a log.
+    /// A session's own place in a log that none of its subscriptions has taken up yet.
     pub(super) fn private_place(&self, log: &LogName, session: &SessionKey) -> Option<GroupId> {
         let lane = self.logs.lane(log, Lane(0))?;
         let own = |id: &&GroupId| {
-            self.readings
-                .get(id)
-                .is_some_and(|r| matches!(&r.record.reader, Reader::Private(s) if s == session))
+            self.readings.get(id).is_some_and(|r| {
+                matches!(&r.record.reader, Reader::Private(s) if s == session) && r.members.is_empty()
+            })
         };
         lane.groups.iter().find(own).copied()
     }
