@@ -572,11 +572,15 @@ impl Messages {
         lost
     }
 
-    /// An entry that was pushed again is in the reader's hand: its body need not be kept.
-    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64) {
+    /// An entry that was pushed again is in the reader's hand only now: its time to settle it starts again, and its
+    /// body need not be kept.
+    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64, moment: Moment) {
         if let Some(reading) = self.readings.get_mut(&id) {
+            let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
             reading.again.remove(&seq);
             reading.group.mark_unread(seq, false);
+            reading.group.progress(seq, until);
+            self.touch(id);
         }
     }
 
