@@ -2,15 +2,13 @@
 //!
 //! Its cost follows logs, groups and what is open, never the number of messages.
 
-use std::collections::BTreeSet;
-
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::limits::STARTUP_GRACE_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
 
 use crate::group::{Holder, OpenState};
-use crate::record::{GroupId, GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
+use crate::record::{GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
@@ -38,6 +36,9 @@ impl Mesh {
                 reading.restored_at = Some(state.cursor);
             }
         }
+        // In the order in which they were made, as places were: two of a session may have one partition in common.
+        let mut subs = subs;
+        subs.sort_by(|a, b| (a.sub.as_str().len(), &a.sub).cmp(&(b.sub.as_str().len(), &b.sub)));
         for record in subs {
             self.restore_sub(record);
         }
@@ -63,12 +64,11 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition };
         let mut sub = Sub::new(source, ack_mode, prefetch);
-        let taken: BTreeSet<GroupId> = lease.subs.iter().flat_map(|(_, sub)| sub.groups.clone()).collect();
         for partition in chosen(partition, partitions) {
             let log = LogName::Topic(topic.clone(), partition);
             let place = match &group {
                 Some(name) => self.messages.crews.get(&(log.clone(), name.clone())).copied(),
-                None => self.messages.private_place(&log, &session, &taken),
+                None => self.messages.private_place(&log, &session),
             };
             let Some(place) = place else { continue };
             if let Some(reading) = self.messages.readings.get_mut(&place) {
