@@ -67,9 +67,12 @@ impl Mesh {
         how: How<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<bool, &'static str> {
-        let parts = TagParts::parse(tag).filter(|parts| parts.attempt > 0).ok_or("unknown_tag")?;
+        let parts = TagParts::parse(tag).ok_or("unknown_tag")?;
         if parts.session != session {
             return Err("not_owner");
+        }
+        if parts.attempt == 0 {
+            return Err("never_delivered");
         }
         let id = GroupId(parts.group);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
@@ -78,8 +81,6 @@ impl Mesh {
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         match reading.group.claim(parts.seq, parts.attempt, &session) {
             Claim::Stale(reason) => return Err(reason),
-            // Somebody who does not read this has nothing to say about it.
-            Claim::Done if !self.reads(session, id) => return Err("not_owner"),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
                 self.messages.urgent |= self.messages.dirty.contains(&id) || !self.messages.owed.is_empty();
@@ -177,12 +178,6 @@ impl Mesh {
             lease.subs.eager.insert(sub);
             self.rouse(session);
         }
-    }
-
-    /// Whether a session has a subscription to that place.
-    fn reads(&self, session: SessionKey, id: GroupId) -> bool {
-        let subs = self.leases.get(&session).map(|lease| &lease.subs);
-        subs.is_some_and(|subs| subs.iter().any(|(_, sub)| sub.groups.contains(&id)))
     }
 
     /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts a reader that
