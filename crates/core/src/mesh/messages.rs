@@ -245,6 +245,7 @@ impl Messages {
         let id = record.id;
         let lane = &mut self.logs.ensure(&record.log).lanes[record.lane.index()];
         lane.groups.insert(id);
+        lane.waiting.insert(id);
         if let Reader::Shared(name) = &record.reader {
             self.crews.insert((record.log.clone(), name.clone()), id);
         }
@@ -254,12 +255,21 @@ impl Messages {
         self.readings.insert(id, reading);
     }
 
+    /// A lane has grown: whoever waits for that has something to read.
+    pub(super) fn grown(&mut self, log: &LogName, lane: Lane) {
+        let Some(lane) = self.logs.lane_mut(log, lane) else { return };
+        self.wakes.extend(lane.waiting.iter().copied());
+        let readings = &self.readings;
+        lane.waiting.retain(|id| readings.get(id).is_some_and(|reading| !reading.is_private()));
+    }
+
     /// Forgets a place.
     pub(super) fn close(&mut self, id: GroupId) -> Option<Reading> {
         let reading = self.readings.remove(&id)?;
         let GroupRecord { log, lane, reader, .. } = &reading.record;
         if let Some(lane) = self.logs.lane_mut(log, *lane) {
             lane.groups.remove(&id);
+            lane.waiting.remove(&id);
         }
         if let Reader::Shared(name) = reader {
             self.crews.remove(&(log.clone(), name.clone()));
@@ -347,7 +357,12 @@ impl Messages {
         }
         match self.logs.next(&reading.record.log, reading.record.lane, cursor) {
             Next::Entry(entry) => Some(entry),
-            Next::End => None,
+            Next::End => {
+                if let Some(lane) = self.logs.lane_mut(&reading.record.log, reading.record.lane) {
+                    lane.waiting.insert(id);
+                }
+                None
+            }
             Next::OnDisk => {
                 self.hungry.insert(id);
                 None

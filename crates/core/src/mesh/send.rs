@@ -206,9 +206,7 @@ impl Mesh {
             self.ensure_inbox(&entry.log);
         }
         self.messages.logs.append(entry);
-        if let Some(lane) = self.messages.logs.lane(&entry.log, entry.lane) {
-            self.messages.wakes.extend(lane.groups.iter().copied());
-        }
+        self.messages.grown(&entry.log, entry.lane);
     }
 
     /// Whether a session's caps allow it.
