@@ -77,7 +77,9 @@ pub enum Input {
         /// What those that have an answer came to, in order.
         outcomes: Vec<(WriteId, StoreOutcome)>,
     },
-    /// The store could not commit the writes up to this one; nothing of them took effect.
+    /// The store could not commit the writes up to this one; nothing of them took effect. The shell sees to it that
+    /// nothing else does that was asked for before this is heard, and fails it too: a group's later change without
+    /// its earlier one would make entries in hand look settled.
     Failed {
         /// The last of them.
         through: WriteId,

@@ -394,7 +394,7 @@ pub(super) fn pull(
         if sub.opening.is_some() {
             continue;
         }
-        let more = pull_unread(messages, session, &id, sub, &mut batch)
+        let more = pull_unread(messages, session, &id, sub, moment, &mut batch)
             && pull_new(messages, session, &id, sub, status, moment, &mut batch);
         if more || !sub.fetches.is_empty() {
             lease.subs.eager.insert(id);
@@ -425,6 +425,7 @@ fn pull_unread(
     session: SessionKey,
     id: &SubId,
     sub: &mut Sub,
+    moment: Moment,
     batch: &mut Pushes,
 ) -> bool {
     for (group, seq) in sub.unread.clone() {
@@ -438,7 +439,7 @@ fn pull_unread(
         // What is on disk comes first all the same: newer entries wait for it.
         let Some(handed) = messages.again(group, seq) else { return false };
         sub.unread.remove(&(group, seq));
-        messages.pushed_again(group, seq);
+        messages.pushed_again(group, seq, moment);
         let (attempt, entry) = (handed.attempt, handed.entry);
         let (sub, redelivered, cleared) = (id.clone(), true, true);
         batch.add(Push { sub, group, attempt, session, redelivered, entry, cleared });

@@ -587,11 +587,15 @@ impl Messages {
         lost
     }
 
-    /// An entry that was pushed again is in the reader's hand: its body need not be kept.
-    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64) {
+    /// An entry that was pushed again is in the reader's hand only now: its time to settle it starts again, and its
+    /// body need not be kept.
+    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64, moment: Moment) {
         if let Some(reading) = self.readings.get_mut(&id) {
+            let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
             reading.again.remove(&seq);
             reading.group.mark_unread(seq, false);
+            reading.group.progress(seq, until);
+            self.touch(id);
         }
     }
 
@@ -651,13 +655,13 @@ impl Messages {
             .collect()
     }
 
-    /// A session's own place in a log.
+    /// A session's own place in a log that none of its subscriptions has taken up yet.
     pub(super) fn private_place(&self, log: &LogName, session: &SessionKey) -> Option<GroupId> {
         let lane = self.logs.lane(log, Lane(0))?;
         let own = |id: &&GroupId| {
-            self.readings
-                .get(id)
-                .is_some_and(|r| matches!(&r.record.reader, Reader::Private(s) if s == session))
+            self.readings.get(id).is_some_and(|r| {
+                matches!(&r.record.reader, Reader::Private(s) if s == session) && r.members.is_empty()
+            })
         };
         lane.groups.iter().find(own).copied()
     }

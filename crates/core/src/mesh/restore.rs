@@ -35,6 +35,9 @@ impl Mesh {
                 reading.passed = state.passed;
             }
         }
+        // In the order in which they were made, as places were: two of a session may have one partition in common.
+        let mut subs = subs;
+        subs.sort_by(|a, b| (a.sub.as_str().len(), &a.sub).cmp(&(b.sub.as_str().len(), &b.sub)));
         for record in subs {
             self.restore_sub(record);
         }

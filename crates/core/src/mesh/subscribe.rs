@@ -24,6 +24,9 @@ use super::Mesh;
 use super::messages::unavailable;
 use super::writes::Awaiting;
 
+/// Where a place stands that the store is about to make: past everything.
+const OPENING: u64 = u64::MAX;
+
 impl Mesh {
     pub(super) fn subscribe(
         &mut self,
@@ -155,7 +158,7 @@ impl Mesh {
         let id = self.messages.next_group(self.run);
         let record = GroupRecord { id, log, lane: Lane(0), reader };
         // Until the store has answered it hands out nothing: it stands at the end of everything.
-        self.messages.open(record.clone(), u64::MAX, self.wall);
+        self.messages.open(record.clone(), OPENING, self.wall);
         let write = StoreWrite::OpenGroup { record, from, used_at: self.wall };
         self.write_for(Awaiting::Open(id), write, effects);
         id
@@ -283,8 +286,13 @@ impl Mesh {
     /// A crew was in use until now.
     fn leave_crew(&mut self, place: GroupId) {
         let wall = self.wall;
-        if let Some(reading) = self.messages.readings.get_mut(&place).filter(|reading| reading.is_shared()) {
-            reading.used_at = wall;
+        let Some(reading) = self.messages.readings.get_mut(&place).filter(|reading| reading.is_shared())
+        else {
+            return;
+        };
+        reading.used_at = wall;
+        // One that the store is about to make has no place to tell yet.
+        if reading.group.cursor() != OPENING {
             self.messages.dirty.insert(place);
         }
     }

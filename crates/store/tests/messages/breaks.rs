@@ -125,3 +125,37 @@ fn every_request_on_an_open_socket_is_answered_whatever_the_disk_does() {
     w.post(a, letter(topic("t"), "t1"));
     assert_eq!(bodies(&w.pushes(b)), ["t1"]);
 }
+
+#[test]
+fn a_crew_that_is_left_before_it_is_made_begins_where_it_should() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.set_disk(Disk::Holds);
+    w.ask(b, Call::Subscribe(subscription("jobs", Some("crew"))));
+    let mut knows_nothing = w.resuming(2, b);
+    knows_nothing.reconcile = Some(HelloReconcile::Now(Box::default()));
+    let b = w.dial(knows_nothing);
+    w.set_disk(Disk::Commits);
+    w.commit(usize::MAX);
+    w.post(a, letter(topic("jobs"), "j1"));
+    w.pass(1_000);
+    w.restart();
+    let b = w.resume(2, b);
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    assert_eq!(bodies(&w.pushes(b)), ["j1"]);
+}
+
+#[test]
+fn two_private_places_in_one_partition_are_two_after_a_start() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.create(a, "parts", 2, None);
+    w.subscribe(b, subscription("parts", None));
+    w.subscribe(b, SubscribeParams { partition: Some(1), ..subscription("parts", None) });
+    w.restart();
+    let (a, b) = (w.resume(1, a), w.resume(2, b));
+    for n in 0..2 {
+        w.post(a, letter(topic("parts"), &format!("m{n}")));
+    }
+    assert_eq!(w.drain(b).len(), 3, "one through all partitions, two through one of them");
+}

@@ -187,7 +187,7 @@ fn a_full_inbox_is_busy_but_knows_what_it_has() {
 fn a_full_inbox_is_free_again_when_its_messages_expire() {
     let mut w = world();
     let (a, b) = (w.join(1), w.join(2));
-    w.bye(b);
+    w.drop_socket(b);
     fill(&mut w, INBOX_ENTRIES - 300);
     let a = w.resume(1, a);
     for n in 0..300 {

@@ -1,15 +1,21 @@
 //! Messages through the rules and a store together: what the five promises say, by example and by property.
 //!
-//! `world` drives a mesh on a store in virtual time; `words` shortens what tests say to it. The other modules are
-//! the tests.
+//! `world` drives a mesh on a store in virtual time; `words` shortens what tests say to it. `props` makes up programs
+//! for a `sim` of people (`person`), who are told things (`hear`) and judge in the end whether all promises were kept
+//! (`judge`). The other modules are examples.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod breaks;
 mod delivery;
 mod disk;
 mod fallback;
+mod hear;
 mod inbox;
+mod judge;
 mod person;
 mod props;
+mod reconcile;
 mod settle;
 mod sim;
 mod topics;

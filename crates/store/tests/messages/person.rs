@@ -55,7 +55,7 @@ pub(crate) enum Asked {
     Subscribe(SubscribeParams),
     Ack(Vec<Key>),
     Nack(Key, bool),
-    Fetch,
+    Fetch(usize),
     Steal,
     Other,
 }
@@ -79,6 +79,7 @@ pub(crate) struct Person {
     pub(crate) process: u32,
     pub(crate) conn: Option<ConnId>,
     pub(crate) greeted: bool,
+    pub(crate) how: Return,
     /// Whether it hears nothing although its socket is open.
     pub(crate) deaf: bool,
     pub(crate) lease: Option<LeaseId>,
@@ -89,6 +90,10 @@ pub(crate) struct Person {
     pub(crate) nacked: BTreeSet<Key>,
     /// Everything that reached the application of this process.
     pub(crate) received: BTreeSet<Key>,
+    /// What it asked for beyond its credit.
+    pub(crate) fetched: BTreeSet<Key>,
+    /// What it may have fetched without hearing of it.
+    pub(crate) slack: usize,
     /// The last entry in order, by reader, log and lane.
     pub(crate) last: BTreeMap<(Reader, LogName, u8), u64>,
     /// Pushes on this socket that are not settled, by subscription and lane, with their time.
@@ -102,6 +107,7 @@ impl Person {
             process: 0,
             conn: None,
             greeted: false,
+            how: Return::Token,
             deaf: false,
             lease: None,
             subs: BTreeMap::new(),
@@ -109,6 +115,8 @@ impl Person {
             asked: BTreeMap::new(),
             nacked: BTreeSet::new(),
             received: BTreeSet::new(),
+            fetched: BTreeSet::new(),
+            slack: 0,
             last: BTreeMap::new(),
             unsettled: BTreeMap::new(),
         }

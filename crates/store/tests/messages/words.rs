@@ -9,7 +9,7 @@ use tenure_core::{Input, MeshConfig};
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{HelloReconcile, InboxChoice};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId, Tag};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, Tag};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{
     Address, Fallback, NackParams, Priority, SendParams, SendResult, SendState, SendStatusParams,
@@ -18,14 +18,12 @@ use tenure_proto::message::{
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Profile, ProfilePatch, Status};
 use tenure_proto::reconcile::{ReconcileParams, ReconcileResult};
-use tenure_proto::subscribe::{
-    AckMode, FetchParams, From, SubscribeParams, SubscribeResult, UnsubscribeParams,
-};
+use tenure_proto::subscribe::{AckMode, FetchParams, From, SubscribeParams, SubscribeResult};
 use tenure_proto::topic::TopicCreateParams;
 
 use super::world::{Engine, Outcome, World};
 
-/// Session `n`; its member is `n` in the hundreds, or itself below a hundred.
+/// Session `n`.
 pub(crate) fn session(n: u8) -> SessionKey {
     SessionKey([n; 32])
 }
@@ -209,12 +207,6 @@ impl World {
             Ok(Answer::Subscribe(result)) => result,
             other => panic!("{other:?}"),
         }
-    }
-
-    #[track_caller]
-    pub(crate) fn unsubscribe(&mut self, conn: ConnId, sub_id: &SubId) {
-        let call = Call::Unsubscribe(UnsubscribeParams { sub_id: sub_id.clone() });
-        assert!(matches!(self.call(conn, call), Ok(Answer::Empty)));
     }
 
     #[track_caller]

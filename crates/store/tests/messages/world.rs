@@ -15,7 +15,7 @@ use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
 use tenure_proto::close::Closing;
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, Receipt};
-use tenure_proto::ids::{ConnId, MessageId, RequestId, SessionKey};
+use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::name::MeshName;
 use tenure_store::{Memory, Sqlite, Store, StoreReader, Write};
 
@@ -63,7 +63,6 @@ pub(crate) enum Disk {
 /// A socket as its client sees it.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    pub(crate) session: SessionKey,
     hello: RequestId,
     /// Whether it can still be read and written.
     pub(crate) open: bool,
@@ -76,6 +75,8 @@ pub(crate) struct Socket {
     pub(crate) answers: BTreeMap<RequestId, Outcome>,
     pub(crate) pushes: VecDeque<Push>,
     pub(crate) events: Vec<EventBody>,
+    /// In which order answers and pushes came; `None` is a push.
+    pub(crate) frames: VecDeque<Option<RequestId>>,
     pub(crate) last_seq: u64,
 }
 
@@ -280,7 +281,7 @@ impl World {
 
     fn next_request(&mut self) -> RequestId {
         self.last_request += 1;
-        format!("r{}", self.last_request).parse().unwrap()
+        format!("r{:06}", self.last_request).parse().unwrap()
     }
 
     pub(crate) fn next_message(&mut self) -> MessageId {
@@ -293,7 +294,6 @@ impl World {
         self.last_conn += 1;
         let (conn, request) = (ConnId(self.last_conn), self.next_request());
         let socket = Socket {
-            session: admission.session,
             hello: request.clone(),
             open: true,
             flushes: true,
@@ -303,6 +303,7 @@ impl World {
             answers: BTreeMap::new(),
             pushes: VecDeque::new(),
             events: Vec::new(),
+            frames: VecDeque::new(),
             last_seq: 0,
         };
         self.sockets.insert(conn, socket);
@@ -372,11 +373,6 @@ impl World {
         }
     }
 
-    pub(crate) fn is_welcome(&self, conn: ConnId) -> bool {
-        let socket = self.socket(conn);
-        socket.open && matches!(socket.answers.get(&socket.hello), Some(Ok(_)))
-    }
-
     /// Deliveries since the last look.
     pub(crate) fn pushes(&mut self, conn: ConnId) -> Vec<Push> {
         self.sockets.get_mut(&conn).unwrap().pushes.drain(..).collect()
@@ -425,6 +421,7 @@ impl World {
                 let socket = self.sockets.get_mut(&conn).expect("a socket of ours");
                 assert!(socket.asked.remove(&request), "{request} was not asked, or answered before");
                 if socket.open {
+                    socket.frames.push_back(Some(request.clone()));
                     socket.answers.insert(request, outcome);
                 }
             }
@@ -443,6 +440,7 @@ impl World {
                 if !pushes.is_empty() {
                     socket.last_seq = first + pushes.len() as u64 - 1;
                 }
+                socket.frames.extend(pushes.iter().map(|_| None));
                 socket.pushes.extend(pushes);
                 if socket.flushes {
                     socket.unflushed = false;
