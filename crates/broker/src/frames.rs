@@ -124,10 +124,12 @@ fn send(params: SendParams, shared: &Shared) -> Result<Call, WireError> {
     prepare(params, id, wall, shared.config.mesh.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
 }
 
-/// Roughly the memory that a call holds until it is answered.
-pub(crate) fn weight(call: &Call) -> usize {
+/// Roughly the memory that a call, or its answer, holds until that has left.
+pub(crate) fn weight(call: &Call, max_payload: usize) -> usize {
     match call {
         Call::Send(prepared) => prepared.envelope.weight(),
+        // A page of entries is as large as one body may be.
+        Call::History(_) | Call::Fetch(_) | Call::DeadList(_) => max_payload,
         _ => 0,
     }
 }

@@ -108,7 +108,8 @@ impl Broker {
         threads.extend(checkpoints);
         let heard = mesh_task::Heard::default();
         let handle = MeshHandle::new(mesh, inputs, heard.clone());
-        tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, heard, writes, reads));
+        let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, heard, writes, reads));
+        tasks.spawn(die_with(mesh_task));
         shared.set_mesh(handle);
         let listen = listen::run(listener, shared.clone(), tasks.clone());
         tasks.spawn(tokio::task::unconstrained(listen));
@@ -141,6 +142,17 @@ impl Broker {
         // They end when the mesh's task has dropped their queues; the writer has only to sync what is left.
         let join = move || threads.into_iter().for_each(|thread| _ = thread.join());
         let _ = tokio::task::spawn_blocking(join).await;
+    }
+}
+
+/// A broker without its mesh would look alive and answer nobody: it is better dead, and started again.
+async fn die_with(mesh: tokio::task::JoinHandle<()>) {
+    if mesh.await.is_err_and(|error| error.is_panic()) {
+        tracing::error!(
+            event = "mesh_panicked",
+            "this is a bug; the broker stops so that it can be started again"
+        );
+        std::process::abort();
     }
 }
 

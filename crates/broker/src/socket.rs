@@ -226,7 +226,7 @@ impl Wire {
                 match frames::read(self.codec, &message, &self.shared) {
                     Incoming::Call(request, call) => {
                         self.unanswered += 1;
-                        let bytes = frames::weight(&call);
+                        let bytes = frames::weight(&call, self.shared.config.mesh.max_payload);
                         if bytes > 0 {
                             self.heavy.push_back((request.clone(), bytes));
                             self.heavy_bytes += bytes;

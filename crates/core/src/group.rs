@@ -39,6 +39,8 @@ pub struct Open {
     pub origin: Option<Origin>,
     /// Whether it is handed out although its time is over: it was brought back.
     pub lasting: bool,
+    /// Who had it in hand last, as far as this run knows: nobody else's tag counts.
+    last: Option<SessionKey>,
     /// Whether it was handed out once, by its reader's word: a crash came before the store knew.
     assumed: bool,
     /// Whether the store has a row for it.
@@ -124,7 +126,7 @@ impl Group {
         let assumed = attempt == 0 && ready_at.is_none();
         self.open.insert(
             seq,
-            Open { attempt, tries, state: state.clone(), origin, lasting, assumed, stored: true },
+            Open { attempt, tries, state: state.clone(), origin, lasting, assumed, last: None, stored: true },
         );
         match state {
             OpenState::Ready => drop(self.ready.insert(seq)),
@@ -191,7 +193,16 @@ impl Group {
         let state = OpenState::Held { holder, until, unread: false };
         self.put(
             seq,
-            Open { attempt: 1, tries: 0, state, origin, lasting: false, assumed: false, stored: false },
+            Open {
+                attempt: 1,
+                tries: 0,
+                state,
+                origin,
+                lasting: false,
+                assumed: false,
+                last: None,
+                stored: false,
+            },
         );
     }
 
@@ -202,7 +213,16 @@ impl Group {
         let state = OpenState::Delayed(until, wall);
         self.put(
             seq,
-            Open { attempt: 0, tries: 0, state, origin, lasting: false, assumed: false, stored: false },
+            Open {
+                attempt: 0,
+                tries: 0,
+                state,
+                origin,
+                lasting: false,
+                assumed: false,
+                last: None,
+                stored: false,
+            },
         );
     }
 
@@ -221,13 +241,6 @@ impl Group {
         }
         self.touched.insert(seq);
         Some(attempt)
-    }
-
-    /// Who is to be told of an entry's fate, where that is not known yet: it was brought back.
-    pub fn name_origin(&mut self, seq: u64, origin: Origin) {
-        if let Some(open) = self.open.get_mut(&seq) {
-            open.origin.get_or_insert(origin);
-        }
     }
 
     /// Settles the entry that the tag of `session` and `attempt` stands for.
@@ -254,6 +267,9 @@ impl Group {
         match &open.state {
             OpenState::Ready if open.assumed && attempt == 1 => Claim::Good,
             _ if open.attempt != attempt => Claim::Stale("requeued"),
+            OpenState::Ready | OpenState::Delayed(..) if open.last != Some(*session) => {
+                Claim::Stale("requeued")
+            }
             OpenState::Held { holder, .. } if holder.session != *session => Claim::Stale("requeued"),
             _ => Claim::Good,
         }
@@ -265,8 +281,16 @@ impl Group {
         for seq in self.cursor + 1..=seq {
             self.ready.insert(seq);
             let (state, origin) = (OpenState::Ready, None);
-            let open =
-                Open { attempt: 0, tries: 0, state, origin, lasting: false, assumed: true, stored: false };
+            let open = Open {
+                attempt: 0,
+                tries: 0,
+                state,
+                origin,
+                lasting: false,
+                assumed: true,
+                last: None,
+                stored: false,
+            };
             self.put(seq, open);
         }
         self.skip_to(seq);
@@ -300,6 +324,9 @@ impl Group {
             None => drop(self.ready.insert(seq)),
         }
         self.touched.insert(seq);
+        if let (OpenState::Held { holder, .. }, Some(open)) = (&old, self.open.get_mut(&seq)) {
+            open.last = Some(holder.session);
+        }
         match old {
             OpenState::Held { holder, .. } => Some(holder),
             _ => None,
@@ -353,6 +380,7 @@ impl Group {
                 origin,
                 lasting: true,
                 assumed: false,
+                last: None,
                 stored: false,
             },
         );

@@ -198,3 +198,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_given_back_or_waits_is_settled_by_nobody_who_has_not_had_it() {
+    let mut group = Group::at(0);
+    group.take_new(1, holder(1), None, None);
+    group.give_back(1, None, true);
+    group.delay_new(2, Millis(50), 50, None);
+    assert_eq!(group.settle(1, 1, &session(2)), Verdict::Stale("requeued"), "another had it");
+    for attempt in 0..3 {
+        assert_eq!(group.settle(2, attempt, &session(2)), Verdict::Stale("requeued"), "nobody had it");
+    }
+    assert!(settled(&group.settle(1, 1, &session(1))));
+}

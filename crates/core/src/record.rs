@@ -190,6 +190,8 @@ pub enum StoreWrite {
         limit: u32,
         /// Go on after this place.
         after: (Lane, u64),
+        /// The last seq that is meant.
+        through: u64,
         /// Now, Unix milliseconds.
         at: u64,
     },

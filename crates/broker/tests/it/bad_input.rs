@@ -257,7 +257,7 @@ async fn tags_that_were_never_issued_or_are_anothers() {
             (json!(spelled("zzz", "1", "1")), "no_such_group"),
             (json!(spelled(parts[0], "zz", "1")), "never_delivered"),
             (json!(spelled(parts[0], "1", "2")), "requeued"),
-            (json!(spelled(parts[0], "1", "0")), "requeued"),
+            (json!(spelled(parts[0], "1", "0")), "never_delivered"),
             (json!(spelled("3w5e11264sgsf", "3w5e11264sgsf", "1z141z3")), "no_such_group"),
         ];
         for method in ["ack", "nack", "progress"] {

@@ -177,7 +177,12 @@ impl Mesh {
     }
 
     pub(super) fn moment(&self) -> Moment {
-        Moment { now: self.now, wall: self.wall, ack_timeout_ms: self.config.ack_timeout_ms }
+        Moment {
+            now: self.now,
+            wall: self.wall,
+            ack_timeout_ms: self.config.ack_timeout_ms,
+            expires: !self.messages.upkeep.astray,
+        }
     }
 
     /// Tells the store, the disk's readers and sessions what handing out has caused.

@@ -12,7 +12,7 @@ use tenure_proto::name::{GroupName, TopicName};
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
-use crate::group::{Group, Holder, Open};
+use crate::group::{Group, Holder, OPEN_MAX, Open};
 use crate::log::{Logs, Next};
 use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
 use tenure_proto::tag::TagParts;
@@ -51,6 +51,8 @@ pub(super) struct Reading {
     pub(super) used_at: u64,
     /// Receipts that wait for the store to know what they say.
     pub(super) receipts: Vec<(SessionKey, Receipt)>,
+    /// Where the cursor was at the start of the broker, if it was there then.
+    pub(super) restored_at: Option<u64>,
     /// The floor that the store knows, of a private group.
     pub(super) floor_told: u64,
 }
@@ -69,6 +71,7 @@ impl Reading {
             passed: (0, 0),
             used_at,
             receipts: Vec::new(),
+            restored_at: None,
             floor_told: cursor,
         }
     }
@@ -183,6 +186,8 @@ pub(super) struct Moment {
     pub(super) now: Millis,
     pub(super) wall: u64,
     pub(super) ack_timeout_ms: u64,
+    /// Whether the wall clock can be trusted to expire anything.
+    pub(super) expires: bool,
 }
 
 /// An entry that a group hands out.
@@ -288,7 +293,7 @@ impl Messages {
 
     /// The next entry for `holder`, taken into its hand.
     pub(super) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
-        let reading = self.readings.get(&id)?;
+        let reading = self.readings.get(&id).filter(|reading| reading.is_made())?;
         if self.logs.get(&reading.record.log).is_none_or(|log| log.evacuating) {
             return None;
         }
@@ -297,13 +302,19 @@ impl Messages {
         while let Some(seq) = self.readings.get(&id)?.group.first_ready() {
             let entry = self.body(id, seq)?;
             let lasting = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.lasting);
-            if !lasting && self.bury_if_expired(id, &entry, moment.wall) {
+            if !lasting && self.bury_if_expired(id, &entry, moment) {
+                continue;
+            }
+            // A crash may have forgotten that it was to wait.
+            if let Some(wall) = entry.envelope.not_before.filter(|wall| *wall > moment.wall) {
+                let delay = (moment.now.plus(wall - moment.wall), wall);
+                self.readings.get_mut(&id)?.group.give_back(seq, Some(delay), false);
                 continue;
             }
             let reading = self.readings.get_mut(&id)?;
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
             if entry.log.is_inbox() {
-                reading.group.name_origin(seq, origin(&entry));
+                reading.group.know_origin(seq, || origin(&entry));
             }
             reading.again.remove(&seq);
             return Some(Handed { entry, attempt });
@@ -311,7 +322,7 @@ impl Messages {
         loop {
             let entry = self.next_new(id)?;
             let seq = entry.seq;
-            if self.bury_if_expired(id, &entry, moment.wall) {
+            if self.bury_if_expired(id, &entry, moment) {
                 continue;
             }
             let reading = self.readings.get_mut(&id)?;
@@ -383,9 +394,10 @@ impl Messages {
     }
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
-    fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, wall: u64) -> bool {
+    fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, moment: Moment) -> bool {
+        let wall = moment.wall;
         let spared = self.readings.get(&id).is_some_and(|reading| reading.spared.contains(&entry.seq));
-        if spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
+        if !moment.expires || spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
             return false;
         }
         self.pass_over(id, entry);
@@ -622,12 +634,20 @@ impl Messages {
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
         let (cursor, seq) = (reading.group.cursor(), tag.seq);
         // What was written in this run was handed out in this run, and that is known.
-        let old = seq <= lane.restored_end;
-        if own && old && tag.attempt == 1 && seq > cursor && seq - cursor <= AHEAD {
+        let old =
+            seq <= lane.restored_end && reading.restored_at.is_some_and(|at| seq - at.min(seq) <= AHEAD);
+        let room = reading.group.open_len() as u64 + AHEAD <= OPEN_MAX as u64;
+        if own && old && room && tag.attempt == 1 && seq > cursor {
             reading.group.assume_read(seq);
             reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);
             self.touch(id);
         }
+    }
+
+    /// The last seq of a log.
+    pub(super) fn end_of(&self, log: &LogName) -> u64 {
+        let lanes = self.logs.get(log).map(|log| log.lanes.iter().map(|lane| lane.end));
+        lanes.and_then(Iterator::max).unwrap_or_default()
     }
 
     /// Whether some of these are of groups that several may read.

@@ -184,6 +184,10 @@ impl Mesh {
             let text = "this session has no such subscription";
             return Err(WireError::new(ErrorCode::NotFound, text));
         };
+        if sub.opening.is_some() {
+            let text = "the subscription is still being made; try again";
+            return Err(WireError::new(ErrorCode::Busy, text).retry_after(100));
+        }
         if sub.ack_mode == tenure_proto::subscribe::AckMode::Auto {
             return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
         }

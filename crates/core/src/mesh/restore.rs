@@ -33,6 +33,7 @@ impl Mesh {
             self.messages.open(state.record.clone(), state.cursor, state.used_at);
             if let Some(reading) = self.messages.readings.get_mut(&state.record.id) {
                 reading.passed = state.passed;
+                reading.restored_at = Some(state.cursor);
             }
         }
         // In the order in which they were made, as places were: two of a session may have one partition in common.

@@ -33,7 +33,7 @@ impl Mesh {
         how: How<'_>,
         effects: &mut Vec<Effect>,
     ) {
-        if let Err(error) = check(tags, how) {
+        if let Err(error) = self.may(session, "read").and_then(|()| check(tags, how)) {
             return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         let now = self.now;
@@ -70,6 +70,9 @@ impl Mesh {
         let parts = TagParts::parse(tag).ok_or("unknown_tag")?;
         if parts.session != session {
             return Err("not_owner");
+        }
+        if parts.attempt == 0 {
+            return Err("never_delivered");
         }
         let id = GroupId(parts.group);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
@@ -177,15 +180,15 @@ impl Mesh {
         }
     }
 
-    /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts it as a
-    /// failure, so that what kills every reader ends among the dead letters.
-    pub(super) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey) -> bool {
+    /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts a reader that
+    /// was `lost` as a failure, so that what kills every reader ends among the dead letters.
+    pub(super) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey, lost: bool) -> bool {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return false };
         let held = reading.group.open(seq).and_then(|open| open.holder());
         if held.is_none_or(|holder| holder.session != *session) {
             return false;
         }
-        let counts = reading.is_shared();
+        let counts = lost && reading.is_shared();
         reading.group.give_back(seq, None, counts);
         let worn_out = reading.group.open(seq).is_some_and(|open| open.tries >= MAX_ATTEMPTS);
         if counts && worn_out {
@@ -243,7 +246,7 @@ impl Mesh {
                 };
             for (id, seq) in held {
                 if self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared()) {
-                    requeued += usize::from(self.return_to(id, seq, &session));
+                    requeued += usize::from(self.return_to(id, seq, &session, true));
                     if let Some(found) = self.leases.get_mut(&session).and_then(|l| l.subs.get_mut(&sub)) {
                         found.release(id, seq);
                     }
@@ -279,7 +282,7 @@ impl Mesh {
                         .and_then(|reading| reading.group.open(seq))
                         .and_then(|open| open.holder().cloned());
                     if let Some(holder) = &holder {
-                        self.return_to(id, seq, &holder.session);
+                        self.return_to(id, seq, &holder.session, true);
                         self.note_requeued(holder.session, 1, effects);
                     }
                     self.released(id, seq, holder);

@@ -262,7 +262,7 @@ impl Mesh {
     ) {
         let mut requeued = 0;
         for (place, seq) in sub.held() {
-            requeued += usize::from(self.return_to(place, seq, &session));
+            requeued += usize::from(self.return_to(place, seq, &session, false));
         }
         for place in &sub.groups {
             self.messages.leave(*place, &session, id);

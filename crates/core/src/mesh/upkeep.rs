@@ -43,6 +43,8 @@ pub(super) struct Upkeep {
     sweep_due: Option<Millis>,
     /// The log that was pruned last.
     last_log: Option<LogName>,
+    /// How often the next look at expiry is doubled: the last ones found only what somebody has in hand.
+    expire_shift: u32,
     /// Whether a look at expiry is under way.
     expiring: bool,
     /// Inboxes that are being cleared.
@@ -59,6 +61,8 @@ struct Evacuation {
     member: MemberKey,
     /// Where it goes on.
     after: (Lane, u64),
+    /// The last seq that was there when the lease ended: what came later is meant for who is here now.
+    through: u64,
     /// Whether the store is at it.
     running: bool,
 }
@@ -107,7 +111,8 @@ impl Mesh {
         self.messages.upkeep.due = Some(now.plus(self.upkeep_ms()));
         for (session, evacuation) in self.messages.upkeep.evacuations.clone() {
             if !evacuation.running {
-                self.evacuate(session, evacuation.member, evacuation.after, effects);
+                let Evacuation { member, after, through, .. } = evacuation;
+                self.evacuate(session, member, after, through, effects);
             }
         }
         if self.messages.upkeep.astray || !self.store_sound {
@@ -118,7 +123,8 @@ impl Mesh {
             return;
         }
         if !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
-            let read = StoreRead::Expired { now: self.wall, limit: EXPIRED_PER_LOOK };
+            let limit = EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift;
+            let read = StoreRead::Expired { now: self.wall, limit };
             self.read(Purpose::Expired, read, effects);
         }
         self.prune_some(effects);
@@ -144,29 +150,44 @@ impl Mesh {
     /// Entries whose time is over: whoever has not settled one does not get it any more.
     pub(super) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
         self.messages.upkeep.expiring = false;
+        let (found, asked) = (entries.len(), EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift);
+        let mut done = 0;
         for entry in entries {
-            self.expire_entry(&entry, effects);
+            done += usize::from(self.expire_entry(&entry, effects));
         }
+        // What is in hand is found again each time: look further, so that it does not hide the others.
+        let hidden = done == 0 && found >= asked as usize;
+        let shift = &mut self.messages.upkeep.expire_shift;
+        *shift = if hidden {
+            (*shift + 1).min(8)
+        } else if done > 0 {
+            *shift
+        } else {
+            0
+        };
     }
 
-    fn expire_entry(&mut self, entry: &Arc<Entry>, effects: &mut Vec<Effect>) {
+    /// Says whether it is done with: not while somebody is at work on it.
+    fn expire_entry(&mut self, entry: &Arc<Entry>, effects: &mut Vec<Effect>) -> bool {
         let (log, lane, seq) = (entry.log.clone(), entry.lane, entry.seq);
         let Some(groups) = self.messages.logs.lane(&log, lane).map(|lane| lane.groups.clone()) else {
-            return;
+            return true;
         };
         let readings = || groups.iter().filter_map(|id| self.messages.readings.get(id));
         let open = |reading: &Reading| seq > reading.group.cursor() || reading.group.open(seq).is_some();
         let held = |open: &Open| open.holder().is_some() || open.lasting;
-        if readings().any(|reading| reading.group.open(seq).is_some_and(held)) {
+        if readings().any(|r| r.group.open(seq).is_some_and(held) || r.spared.contains(&seq)) {
             // Somebody is at work on it, or brought it back: it is looked at again when it comes back.
-            return;
+            return false;
         }
         let unsettled = (groups.is_empty() && log.is_inbox()) || readings().any(open);
         if !unsettled {
             let seqs = vec![seq];
             self.write(StoreWrite::Unexpire { log, lane, seqs }, effects);
-            return;
+            return true;
         }
+        // Each crew that has not settled it may try it again.
+        let crews: Vec<_> = readings().filter(|r| open(r)).filter_map(|r| r.crew().cloned()).collect();
         self.messages.entry_left(entry);
         let (group, attempts, reason) = (None, 0, "expired".to_owned());
         let at = self.wall;
@@ -183,8 +204,15 @@ impl Mesh {
                 self.messages.dirty.insert(*id);
                 self.messages.urgent = true;
             }
-            _ => self.write_surely(StoreWrite::Bury(Box::new(burial)), effects),
+            _ => {
+                for crew in crews {
+                    let letter = Burial { group: Some(crew), remove: false, ..burial.clone() };
+                    self.write_surely(StoreWrite::Bury(Box::new(letter)), effects);
+                }
+                self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
+            }
         }
+        true
     }
 
     /// Deletes a slice of what every reader has settled and is older than its log keeps it.
@@ -281,7 +309,8 @@ impl Mesh {
         for (session, member) in left {
             if !self.leases.contains_key(&session) && self.messages.waiting(&LogName::Session(session)).0 > 0
             {
-                let evacuation = Evacuation { member, after: (Lane(0), 0), running: false };
+                let through = self.messages.end_of(&LogName::Session(session));
+                let evacuation = Evacuation { member, after: (Lane(0), 0), through, running: false };
                 self.messages.upkeep.evacuations.insert(session, evacuation);
                 self.messages.logs.ensure(&LogName::Session(session)).evacuating = true;
             }
@@ -298,7 +327,8 @@ impl Mesh {
     ) {
         let log = LogName::Session(session);
         if self.messages.waiting(&log).0 > 0 {
-            self.evacuate(session, member, (Lane(0), 0), effects);
+            let through = self.messages.end_of(&log);
+            self.evacuate(session, member, (Lane(0), 0), through, effects);
         }
     }
 
@@ -307,14 +337,18 @@ impl Mesh {
         session: SessionKey,
         member: MemberKey,
         after: (Lane, u64),
+        through: u64,
         effects: &mut Vec<Effect>,
     ) {
         if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
             log.evacuating = true;
         }
-        self.messages.upkeep.evacuations.insert(session, Evacuation { member, after, running: true });
+        self.messages
+            .upkeep
+            .evacuations
+            .insert(session, Evacuation { member, after, through, running: true });
         let (limit, at) = (MOVED_PER_SLICE, self.wall);
-        let write = StoreWrite::Evacuate { session, member, limit, after, at };
+        let write = StoreWrite::Evacuate { session, member, limit, after, through, at };
         self.write_for(Awaiting::Evacuate(session, member), write, effects);
     }
 
@@ -346,7 +380,9 @@ impl Mesh {
         }
         debug_assert!(moved.iter().all(|entry| entry.envelope.fallback == Fallback::Member));
         if let Some(next) = next {
-            return self.evacuate(session, member, next, effects);
+            let through =
+                self.messages.upkeep.evacuations.get(&session).map_or(0, |evacuation| evacuation.through);
+            return self.evacuate(session, member, next, through, effects);
         }
         self.messages.upkeep.evacuations.remove(&session);
         let log = LogName::Session(session);

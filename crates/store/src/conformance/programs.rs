@@ -164,6 +164,7 @@ impl Program {
                 session: session(*n),
                 member: member(1),
                 limit: *limit,
+                through: after + 5,
                 after: (Lane(*lane), *after),
                 at,
             },

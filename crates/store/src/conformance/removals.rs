@@ -218,7 +218,14 @@ pub(crate) fn a_cap_lets_the_oldest_go_and_buries_what_somebody_has_not_read<E: 
 }
 
 fn evacuate(session: SessionKey, limit: u32, after: (Lane, u64)) -> StoreWrite {
-    StoreWrite::Evacuate { session, member: member(9), limit, after, at: NOW + 500 }
+    StoreWrite::Evacuate {
+        session,
+        member: member(9),
+        limit,
+        after,
+        through: u64::from(u32::MAX),
+        at: NOW + 500,
+    }
 }
 
 pub(crate) fn an_inbox_is_evacuated_in_slices<E: Engine>() {

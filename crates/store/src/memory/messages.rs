@@ -138,8 +138,8 @@ impl Messages {
                 letters.iter().for_each(|(_, letter)| self.note_loss(letter));
                 return StoreOutcome::Count { rows: letters.len() as u64, more: false };
             }
-            StoreWrite::Evacuate { session, member, limit, after, at } => {
-                let outcome = self.evacuate(session, member, *limit, *after, *at);
+            StoreWrite::Evacuate { session, member, limit, after, through, at } => {
+                let outcome = self.evacuate(session, member, *limit, (*after, *through), *at);
                 if let (StoreOutcome::Evacuated { next: None, .. }, Some(session)) =
                     (&outcome, self.sessions.get_mut(session))
                 {
@@ -337,12 +337,12 @@ impl Messages {
         session: &SessionKey,
         member: &MemberKey,
         limit: u32,
-        after: (Lane, u64),
+        (after, through): ((Lane, u64), u64),
         at: u64,
     ) -> StoreOutcome {
         let (inbox, target) = (LogName::Session(*session), LogName::Member(*member));
         let mut places = self.unsettled(&inbox);
-        places.retain(|(lane, seq, _)| (*lane, *seq) > after);
+        places.retain(|(lane, seq, _)| (*lane, *seq) > after && *seq <= through);
         places.truncate(limit as usize);
         let (mut moved, mut failed) = (Vec::new(), Vec::new());
         for (lane, seq, attempts) in &places {

@@ -68,9 +68,10 @@ fn of_mesh(
             let rows = dead::forget(connection, mesh, log, seqs)?;
             return Ok(StoreOutcome::Count { rows, more: false });
         }
-        StoreWrite::Evacuate { session, member, limit, after, at } => {
+        StoreWrite::Evacuate { session, member, limit, after, through, at } => {
             let inbox = LogName::Session(*session);
-            let slice = Slice { inbox: &inbox, member, limit: *limit, after: *after, at: *at };
+            let slice =
+                Slice { inbox: &inbox, member, limit: *limit, after: *after, through: *through, at: *at };
             let outcome = evacuate::evacuate(connection, mesh, &slice)?;
             if matches!(outcome, StoreOutcome::Evacuated { next: None, .. }) {
                 session::cleared(connection, mesh.id, session)?;

@@ -23,6 +23,7 @@ pub(super) struct Slice<'a> {
     pub(super) member: &'a MemberKey,
     pub(super) limit: u32,
     pub(super) after: (Lane, u64),
+    pub(super) through: u64,
     pub(super) at: u64,
 }
 
@@ -63,7 +64,8 @@ fn unsettled(connection: &Connection, log: i64, slice: &Slice<'_>) -> Result<Vec
         let group = group::of_inbox(connection, log, lane)?;
         if let Some((mesh, id, _)) = group {
             let opened = group::opened(connection, (mesh, id), after, left)?;
-            places.extend(opened.iter().map(|open| (Place::new(log, lane, open.seq), open.attempt)));
+            let meant = opened.iter().filter(|open| open.seq <= slice.through);
+            places.extend(meant.map(|open| (Place::new(log, lane, open.seq), open.attempt)));
         }
         let left = slice.limit.saturating_sub(u32::try_from(places.len()).unwrap_or(u32::MAX));
         let unread = after.max(group.map_or(0, |(_, _, cursor)| cursor));
@@ -71,7 +73,8 @@ fn unsettled(connection: &Connection, log: i64, slice: &Slice<'_>) -> Result<Vec
             "SELECT place FROM entries WHERE place > ?1 AND place <= ?2 ORDER BY place LIMIT ?3",
         )?;
         let from = Place::new(log, lane, unread).pack();
-        let mut rows = statement.query(params![from, Place::last(log, lane).pack(), left])?;
+        let last = Place::new(log, lane, slice.through).pack().min(Place::last(log, lane).pack());
+        let mut rows = statement.query(params![from, last, left])?;
         while let Some(row) = rows.next()? {
             places.push((Place::unpack(row.get(0)?), 0));
         }
