@@ -146,8 +146,14 @@ pub(crate) fn stack_with(
         template,
         senders,
         times,
-        || Ok(before = Some(read()?)),
-        || Ok(after = Some(read()?)),
+        || {
+            before = Some(read()?);
+            Ok(())
+        },
+        || {
+            after = Some(read()?);
+            Ok(())
+        },
     )?;
     let (before, after) = before.zip(after).context("the stretch was not measured")?;
     let mut broker_cpu = after.0;
@@ -185,8 +191,20 @@ impl Floors {
         let (mut before, mut after) = (0.0, 0.0);
         let cpu = || -> Result<f64> { Ok(proc::threads(pid)?.values().sum()) };
         let target = Target::Echo(&self.echo.address);
-        let sample =
-            load::drive(target, template, senders, times, || Ok(before = cpu()?), || Ok(after = cpu()?))?;
+        let sample = load::drive(
+            target,
+            template,
+            senders,
+            times,
+            || {
+                before = cpu()?;
+                Ok(())
+            },
+            || {
+                after = cpu()?;
+                Ok(())
+            },
+        )?;
         step.echo_cpu.push(per_100k(after - before, sample.count));
         step.echo.push(sample);
         Ok(())

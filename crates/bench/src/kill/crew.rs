@@ -163,7 +163,7 @@ impl Drop for Crew {
 }
 
 fn options(url: &str, member: &SigningKey, name: &str, index: usize) -> Result<Options> {
-    let codec = if index % 2 == 0 { Codec::Json } else { Codec::MsgPack };
+    let codec = if index.is_multiple_of(2) { Codec::Json } else { Codec::MsgPack };
     Ok(Options::new(url, member.clone(), name)?
         .session_key(tenure_client::random_key()?)
         .client("tenure-bench", env!("CARGO_PKG_VERSION"))
