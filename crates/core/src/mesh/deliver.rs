@@ -294,7 +294,7 @@ impl Mesh {
         }
     }
 
-    fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
+    pub(super) fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
         let wall = self.wall;
         let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made()) else {
             return;

@@ -340,7 +340,15 @@ impl Mesh {
         through: u64,
         effects: &mut Vec<Effect>,
     ) {
-        if let Some(log) = self.messages.logs.get_mut(&LogName::Session(session)) {
+        let inbox = LogName::Session(session);
+        // What the store has not heard of this inbox yet it hears first: behind the slice it would open entries that
+        // have left.
+        for id in self.messages.places(&inbox) {
+            if self.messages.dirty.remove(&id) {
+                self.write_group(id, effects);
+            }
+        }
+        if let Some(log) = self.messages.logs.get_mut(&inbox) {
             log.evacuating = true;
         }
         self.messages
