@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::effect::{Effect, Note, ReadId};
-use tenure_core::input::{LeaseRecord, Restored};
 use tenure_core::record::{RestoredMessages, StoreFound};
 use tenure_core::{Input, Mesh, Millis, Now};
 use tenure_proto::ids::ConnId;
@@ -108,7 +107,8 @@ pub(crate) async fn run(
     reads: Reads,
 ) {
     let Beginning { name, run, leases, messages } = beginning;
-    let restored = leases.into_iter().filter(|lease| lease.row.mesh == name).map(restored).collect();
+    let restored =
+        leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
     let config = shared.config.mesh.clone();
     let mesh = Mesh::new(config, run, shared.broker_id.clone(), shared.clock.now(), restored, messages);
     let mut log = Log::new();
@@ -262,18 +262,4 @@ impl MeshTask {
             mailbox.put(out);
         }
     }
-}
-
-fn restored(stored: StoredLease) -> Restored {
-    let row = stored.row;
-    let record = LeaseRecord {
-        session: row.session,
-        lease: row.lease,
-        member: row.member,
-        instance: row.instance,
-        profile: row.profile,
-        caps: row.caps,
-        joined_at: row.joined_at,
-    };
-    Restored { record, spent_ms: stored.spent_ms }
 }

@@ -1,6 +1,6 @@
 //! A lease as the store keeps it: enough to put a session back into its mesh after a restart.
 
-use tenure_core::input::LeaseRecord;
+use tenure_core::input::{LeaseRecord, Restored};
 use tenure_proto::peer::Profile;
 use tenure_proto::{Cap, InstanceId, LeaseId, MemberKey, MeshName, SessionKey};
 
@@ -37,6 +37,15 @@ pub struct StoredLease {
     /// current one, both left out. So the first start after an attach gives it a full TTL, and each further
     /// start what uptime has left of it.
     pub spent_ms: u64,
+}
+
+impl StoredLease {
+    /// What a mesh takes up at a start.
+    pub fn restored(self) -> Restored {
+        let LeaseRow { session, lease, member, instance, profile, caps, joined_at, .. } = self.row;
+        let record = LeaseRecord { session, lease, member, instance, profile, caps, joined_at };
+        Restored { record, spent_ms: self.spent_ms }
+    }
 }
 
 impl LeaseRow {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tenure_core::admit::Admission;
 use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
-use tenure_core::input::{Call, LeaseRecord, Restored};
+use tenure_core::input::Call;
 use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
 use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
 use tenure_proto::close::Closing;
@@ -17,7 +17,7 @@ use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, Receipt};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::name::MeshName;
-use tenure_store::{Memory, Sqlite, Store, StoreReader, Write};
+use tenure_store::{Memory, Sqlite, Store, StoreReader, StoredLease, Write};
 
 /// What an answer is.
 pub(crate) type Outcome = Result<Answer, WireError>;
@@ -146,20 +146,7 @@ impl World {
         assert_eq!(store.check().unwrap(), Vec::<String>::new());
         self.run = store.begin_run(self.wall).unwrap().number;
         let leases = store.leases().unwrap().into_iter().filter(|lease| lease.row.mesh == self.name);
-        let restored = leases.map(|stored| {
-            let row = stored.row;
-            let record = LeaseRecord {
-                session: row.session,
-                lease: row.lease,
-                member: row.member,
-                instance: row.instance,
-                profile: row.profile,
-                caps: row.caps,
-                joined_at: row.joined_at,
-            };
-            Restored { record, spent_ms: stored.spent_ms }
-        });
-        let restored = restored.collect();
+        let restored = leases.map(StoredLease::restored).collect();
         let messages = store.restore(&self.name).unwrap();
         self.reader = Some(store.reader().unwrap());
         self.store = Some(store);
