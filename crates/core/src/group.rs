@@ -50,14 +50,12 @@ pub struct Open {
 /// Where an open entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenState {
-    /// In a session's hand. `unread`: on a socket that broke, so that it must be pushed again.
+    /// In a session's hand.
     Held {
         /// Whose.
         holder: Holder,
         /// Until when it must be settled.
         until: Option<Millis>,
-        /// Whether it may never have been read.
-        unread: bool,
     },
     /// Given back; the next to be handed out.
     Ready,
@@ -190,7 +188,7 @@ impl Group {
         if let Some(until) = until {
             self.timeouts.insert((until, seq));
         }
-        let state = OpenState::Held { holder, until, unread: false };
+        let state = OpenState::Held { holder, until };
         self.put(
             seq,
             Open {
@@ -234,7 +232,7 @@ impl Group {
         let open = self.open.get_mut(&seq)?;
         open.attempt += 1;
         open.assumed = false;
-        open.state = OpenState::Held { holder, until, unread: false };
+        open.state = OpenState::Held { holder, until };
         let attempt = open.attempt;
         if let Some(until) = until {
             self.timeouts.insert((until, seq));
@@ -339,19 +337,12 @@ impl Group {
         if std::mem::take(&mut open.assumed) {
             open.attempt = 1;
         }
-        let old = std::mem::replace(&mut open.state, OpenState::Held { holder, until, unread: false });
+        let old = std::mem::replace(&mut open.state, OpenState::Held { holder, until });
         self.forget_place(seq, &old);
         if let Some(until) = until {
             self.timeouts.insert((until, seq));
         }
         self.touched.insert(seq);
-    }
-
-    /// Marks an entry in hand as never read, or as read.
-    pub fn mark_unread(&mut self, seq: u64, is_unread: bool) {
-        if let Some(OpenState::Held { unread, .. }) = self.open.get_mut(&seq).map(|open| &mut open.state) {
-            *unread = is_unread;
-        }
     }
 
     /// Its holder is still at work: the deadline starts again.

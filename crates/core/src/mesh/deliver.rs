@@ -4,7 +4,7 @@
 //! it takes what its credit allows, so that a slow one holds back only itself.
 
 use tenure_proto::event::EventBody;
-use tenure_proto::ids::{ConnId, SessionKey, SubId};
+use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{AckMode, SubscriptionEvent, SubscriptionEventKind};
@@ -210,53 +210,6 @@ impl Mesh {
         for gap in std::mem::take(&mut self.messages.gaps) {
             self.tell_gap(gap);
         }
-    }
-
-    /// Deliveries of contended groups leave when their claims are on disk.
-    fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
-        let Messages { parked, dirty, .. } = &mut self.messages;
-        let (told, untold): (Vec<_>, Vec<_>) =
-            std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
-        *parked = untold;
-        if !told.is_empty() {
-            self.await_all(Awaiting::Pushes(told), now, effects);
-        }
-    }
-
-    /// Claims are on disk: their deliveries are the next to be pushed, if that socket still carries the session.
-    pub(super) fn clear_pushes(&mut self, pushes: Vec<(ConnId, Push)>) {
-        for (conn, push) in pushes {
-            let session = push.session;
-            let Some(lease) = self.leases.get_mut(&session).filter(|lease| lease.conn() == Some(conn)) else {
-                continue;
-            };
-            lease.subs.cleared.push_back(push);
-            self.rouse(session);
-        }
-    }
-
-    /// A fetch that could not be answered: what it took is pushed.
-    pub(super) fn push_instead(&mut self, pushes: Vec<Push>) {
-        for push in pushes {
-            let Some(lease) = self.leases.get_mut(&push.session) else { continue };
-            if let Some(sub) = lease.subs.get_mut(&push.sub)
-                && sub.holds(push.group, push.entry.seq)
-            {
-                sub.unread.insert((push.group, push.entry.seq));
-                lease.subs.eager.insert(push.sub);
-                self.rouse(push.session);
-            }
-        }
-    }
-
-    /// Holds back deliveries whose claims must be on disk first.
-    pub(super) fn park(messages: &mut Messages, conn: ConnId, pushes: &mut Vec<Push>) {
-        let contended = |push: &mut Push| {
-            let fresh = !push.cleared;
-            fresh && messages.readings.get(&push.group).is_some_and(|reading| reading.is_contended())
-        };
-        let parked: Vec<Push> = pushes.extract_if(.., contended).collect();
-        messages.parked.extend(parked.into_iter().map(|push| (conn, Push { cleared: true, ..push })));
     }
 
     fn write_groups(&mut self, now: Millis, wrote: bool, effects: &mut Vec<Effect>) {

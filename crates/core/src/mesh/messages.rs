@@ -1,124 +1,25 @@
 //! All that a mesh knows of messages: logs, who reads them and where, and what waits to be told to the store.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_proto::error::WireError;
-use tenure_proto::event::{Receipt, ReceiptState};
+use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::tag::TagParts;
 
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
-use crate::group::{Group, Holder, OPEN_MAX, Open};
-use crate::log::{Logs, Next};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreRead, StoreWrite, TopicRecord};
-use tenure_proto::tag::TagParts;
-
+use crate::group::{Holder, OPEN_MAX, Open};
+use crate::log::Logs;
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreWrite, TopicRecord};
 use crate::time::Millis;
 
+use super::reading::Reading;
 use super::reads::Purpose;
-
-/// Entries of one page that a lagging reader is given from disk.
-pub(super) const PAGE_ENTRIES: u32 = 128;
-/// Bytes of one page.
-pub(super) const PAGE_BYTES: usize = 512 * 1024;
-/// Entries that are read again in one go to be handed out again.
-const AGAIN_ENTRIES: usize = 64;
-
-/// A group with what surrounds it.
-#[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) record: GroupRecord,
-    pub(super) group: Group,
-    /// Who may be handed entries; takes turns.
-    pub(super) members: VecDeque<Holder>,
-    /// Entries after the cursor that were read from disk; bounded by one page.
-    page: VecDeque<Arc<Entry>>,
-    /// Entries to be handed out again that were read from disk; bounded by what was asked for.
-    again: BTreeMap<u64, Arc<Entry>>,
-    /// Entries to be handed out again that are not in memory.
-    wanted: BTreeSet<u64>,
-    /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
-    /// against them again, until a start forgets it. (What was read before is open, and lasting.)
-    pub(super) spared: BTreeSet<u64>,
-    /// Where the lane ended when the read that is under way was asked for.
-    pub(super) loading: Option<u64>,
-    /// Entries and bytes up to the cursor.
-    pub(super) passed: (u64, u64),
-    pub(super) used_at: u64,
-    /// Receipts that wait for the store to know what they say.
-    pub(super) receipts: Vec<(SessionKey, Receipt)>,
-    /// Where the cursor was at the start of the broker, if it was there then.
-    pub(super) restored_at: Option<u64>,
-    /// The floor that the store knows, of a private group.
-    pub(super) floor_told: u64,
-}
-
-impl Reading {
-    pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
-        Reading {
-            record,
-            group: Group::at(cursor),
-            members: VecDeque::new(),
-            page: VecDeque::new(),
-            again: BTreeMap::new(),
-            wanted: BTreeSet::new(),
-            spared: BTreeSet::new(),
-            loading: None,
-            passed: (0, 0),
-            used_at,
-            receipts: Vec::new(),
-            restored_at: None,
-            floor_told: cursor,
-        }
-    }
-
-    pub(super) fn is_private(&self) -> bool {
-        matches!(self.record.reader, Reader::Private(_))
-    }
-
-    pub(super) fn is_shared(&self) -> bool {
-        matches!(self.record.reader, Reader::Shared(_))
-    }
-
-    /// Whether the store has made it and said where it begins: until then it stands at the end of everything.
-    pub(super) fn is_made(&self) -> bool {
-        self.group.cursor() != u64::MAX
-    }
-
-    /// Whether several may read it: then a claim is on disk before its entry is pushed, so that after a crash nobody
-    /// else is handed what somebody has in hand.
-    pub(super) fn is_contended(&self) -> bool {
-        self.is_shared() || matches!(self.record.log, LogName::Member(_))
-    }
-
-    /// The crew's name, if it is one.
-    pub(super) fn crew(&self) -> Option<&GroupName> {
-        match &self.record.reader {
-            Reader::Shared(name) => Some(name),
-            _ => None,
-        }
-    }
-
-    /// An entry does not wait any more: it was read, or has left the log before it was.
-    fn discount(&mut self, entry: &Entry) {
-        let (count, bytes) = self.passed;
-        self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
-    }
-
-    /// Lets the sender of an entry know its fate, once the store knows it.
-    pub(super) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
-        let Some(Origin { session, id, client_message_id }) = origin else { return };
-        if !self.record.log.is_inbox() {
-            return;
-        }
-        let Ok(client_message_id) = client_message_id.parse() else { return };
-        self.receipts.push((session, Receipt { id, client_message_id, state, reason }));
-    }
-}
 
 /// A topic.
 #[derive(Debug)]
@@ -164,7 +65,7 @@ pub(super) struct Messages {
     /// Groups that have something to hand out.
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
-    hungry: BTreeSet<GroupId>,
+    pub(super) hungry: BTreeSet<GroupId>,
     /// Reads under way.
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,
@@ -345,31 +246,6 @@ impl Messages {
         }
     }
 
-    /// The first entry after the cursor, if it is in memory; else it is asked for.
-    fn next_new(&mut self, id: GroupId) -> Option<Arc<Entry>> {
-        let reading = self.readings.get_mut(&id)?;
-        let cursor = reading.group.cursor();
-        while reading.page.front().is_some_and(|entry| entry.seq <= cursor) {
-            reading.page.pop_front();
-        }
-        if let Some(entry) = reading.page.front() {
-            return Some(entry.clone());
-        }
-        match self.logs.next(&reading.record.log, reading.record.lane, cursor) {
-            Next::Entry(entry) => Some(entry),
-            Next::End => {
-                if let Some(lane) = self.logs.lane_mut(&reading.record.log, reading.record.lane) {
-                    lane.waiting.insert(id);
-                }
-                None
-            }
-            Next::OnDisk => {
-                self.hungry.insert(id);
-                None
-            }
-        }
-    }
-
     /// Counts an entry as passed.
     fn pass(&mut self, id: GroupId, entry: &Entry) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
@@ -379,18 +255,6 @@ impl Messages {
         {
             reading.passed = (lane.count, lane.bytes);
         }
-    }
-
-    /// The entry `seq`, if it is in memory; else it is asked for.
-    fn body(&mut self, id: GroupId, seq: u64) -> Option<Arc<Entry>> {
-        let reading = self.readings.get_mut(&id)?;
-        let GroupRecord { log, lane, .. } = &reading.record;
-        let found = reading.again.get(&seq).or_else(|| self.logs.find(log, *lane, seq)).cloned();
-        if found.is_none() {
-            reading.wanted.insert(seq);
-            self.hungry.insert(id);
-        }
-        found
     }
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
@@ -441,22 +305,6 @@ impl Messages {
         self.touch(id);
     }
 
-    /// An entry whose time is over has left its log: nobody is handed it from memory, nobody waits for it.
-    pub(super) fn entry_left(&mut self, entry: &Entry) {
-        let (log, lane, seq) = (&entry.log, entry.lane, entry.seq);
-        self.logs.remove(log, lane, seq);
-        let groups = self.logs.lane(log, lane).map(|lane| lane.groups.clone()).unwrap_or_default();
-        for id in groups {
-            let Some(reading) = self.readings.get_mut(&id) else { continue };
-            reading.page.retain(|other| other.seq != seq);
-            reading.group.remove(seq);
-            if seq > reading.group.cursor() {
-                reading.discount(entry);
-            }
-            self.touch(id);
-        }
-    }
-
     /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
     pub(super) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
         let Some(reading) = self.readings.get_mut(&id) else { return false };
@@ -473,37 +321,6 @@ impl Messages {
         true
     }
 
-    /// These entries have left an inbox, under the place they had there or another.
-    pub(super) fn entries_left<'a>(
-        &mut self,
-        log: &LogName,
-        gone: impl Iterator<Item = &'a Arc<Entry>> + Clone,
-    ) {
-        self.logs.forget(log);
-        for lane in Lane::ALL {
-            let gone = gone.clone().filter(|entry| entry.lane == lane);
-            let mut ids: BTreeMap<_, _> = gone.map(|entry| (entry.envelope.id, entry)).collect();
-            let Some(group) = self.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()) else {
-                continue;
-            };
-            let Some(reading) = self.readings.get_mut(&group) else { continue };
-            reading.page.clear();
-            reading.again.clear();
-            let was_open = |(seq, open): (u64, &Open)| {
-                let id = open.origin.as_ref()?.id;
-                ids.remove(&id).map(|_| seq)
-            };
-            let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
-            for seq in open {
-                reading.group.remove(seq);
-            }
-            for entry in ids.into_values() {
-                reading.discount(entry);
-            }
-            self.touch(group);
-        }
-    }
-
     /// A reader that is behind what was pruned is told once, and goes on after it.
     fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
@@ -513,110 +330,6 @@ impl Messages {
         if from <= to {
             self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
             reading.group.skip_to(to);
-        }
-    }
-
-    /// Reads that groups need, at most one under way for each.
-    pub(super) fn wanted_reads(&mut self) -> Vec<(GroupId, StoreRead)> {
-        let mut reads = Vec::new();
-        for id in std::mem::take(&mut self.hungry) {
-            let Some(reading) = self.readings.get_mut(&id) else { continue };
-            let GroupRecord { log, lane, .. } = reading.record.clone();
-            let end = self.logs.lane(&log, lane).map_or(0, |lane| lane.end);
-            if reading.loading.is_some() {
-                continue;
-            }
-            reading.loading = Some(end);
-            let seqs: Vec<u64> = reading.wanted.iter().copied().take(AGAIN_ENTRIES).collect();
-            let read = if seqs.is_empty() {
-                let after = reading.group.cursor();
-                StoreRead::Page { log, lane, after, limit: PAGE_ENTRIES, bytes: PAGE_BYTES }
-            } else {
-                StoreRead::Entries { log, lane, seqs }
-            };
-            reads.push((id, read));
-        }
-        reads
-    }
-
-    /// A page of new entries came.
-    pub(super) fn paged(&mut self, id: GroupId, entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
-        let Some(reading) = self.readings.get_mut(&id) else { return };
-        let through = reading.loading.take().unwrap_or_default();
-        let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
-        if let Some(worst) = damaged.iter().copied().max()
-            && entries.is_empty()
-        {
-            // Nothing in this page reads: go on after it.
-            reading.group.skip_to(worst);
-        }
-        if last.is_none() {
-            // What is left up to there was removed.
-            reading.group.skip_to(through);
-            if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
-                && through >= lane.end
-            {
-                reading.passed = (lane.count, lane.bytes);
-            }
-        }
-        reading.page.extend(entries);
-        for seq in damaged {
-            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
-        }
-        self.touch(id);
-        self.wakes.insert(id);
-    }
-
-    /// Entries to be handed out again came. Says which are not there any more.
-    pub(super) fn reread(
-        &mut self,
-        id: GroupId,
-        asked: &[u64],
-        entries: Vec<Arc<Entry>>,
-        damaged: &[u64],
-        wall: u64,
-    ) -> Vec<(u64, Option<Holder>)> {
-        let Some(reading) = self.readings.get_mut(&id) else { return Vec::new() };
-        reading.loading = None;
-        for entry in entries {
-            reading.again.insert(entry.seq, entry);
-        }
-        let mut lost = Vec::new();
-        for seq in asked {
-            reading.wanted.remove(seq);
-            if !reading.again.contains_key(seq)
-                && let Some(open) = reading.group.remove(*seq)
-            {
-                let holder = open.holder().cloned();
-                lost.push((*seq, holder));
-            }
-        }
-        for seq in damaged {
-            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
-        }
-        self.touch(id);
-        self.wakes.insert(id);
-        lost
-    }
-
-    /// An entry that was pushed again is in the reader's hand only now: its time to settle it starts again, and its
-    /// body need not be kept.
-    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64, moment: Moment) {
-        if let Some(reading) = self.readings.get_mut(&id) {
-            let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
-            reading.again.remove(&seq);
-            reading.group.mark_unread(seq, false);
-            reading.group.progress(seq, until);
-            self.touch(id);
-        }
-    }
-
-    /// A read did not come to anything: it is asked for again in a while.
-    pub(super) fn unread(&mut self, id: GroupId, again: Millis) {
-        if let Some(reading) = self.readings.get_mut(&id) {
-            reading.loading = None;
-            self.starved.insert(id);
-            self.reads_due.get_or_insert(again);
         }
     }
 
@@ -653,11 +366,6 @@ impl Messages {
     /// Whether some of these are of groups that several may read.
     pub(super) fn is_contended(&self, pushes: &[Push]) -> bool {
         pushes.iter().any(|push| self.readings.get(&push.group).is_some_and(|r| r.is_contended()))
-    }
-
-    /// Whether a group waits for entries from disk.
-    pub(super) fn is_hungry(&self, id: GroupId) -> bool {
-        self.hungry.contains(&id) || self.readings.get(&id).is_some_and(|reading| reading.loading.is_some())
     }
 
     /// The next number of a group; unique across restarts.

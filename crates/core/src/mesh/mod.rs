@@ -8,11 +8,14 @@
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
 mod calls;
+mod claims;
 mod deliver;
 mod drain;
 mod fanout;
 mod hello;
 mod messages;
+mod pages;
+mod reading;
 mod reads;
 mod reconcile;
 mod restore;

@@ -128,6 +128,6 @@ impl Mesh {
         if let Some(sub) = lease.subs.get_mut(&name) {
             sub.hold(id, record.seq);
         }
-        OpenState::Held { holder: Holder { session, sub: name }, until, unread: true }
+        OpenState::Held { holder: Holder { session, sub: name }, until }
     }
 }

@@ -16,7 +16,8 @@ use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
 use crate::time::{Millis, Now};
 
 use super::Mesh;
-use super::messages::{Reading, origin};
+use super::messages::origin;
+use super::reading::Reading;
 use super::reads::Purpose;
 use super::writes::Awaiting;
 

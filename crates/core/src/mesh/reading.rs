@@ -1,0 +1,105 @@
+//! A group with what surrounds it: who reads it, what of it is in memory, who is to be told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tenure_proto::event::{Receipt, ReceiptState};
+use tenure_proto::ids::SessionKey;
+use tenure_proto::log::LogName;
+use tenure_proto::name::GroupName;
+
+use crate::envelope::Entry;
+use crate::group::{Group, Holder};
+use crate::record::{GroupRecord, Origin, Reader};
+
+/// A group with what surrounds it.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) record: GroupRecord,
+    pub(super) group: Group,
+    /// Who may be handed entries; takes turns.
+    pub(super) members: VecDeque<Holder>,
+    /// Entries after the cursor that were read from disk; bounded by one page.
+    pub(super) page: VecDeque<Arc<Entry>>,
+    /// Entries to be handed out again that were read from disk; bounded by what was asked for.
+    pub(super) again: BTreeMap<u64, Arc<Entry>>,
+    /// Entries to be handed out again that are not in memory.
+    pub(super) wanted: BTreeSet<u64>,
+    /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
+    /// against them again, until a start forgets it. (What was read before is open, and lasting.)
+    pub(super) spared: BTreeSet<u64>,
+    /// Where the lane ended when the read that is under way was asked for.
+    pub(super) loading: Option<u64>,
+    /// Entries and bytes up to the cursor.
+    pub(super) passed: (u64, u64),
+    pub(super) used_at: u64,
+    /// Receipts that wait for the store to know what they say.
+    pub(super) receipts: Vec<(SessionKey, Receipt)>,
+    /// Where the cursor was at the start of the broker, if it was there then.
+    pub(super) restored_at: Option<u64>,
+    /// The floor that the store knows, of a private group.
+    pub(super) floor_told: u64,
+}
+
+impl Reading {
+    pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
+        Reading {
+            record,
+            group: Group::at(cursor),
+            members: VecDeque::new(),
+            page: VecDeque::new(),
+            again: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            spared: BTreeSet::new(),
+            loading: None,
+            passed: (0, 0),
+            used_at,
+            receipts: Vec::new(),
+            restored_at: None,
+            floor_told: cursor,
+        }
+    }
+
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self.record.reader, Reader::Private(_))
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.record.reader, Reader::Shared(_))
+    }
+
+    /// Whether the store has made it and said where it begins: until then it stands at the end of everything.
+    pub(super) fn is_made(&self) -> bool {
+        self.group.cursor() != u64::MAX
+    }
+
+    /// Whether several may read it: then a claim is on disk before its entry is pushed, so that after a crash nobody
+    /// else is handed what somebody has in hand.
+    pub(super) fn is_contended(&self) -> bool {
+        self.is_shared() || matches!(self.record.log, LogName::Member(_))
+    }
+
+    /// The crew's name, if it is one.
+    pub(super) fn crew(&self) -> Option<&GroupName> {
+        match &self.record.reader {
+            Reader::Shared(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// An entry does not wait any more: it was read, or has left the log before it was.
+    pub(super) fn discount(&mut self, entry: &Entry) {
+        let (count, bytes) = self.passed;
+        self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
+    }
+
+    /// Lets the sender of an entry know its fate, once the store knows it.
+    pub(super) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
+        let Some(Origin { session, id, client_message_id }) = origin else { return };
+        if !self.record.log.is_inbox() {
+            return;
+        }
+        let Ok(client_message_id) = client_message_id.parse() else { return };
+        self.receipts.push((session, Receipt { id, client_message_id, state, reason }));
+    }
+}
