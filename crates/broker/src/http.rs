@@ -75,7 +75,7 @@ async fn upgrade(
         return (StatusCode::BAD_REQUEST, "one Host and one Origin at most\n").into_response();
     }
     let (host, origin) = (text(header::HOST), text(header::ORIGIN));
-    if let Err(turned) = app.shared.doors.check(host, origin) {
+    if let Err(turned) = app.shared.house.doors.check(host, origin) {
         app.shared.metrics.refusal("wrong_door");
         return (StatusCode::FORBIDDEN, format!("{turned}\n")).into_response();
     }
@@ -117,7 +117,7 @@ async fn upgrade(
 }
 
 fn socket_config(shared: &Shared) -> WebSocketConfig {
-    let frame = limits::frame_bytes(shared.config.mesh.max_payload);
+    let frame = limits::frame_bytes(shared.house.config.max_payload);
     WebSocketConfig::default()
         .read_buffer_size(SOCKET_BUFFER)
         // What the library writes is small and goes to the pipe at once.

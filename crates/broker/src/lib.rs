@@ -15,7 +15,6 @@
 mod checkpoint;
 mod clock;
 pub mod config;
-mod frames;
 mod http;
 mod listen;
 mod log;
@@ -32,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ed25519_dalek::SigningKey;
+use tenure_core::House;
 use tenure_core::host::Doors;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
@@ -96,7 +96,16 @@ impl Broker {
         let readers = (0..reader::READERS).map(|_| store.reader()).collect::<Result<Vec<_>, _>>()?;
         let checkpointer = store.checkpointer()?;
         let tasks = TaskTracker::new();
-        let shared = Shared::new(config, clock, doors, key, identity.cluster_id, kind);
+        let house = House {
+            broker_id: House::id_of(&key),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cluster: identity.cluster_id,
+            key,
+            doors,
+            mesh: mesh.clone(),
+            config: config.mesh.clone(),
+        };
+        let shared = Shared::new(config, clock, house, kind);
         let (inputs, inbox) = mesh_task::channel();
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;

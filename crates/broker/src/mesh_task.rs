@@ -109,8 +109,9 @@ pub(crate) async fn run(
     let Beginning { name, run, leases, messages } = beginning;
     let restored =
         leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
-    let config = shared.config.mesh.clone();
-    let mesh = Mesh::new(config, run, shared.broker_id.clone(), shared.clock.now(), restored, messages);
+    let house = &shared.house;
+    let mesh =
+        Mesh::new(house.config.clone(), run, house.broker_id.clone(), shared.clock.now(), restored, messages);
     let mut log = Log::new();
     for note in mesh.startup_notes() {
         log.note(&note, &shared.metrics);
@@ -151,7 +152,7 @@ impl MeshTask {
         let mut msgs = Vec::with_capacity(INPUTS_PER_ROUND);
         let timer = tokio::time::sleep_until(self.shared.clock.instant(self.mesh.next_deadline()));
         tokio::pin!(timer);
-        let together_ms = TOGETHER_MS.min(self.shared.config.mesh.ping_interval_ms / 1_000);
+        let together_ms = TOGETHER_MS.min(self.shared.house.config.ping_interval_ms / 1_000);
         let mut not_before = Millis(0);
         loop {
             let deadline = self.shared.clock.instant(self.mesh.next_deadline().max(not_before));

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ed25519_dalek::SigningKey;
-use tenure_core::Millis;
-use tenure_core::host::Doors;
-use tenure_proto::ids::{ClusterId, ConnId};
+use tenure_core::frames::Supply;
+use tenure_core::{House, Millis};
+use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
@@ -26,11 +25,8 @@ const UNAUTHENTICATED_SOCKETS: usize = 16_384;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
-    pub(crate) doors: Doors,
-    /// Signs resume tokens; its public half is also the broker's id.
-    pub(crate) key: SigningKey,
-    pub(crate) broker_id: String,
-    pub(crate) cluster: ClusterId,
+    /// What the broker is to whoever connects; the numbers of its mesh are here.
+    pub(crate) house: House,
     pub(crate) metrics: Metrics,
     pub(crate) unauthenticated: Arc<Semaphore>,
     /// Whether `/readyz` says yes.
@@ -52,22 +48,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        config: Config,
-        clock: Clock,
-        doors: Doors,
-        key: SigningKey,
-        cluster: ClusterId,
-        store_kind: &'static str,
-    ) -> Arc<Shared> {
-        let broker_id = tenure_proto::text::hex(&key.verifying_key().to_bytes()[..8]);
+    pub(crate) fn new(config: Config, clock: Clock, house: House, store_kind: &'static str) -> Arc<Shared> {
         Arc::new(Shared {
             config,
             clock,
-            doors,
-            key,
-            broker_id,
-            cluster,
+            house,
             metrics: Metrics::default(),
             unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_SOCKETS)),
             ready: AtomicBool::new(false),
@@ -104,11 +89,24 @@ impl Shared {
     }
 
     /// How the store is, as far as waiting writes tell.
-    pub(crate) fn store_health(&self) -> StoreHealth {
+    fn store_health(&self) -> StoreHealth {
         let lag_ms = match self.oldest_write.load(Ordering::Relaxed) {
             0 => 0,
             since => self.clock.at().since(Millis(since - 1)),
         };
         StoreHealth { kind: self.store_kind.to_owned(), lag_ms: U53::saturating(lag_ms) }
+    }
+}
+
+/// What frames need of a broker.
+impl Supply for &Shared {
+    fn entropy(&mut self) -> Option<u128> {
+        let mut entropy = [0u8; 16];
+        getrandom::fill(&mut entropy).ok()?;
+        Some(u128::from_le_bytes(entropy))
+    }
+
+    fn store(&self) -> StoreHealth {
+        self.store_health()
     }
 }

@@ -12,8 +12,9 @@ use futures_util::{Sink, Stream};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::pin::Pin;
-use tenure_core::Input;
 use tenure_core::effect::Push;
+use tenure_core::frames::{self, Incoming};
+use tenure_core::{Input, Now};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
@@ -27,7 +28,6 @@ use tungstenite::error::ProtocolError;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::{Error, Message};
 
-use crate::frames::{self, Incoming};
 use crate::mailbox::{Mailbox, Out};
 use crate::mesh_task::{MeshHandle, MeshMsg};
 use crate::shared::Shared;
@@ -168,7 +168,9 @@ impl Wire {
                 self.knocking = false;
                 self.lighten(&request);
                 self.shared.metrics.answered(&outcome);
-                let message = frames::response(self.codec, self.conn, request, *outcome, &self.shared);
+                let wall = self.shared.clock.now().wall;
+                let message =
+                    frames::response(self.codec, self.conn, request, *outcome, wall, &self.shared.house);
                 self.push(&message);
             }
             Out::Events(batch) => {
@@ -215,7 +217,7 @@ impl Wire {
     }
 
     async fn received(&mut self, message: Option<Result<Message, Error>>, mesh: &MeshHandle) -> bool {
-        let (conn, at) = (self.conn, self.shared.clock.at());
+        let (conn, Now { at, wall }) = (self.conn, self.shared.clock.now());
         let input = match message {
             Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) if self.knocking => {
                 self.held = Some(message);
@@ -223,10 +225,12 @@ impl Wire {
             }
             Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                 self.shared.metrics.frames_in.inc();
-                match frames::read(self.codec, &message, &self.shared) {
+                let house = &self.shared.house;
+                let (binary, bytes) = (message.is_binary(), frame_bytes(&message));
+                match frames::read(self.codec, binary, bytes, wall, house, &mut &*self.shared) {
                     Incoming::Call(request, call) => {
                         self.unanswered += 1;
-                        let bytes = frames::weight(&call, self.shared.config.mesh.max_payload);
+                        let bytes = frames::weight(&call, self.shared.house.config.max_payload);
                         if bytes > 0 {
                             self.heavy.push_back((request.clone(), bytes));
                             self.heavy_bytes += bytes;
@@ -235,7 +239,7 @@ impl Wire {
                     }
                     Incoming::Refused(request, error) => {
                         self.shared.metrics.refusal(error.code.as_str());
-                        let refusal = frames::response(self.codec, conn, request, Err(error), &self.shared);
+                        let refusal = frames::response(self.codec, conn, request, Err(error), wall, house);
                         self.push(&refusal);
                         Input::Alive { conn, at }
                     }
@@ -301,7 +305,7 @@ impl Wire {
     /// too much waits for the socket. What is not read waits in the client's own buffers.
     fn may_read(&self) -> bool {
         self.unanswered < MAX_INFLIGHT
-            && self.heavy_bytes < self.shared.config.mesh.max_buffered_bytes
+            && self.heavy_bytes < self.shared.house.config.max_buffered_bytes
             && self.has_room()
             && self.held.is_none()
     }
@@ -310,11 +314,11 @@ impl Wire {
     fn has_room(&self) -> bool {
         let pipe = self.ws.get_ref();
         let bound = if pipe.is_trusted() {
-            self.shared.config.mesh.max_buffered_bytes
+            self.shared.house.config.max_buffered_bytes
         } else {
             FRAME_BEFORE_HELLO_BYTES
         };
-        pipe.waiting() < bound && self.frames < self.shared.config.mesh.max_buffered_messages
+        pipe.waiting() < bound && self.frames < self.shared.house.config.max_buffered_messages
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -387,6 +391,15 @@ impl Wire {
     /// Answers a client's close.
     async fn finish(&mut self) {
         self.flush_until(Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS)).await;
+    }
+}
+
+/// The bytes of a message that carries a frame.
+fn frame_bytes(message: &Message) -> &[u8] {
+    match message {
+        Message::Text(text) => text.as_bytes(),
+        Message::Binary(bytes) => bytes,
+        _ => &[],
     }
 }
 

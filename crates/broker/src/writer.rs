@@ -102,7 +102,7 @@ pub(crate) fn start(
 ) -> std::io::Result<(Writes, std::thread::JoinHandle<()>)> {
     let (queue, queued) = channel();
     let waiting = Arc::new(Waiting::default());
-    let beat = HEARTBEAT.min(Duration::from_millis(shared.config.mesh.lease_ttl_ms / 3));
+    let beat = HEARTBEAT.min(Duration::from_millis(shared.house.config.lease_ttl_ms / 3));
     let (inputs, beaten) = (inputs.downgrade(), Instant::now());
     let writes =
         Writes { queue, waiting: waiting.clone(), epoch: 0, last: WriteId(0), shared: shared.clone() };
@@ -277,6 +277,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use ed25519_dalek::SigningKey;
+    use tenure_core::House;
     use tenure_core::host::Doors;
     use tenure_core::record::{RestoredMessages, TopicRecord};
     use tenure_store::{Checkpointer, Identity, Memory, Result, Run, Settings, StoreReader, StoredLease};
@@ -347,8 +348,16 @@ mod tests {
     #[test]
     fn what_was_asked_for_before_a_failure_was_heard_fails_with_it() {
         let (key, config) = (SigningKey::from_bytes(&[1; 32]), Config::ephemeral(60_000));
-        let doors = Doors::loopback(1, &[], &[]);
-        let shared = Shared::new(config, Clock::start(), doors, key, "c".parse().unwrap(), "flaky");
+        let house = House {
+            broker_id: House::id_of(&key),
+            version: String::new(),
+            cluster: "c".parse().unwrap(),
+            key,
+            doors: Doors::loopback(1, &[], &[]),
+            mesh: "default".parse().unwrap(),
+            config: config.mesh.clone(),
+        };
+        let shared = Shared::new(config, Clock::start(), house, "flaky");
         let broken = Arc::new(AtomicBool::new(false));
         let store = Flaky { inner: Memory::new(), broken: broken.clone() };
         let mesh: MeshName = "default".parse().unwrap();

@@ -19,8 +19,10 @@ pub mod config;
 pub mod deadline;
 pub mod effect;
 pub mod envelope;
+pub mod frames;
 pub mod group;
 pub mod host;
+pub mod house;
 pub mod input;
 pub mod lease;
 pub mod link;
@@ -37,6 +39,7 @@ pub mod time;
 
 pub use config::MeshConfig;
 pub use effect::Effect;
+pub use house::House;
 pub use input::Input;
 pub use mesh::Mesh;
 pub use time::{Millis, Now};

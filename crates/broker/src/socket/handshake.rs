@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use tenure_core::Input;
 use tenure_core::admit::{Admission, Gate, Refusal, admit};
+use tenure_core::frames;
 use tenure_core::thaw::Thaw;
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -16,7 +17,6 @@ use tenure_proto::number::U53;
 use tungstenite::{Error, Message};
 
 use super::{Io, Wire};
-use crate::frames;
 use crate::mailbox::Mailbox;
 use crate::mesh_task::{MeshHandle, MeshMsg};
 
@@ -31,7 +31,7 @@ pub(super) async fn greet(wire: &mut Wire, host: String) -> Option<(MeshHandle, 
     let mut nonce = [0u8; NONCE_BYTES];
     getrandom::fill(&mut nonce).ok()?;
     let nonce = tenure_proto::text::b64url(&nonce);
-    let broker = wire.shared.broker_id.clone();
+    let broker = wire.shared.house.broker_id.clone();
     let ts = U53::saturating(wire.shared.clock.now().wall);
     let challenge = EventBody::Challenge(Challenge { nonce: nonce.clone(), ts, broker });
     let challenge = frames::unnumbered(wire.codec, &challenge);
@@ -51,7 +51,7 @@ async fn first_frame(wire: &mut Wire) -> Option<Message> {
     let (clock, stop) = (wire.shared.clock, wire.shared.stopping.clone());
     let opened = clock.at();
     // The frozen-broker rule holds for strangers too: their time runs on thawed time.
-    let mut thaw = Thaw::new(wire.shared.config.mesh.lease_ttl_ms, opened);
+    let mut thaw = Thaw::new(wire.shared.house.config.lease_ttl_ms, opened);
     loop {
         let now = clock.at();
         thaw.look(now);
@@ -108,7 +108,8 @@ fn read_hello(
         request,
         refusal: Box::new(Refusal::malformed(WireError::bad_request(text))),
     };
-    let bytes = frames::bytes(wire.codec, first).map_err(|help| malformed(None, help))?;
+    frames::check_kind(wire.codec, first.is_binary()).map_err(|help| malformed(None, help.to_owned()))?;
+    let bytes = super::frame_bytes(first);
     let head =
         Head::decode(wire.codec, bytes).map_err(|error| malformed(None, format!("not a frame: {error}")))?;
     let (FrameType::Req, Some(request)) = (head.kind, head.id) else {
@@ -123,16 +124,16 @@ fn read_hello(
             return Err(malformed(Some(request), frames::clipped(format!("hello: {error}"))));
         }
     };
-    let shared = &wire.shared;
-    let token_key = shared.key.verifying_key().to_bytes();
+    let house = &wire.shared.house;
+    let token_key = house.key.verifying_key().to_bytes();
     let gate = Gate {
         nonce,
-        broker_id: &shared.broker_id,
+        broker_id: &house.broker_id,
         host,
-        doors: &shared.doors,
+        doors: &house.doors,
         token_key: &token_key,
-        cluster: &shared.cluster,
-        wall: shared.clock.now().wall,
+        cluster: &house.cluster,
+        wall: wire.shared.clock.now().wall,
     };
     match admit(params, &gate) {
         Ok(admission) => Ok((request, admission)),
@@ -169,7 +170,9 @@ async fn refuse(wire: &mut Wire, request: Option<RequestId>, refusal: Refusal) {
     wire.shared.metrics.refusal(refusal.error.code.as_str());
     tracing::info!(event = "hello_refused", conn = %wire.conn, code = %refusal.error.code, reason = refusal.closing.reason);
     if let Some(request) = request {
-        let answer = frames::response(wire.codec, wire.conn, request, Err(refusal.error), &wire.shared);
+        let wall = wire.shared.clock.now().wall;
+        let answer =
+            frames::response(wire.codec, wire.conn, request, Err(refusal.error), wall, &wire.shared.house);
         wire.push(&answer);
     }
     wire.close(&refusal.closing).await;

@@ -1,10 +1,6 @@
-//! Frames in and out: bytes to calls, answers and events to bytes.
+//! Frames in and out: bytes to calls, answers and events to bytes. Connection tasks do this, many at a time, so that
+//! whoever owns the mesh never parses, hashes, signs or encodes.
 
-use tenure_core::admit::FEATURES;
-use tenure_core::effect::{Answer, Batch, HelloAnswer, Push};
-use tenure_core::input::Call;
-use tenure_core::record::DeadEntry;
-use tenure_core::send::prepare;
 use tenure_proto::codec::{Codec, delivery_frame, presence_frame};
 use tenure_proto::dead::{DeadLetter, DeadListResult};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -14,16 +10,29 @@ use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::limits::PROTOCOL;
 use tenure_proto::message::{Delivery, HistoryResult, SendParams};
-use tenure_proto::method::{Empty, Method};
+use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::FetchResult;
 use tenure_proto::token::ResumeToken;
-use tungstenite::Message;
 
-use crate::shared::Shared;
+use crate::admit::FEATURES;
+use crate::effect::{Answer, Batch, HelloAnswer, Push};
+use crate::house::House;
+use crate::input::Call;
+use crate::record::DeadEntry;
+use crate::send::prepare;
+
+/// What a frame may need that only a shell can get; asked for no sooner than it is needed.
+pub trait Supply {
+    /// Randomness for the id of a message; nothing if the system has none to give.
+    fn entropy(&mut self) -> Option<u128>;
+    /// How the store is.
+    fn store(&self) -> StoreHealth;
+}
 
 /// What a frame of a session asks for.
-pub(crate) enum Incoming {
+#[derive(Debug)]
+pub enum Incoming {
     /// Something for the mesh.
     Call(RequestId, Call),
     /// Something that is answered with an error at once.
@@ -32,22 +41,27 @@ pub(crate) enum Incoming {
     Garbled(String),
 }
 
-/// The bytes of a frame, if the message is of the codec's kind.
-pub(crate) fn bytes(codec: Codec, message: &Message) -> Result<&[u8], String> {
-    match (codec, message) {
-        (Codec::Json, Message::Text(text)) => Ok(text.as_bytes()),
-        (Codec::MsgPack, Message::Binary(bytes)) => Ok(bytes),
-        (Codec::Json, _) => Err("this socket speaks JSON: send text messages".to_owned()),
-        (Codec::MsgPack, _) => Err("this socket speaks MessagePack: send binary messages".to_owned()),
+/// Whether a message is of the codec's kind, or what to send instead.
+pub fn check_kind(codec: Codec, binary: bool) -> Result<(), &'static str> {
+    match codec {
+        _ if codec.is_binary() == binary => Ok(()),
+        Codec::Json => Err("this socket speaks JSON: send text messages"),
+        Codec::MsgPack => Err("this socket speaks MessagePack: send binary messages"),
     }
 }
 
 /// Reads a frame of a session that has said hello.
-pub(crate) fn read(codec: Codec, message: &Message, shared: &Shared) -> Incoming {
-    let bytes = match bytes(codec, message) {
-        Ok(bytes) => bytes,
-        Err(help) => return Incoming::Garbled(help),
-    };
+pub fn read(
+    codec: Codec,
+    binary: bool,
+    bytes: &[u8],
+    wall: u64,
+    house: &House,
+    supply: &mut impl Supply,
+) -> Incoming {
+    if let Err(help) = check_kind(codec, binary) {
+        return Incoming::Garbled(help.to_owned());
+    }
     let head = match Head::decode(codec, bytes) {
         Ok(head) => head,
         Err(error) => return Incoming::Garbled(clipped(format!("not a frame: {error}"))),
@@ -55,14 +69,14 @@ pub(crate) fn read(codec: Codec, message: &Message, shared: &Shared) -> Incoming
     let (FrameType::Req, Some(id)) = (head.kind, head.id) else {
         return Incoming::Garbled("only requests with an id are answered".to_owned());
     };
-    match call(codec, head.method.as_deref(), bytes, shared) {
+    match call(codec, head.method.as_deref(), bytes, wall, house, supply) {
         Ok(call) => Incoming::Call(id, call),
         Err(error) => Incoming::Refused(id, WireError { message: clipped(error.message), ..error }),
     }
 }
 
 /// A sentence without most of what it quotes: an answer must not be as long as what it answers.
-pub(crate) fn clipped(text: String) -> String {
+pub fn clipped(text: String) -> String {
     const ENDS: usize = 200;
     if text.len() <= 3 * ENDS {
         return text;
@@ -71,7 +85,14 @@ pub(crate) fn clipped(text: String) -> String {
     format!("{} … {}", &text[..head], &text[tail..])
 }
 
-fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Result<Call, WireError> {
+fn call(
+    codec: Codec,
+    method: Option<&str>,
+    bytes: &[u8],
+    wall: u64,
+    house: &House,
+    supply: &mut impl Supply,
+) -> Result<Call, WireError> {
     let name = method.ok_or_else(|| WireError::bad_request("a request needs a method"))?;
     match Method::from_wire(name) {
         Some(Method::Hello) => Err(WireError::bad_request("this socket has said hello already")),
@@ -79,8 +100,8 @@ fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Re
         Some(Method::Ping) => no_params(codec, bytes).map(|()| Call::Ping),
         Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
         Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
-        Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(shared.store_health())),
-        Some(Method::Send) => send(frame::params(codec, bytes)?, shared),
+        Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(supply.store())),
+        Some(Method::Send) => send(frame::params(codec, bytes)?, wall, house, supply),
         Some(Method::SendStatus) => Ok(Call::SendStatus(frame::params(codec, bytes)?)),
         Some(Method::Subscribe) => Ok(Call::Subscribe(frame::params(codec, bytes)?)),
         Some(Method::Unsubscribe) => Ok(Call::Unsubscribe(frame::params(codec, bytes)?)),
@@ -114,18 +135,17 @@ fn call(codec: Codec, method: Option<&str>, bytes: &[u8], shared: &Shared) -> Re
     }
 }
 
-/// A message is checked, named and hashed here, in its connection's task.
-fn send(params: SendParams, shared: &Shared) -> Result<Call, WireError> {
-    let mut entropy = [0u8; 16];
-    getrandom::fill(&mut entropy)
-        .map_err(|_| WireError::new(ErrorCode::Internal, "the system gave no randomness; try again"))?;
-    let wall = shared.clock.now().wall;
-    let id = MessageId::from_parts(wall, u128::from_le_bytes(entropy));
-    prepare(params, id, wall, shared.config.mesh.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
+/// A message is checked, named and hashed here.
+fn send(params: SendParams, wall: u64, house: &House, supply: &mut impl Supply) -> Result<Call, WireError> {
+    let entropy = supply
+        .entropy()
+        .ok_or_else(|| WireError::new(ErrorCode::Internal, "the system gave no randomness; try again"))?;
+    let id = MessageId::from_parts(wall, entropy);
+    prepare(params, id, wall, house.config.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
 }
 
 /// Roughly the memory that a call, or its answer, holds until that has left.
-pub(crate) fn weight(call: &Call, max_payload: usize) -> usize {
+pub fn weight(call: &Call, max_payload: usize) -> usize {
     match call {
         Call::Send(prepared) => prepared.envelope.weight(),
         // A page of entries is as large as one body may be.
@@ -140,12 +160,13 @@ fn no_params(codec: Codec, bytes: &[u8]) -> Result<(), WireError> {
 }
 
 /// The response to a request.
-pub(crate) fn response(
+pub fn response(
     codec: Codec,
     conn: ConnId,
     request: RequestId,
     outcome: Result<Answer, WireError>,
-    shared: &Shared,
+    wall: u64,
+    house: &House,
 ) -> Vec<u8> {
     match outcome {
         Err(error) => codec.encode(&Response::<Empty>::new(request, Err(error))),
@@ -153,7 +174,9 @@ pub(crate) fn response(
         Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Hello(answer)) => codec.encode(&Response::new(request, Ok(hello(conn, *answer, shared)))),
+        Ok(Answer::Hello(answer)) => {
+            codec.encode(&Response::new(request, Ok(hello(conn, *answer, wall, house))))
+        }
         Ok(Answer::Send(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Statuses(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Subscribe(result)) => codec.encode(&Response::new(request, Ok(result))),
@@ -201,15 +224,15 @@ fn letter(dead: &DeadEntry) -> DeadLetter {
 
 /// Hello's result: what the mesh knows, what we know, and the token, which is signed here so that ten thousand
 /// returning sessions are not signed for one after the other.
-fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
+fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloResult {
     let token = ResumeToken {
         sub: answer.session,
         mid: answer.mesh,
-        bid: shared.cluster.clone(),
+        bid: house.cluster.clone(),
         lid: answer.lease_id,
-        iat: U53::saturating(shared.clock.now().wall),
+        iat: U53::saturating(wall),
     };
-    let config = &shared.config.mesh;
+    let config = &house.config;
     let features = FEATURES.iter().map(|bit| {
         let params = match *bit {
             "maxPayload" => serde_json::json!({"version": 1, "bytes": config.max_payload}),
@@ -221,14 +244,14 @@ fn hello(conn: ConnId, answer: HelloAnswer, shared: &Shared) -> HelloResult {
     HelloResult {
         protocol: PROTOCOL,
         min_client: None,
-        broker: BrokerInfo { id: shared.broker_id.clone(), version: env!("CARGO_PKG_VERSION").to_owned() },
+        broker: BrokerInfo { id: house.broker_id.clone(), version: house.version.clone() },
         conn_id: conn,
         session_id: answer.session,
         lease: answer.lease,
         resume: ResumeResult {
             outcome: answer.outcome,
             reason: answer.reason.map(str::to_owned),
-            token: token.issue(&shared.key),
+            token: token.issue(&house.key),
         },
         lease_ttl_ms: U53::saturating(config.lease_ttl_ms),
         policy: config.policy(),
@@ -255,13 +278,13 @@ fn dedupe(days: Option<u32>) -> serde_json::Value {
 }
 
 /// Appends a delivery to `out`, around the bytes that all its readers share.
-pub(crate) fn delivery(codec: Codec, out: &mut Vec<u8>, seq: u64, push: &Push) {
+pub fn delivery(codec: Codec, out: &mut Vec<u8>, seq: u64, push: &Push) {
     let Push { sub, attempt, redelivered, entry, .. } = push;
     delivery_frame(codec, out, seq, sub.as_str(), &push.tag(), *attempt, *redelivered, entry.encoded(codec));
 }
 
 /// Hands the events of a batch before its deliveries to `push`, in the order of their numbers.
-pub(crate) fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
+pub fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
     for (seq, event) in &batch.direct {
         push(&event.encode(codec, Some(*seq)));
     }
@@ -275,6 +298,10 @@ pub(crate) fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
 }
 
 /// An event without a number: `challenge` and `closing`.
-pub(crate) fn unnumbered(codec: Codec, event: &EventBody) -> Vec<u8> {
+pub fn unnumbered(codec: Codec, event: &EventBody) -> Vec<u8> {
     event.encode(codec, None)
 }
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

@@ -1,0 +1,34 @@
+//! What a broker is to whoever connects: its name, its keys, its doors and its numbers. Fixed at the start.
+
+use ed25519_dalek::SigningKey;
+use tenure_proto::ids::ClusterId;
+use tenure_proto::name::MeshName;
+
+use crate::config::MeshConfig;
+use crate::host::Doors;
+
+/// What all connections of one broker share and none of them changes.
+#[derive(Clone, Debug)]
+pub struct House {
+    /// What clients sign as the broker they mean; see [`House::id_of`].
+    pub broker_id: String,
+    /// The version that is shown to clients.
+    pub version: String,
+    /// The store's cluster: a resume token of another is not ours.
+    pub cluster: ClusterId,
+    /// Signs resume tokens; its public half is also the broker's id.
+    pub key: SigningKey,
+    /// The hosts and origins that are ours.
+    pub doors: Doors,
+    /// The mesh that may be joined here.
+    pub mesh: MeshName,
+    /// The numbers of that mesh.
+    pub config: MeshConfig,
+}
+
+impl House {
+    /// The id of the broker that signs with `key`.
+    pub fn id_of(key: &SigningKey) -> String {
+        tenure_proto::text::hex(&key.verifying_key().to_bytes()[..8])
+    }
+}
