@@ -1,19 +1,15 @@
 //! The store's one writer: a thread that takes what is waiting, commits it as one transaction, and tells the
-//! mesh. A lone write commits at once; many share one sync.
-//!
-//! When a transaction fails, so does everything that the mesh asked for before it heard of that, because it may
-//! rest on what was lost. The epochs of both ends count failures: what is of an older epoch than the writer's is
-//! dropped, and the mesh's task tells the mesh that all of it failed.
+//! mesh. What is one transaction, and what is lost with one that fails, is `core::writing`'s to say.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use tenure_core::Input;
 use tenure_core::accept::Accepted;
 use tenure_core::effect::WriteId;
 use tenure_core::record::{StoreOutcome, StoreWrite};
+use tenure_core::writing::{Asking, Batch, Load, Queued, Taking};
 use tenure_proto::name::MeshName;
 use tenure_store::{Store, StoreError, Write};
 use tokio::sync::mpsc;
@@ -22,27 +18,8 @@ use crate::checkpoint::Bell;
 use crate::mesh_task::MeshMsg;
 use crate::shared::Shared;
 
-/// Writes in one transaction.
-const BATCH: usize = 4_096;
-/// Bytes of messages in one transaction, unless the first alone is more.
-const BATCH_BYTES: usize = 16 * 1024 * 1024;
-/// Writes that may wait; one more fails.
-const WAITING: usize = 262_144;
-/// Bytes of messages that may wait; past it the next fails.
-const WAITING_BYTES: usize = 256 * 1024 * 1024;
 /// How often the run's uptime is recorded.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-
-/// A write that waits its turn.
-#[derive(Debug)]
-struct Queued {
-    id: WriteId,
-    /// Failures that the mesh had heard of when it asked.
-    epoch: u64,
-    /// Nothing if there was no room for it: it fails when its turn comes.
-    write: Option<StoreWrite>,
-    bytes: usize,
-}
 
 /// What waits, shared by both ends of the queue.
 #[derive(Debug, Default)]
@@ -51,14 +28,29 @@ struct Waiting {
     bytes: AtomicUsize,
 }
 
+impl Waiting {
+    fn load(&self) -> Load {
+        Load { writes: self.writes.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+
+    fn add(&self, load: Load) {
+        self.writes.fetch_add(load.writes, Ordering::Relaxed);
+        self.bytes.fetch_add(load.bytes, Ordering::Relaxed);
+    }
+
+    fn sub(&self, load: Load) {
+        self.writes.fetch_sub(load.writes, Ordering::Relaxed);
+        self.bytes.fetch_sub(load.bytes, Ordering::Relaxed);
+    }
+}
+
 /// How the mesh's task reaches the writer.
 #[derive(Debug)]
 pub(crate) struct Writes {
     /// Bounded by `waiting`; the standard bounded queue would hold memory for its bound from the start.
     queue: Sender<Queued>,
     waiting: Arc<Waiting>,
-    epoch: u64,
-    last: WriteId,
+    asking: Asking,
     shared: Arc<Shared>,
 }
 
@@ -66,28 +58,17 @@ impl Writes {
     /// Lets a write wait its turn. Never blocks. A write for which there is no room fails in its turn. `false` when
     /// the writer is gone, and then nothing that waits is answered any more.
     pub(crate) fn push(&mut self, id: WriteId, write: StoreWrite) -> bool {
-        self.last = id;
         let since = self.shared.clock.at().0 + 1;
         let _ = self.shared.oldest_write.compare_exchange(0, since, Ordering::Relaxed, Ordering::Relaxed);
-        let size = match &write {
-            StoreWrite::Accept(accept) => accept.envelope.weight(),
-            _ => 0,
-        };
-        let before = self.waiting.writes.fetch_add(1, Ordering::Relaxed);
-        let held = self.waiting.bytes.fetch_add(size, Ordering::Relaxed);
-        let fits = before < WAITING && held < WAITING_BYTES;
-        if !fits {
-            self.waiting.bytes.fetch_sub(size, Ordering::Relaxed);
-        }
-        let (write, bytes) = if fits { (Some(write), size) } else { (None, 0) };
-        self.queue.send(Queued { id, epoch: self.epoch, write, bytes }).is_ok()
+        // Nobody else adds to what waits.
+        let queued = self.asking.ask(id, write, self.waiting.load());
+        self.waiting.add(queued.load());
+        self.queue.send(queued).is_ok()
     }
 
-    /// The mesh is about to hear of a failure, of everything that it has asked for: gives the last of that. What it
-    /// asks for from here on does not rest on what was lost.
+    /// The mesh is about to hear of a failure, of everything that it has asked for: gives the last of that.
     pub(crate) fn fail_all(&mut self) -> WriteId {
-        self.epoch += 1;
-        self.last
+        self.asking.fail_all()
     }
 }
 
@@ -105,9 +86,9 @@ pub(crate) fn start(
     let beat = HEARTBEAT.min(Duration::from_millis(shared.house.config.lease_ttl_ms / 3));
     let (inputs, beaten) = (inputs.downgrade(), Instant::now());
     let writes =
-        Writes { queue, waiting: waiting.clone(), epoch: 0, last: WriteId(0), shared: shared.clone() };
-    let writer =
-        Writer { store, mesh, run, waiting, shared, inputs, bell, beat, beaten, epoch: 0, held: None };
+        Writes { queue, waiting: waiting.clone(), asking: Asking::default(), shared: shared.clone() };
+    let taking = Taking::default();
+    let writer = Writer { store, mesh, run, waiting, shared, inputs, bell, beat, beaten, taking };
     let thread =
         std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&queued))?;
     Ok((writes, thread))
@@ -126,73 +107,39 @@ struct Writer {
     /// How often the run's uptime is recorded, and when it was last.
     beat: Duration,
     beaten: Instant,
-    /// Failures that the mesh was told of.
-    epoch: u64,
-    /// What was taken from the queue and did not fit the last batch.
-    held: Option<Queued>,
+    taking: Taking,
 }
 
 impl Writer {
     fn run(mut self, queued: &Receiver<Queued>) {
-        let mut batch = Vec::new();
         loop {
-            let first = match self.held.take() {
-                Some(held) => Some(held),
-                None => match queued.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
+            let first = if self.taking.is_holding() {
+                None
+            } else {
+                match queued.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
                     Ok(first) => Some(first),
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => break,
-                },
-            };
-            match first {
-                Some(lost) if lost.epoch < self.epoch => self.taken(1, lost.bytes),
-                Some(Queued { id, write: None, .. }) => self.refuse(id),
-                first => {
-                    self.fill(&mut batch, first, queued);
-                    self.commit(&mut batch);
                 }
-            }
-        }
-    }
-
-    /// Takes what is waiting, up to the bounds of a transaction or to the first that must fail.
-    fn fill(&mut self, batch: &mut Vec<Queued>, first: Option<Queued>, queued: &Receiver<Queued>) {
-        let mut bytes = 0;
-        for next in first.into_iter().chain(queued.try_iter()) {
-            if next.write.is_none() || (bytes + next.bytes > BATCH_BYTES && !batch.is_empty()) {
-                self.held = Some(next);
-                return;
-            }
-            bytes += next.bytes;
-            batch.push(next);
-            if batch.len() >= BATCH {
-                return;
-            }
+            };
+            let batch = self.taking.fill(first.into_iter().chain(queued.try_iter()));
+            if batch.is_refused() { self.refuse(batch) } else { self.commit(batch) }
         }
     }
 
     /// Fails a write for which there was no room.
-    fn refuse(&mut self, id: WriteId) {
-        self.taken(1, 0);
+    fn refuse(&mut self, batch: Batch) {
+        self.waiting.sub(batch.load());
         if self.shared.store_sound.swap(false, Ordering::Relaxed) {
             tracing::error!(event = "store_failed", "the store's writer is too far behind");
         }
-        self.fail(id);
+        self.tell(batch, Err(()));
     }
 
-    fn taken(&self, writes: usize, bytes: usize) {
-        self.waiting.writes.fetch_sub(writes, Ordering::Relaxed);
-        self.waiting.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    fn commit(&mut self, batch: &mut Vec<Queued>) {
-        let (count, bytes) = (batch.len(), batch.iter().map(|queued| queued.bytes).sum());
-        let (mut ids, mut writes) = (Vec::with_capacity(count), Vec::with_capacity(count + 1));
-        for Queued { id, write, .. } in batch.drain(..) {
-            let Some(write) = write else { continue };
-            ids.push(id);
-            writes.push(Write::Mesh { mesh: self.mesh.clone(), run: self.run, write });
-        }
+    fn commit(&mut self, mut batch: Batch) {
+        let mut writes = Vec::with_capacity(batch.writes.len() + 1);
+        let of_mesh = |write| Write::Mesh { mesh: self.mesh.clone(), run: self.run, write };
+        writes.extend(std::mem::take(&mut batch.writes).into_iter().map(of_mesh));
         if self.beaten.elapsed() >= self.beat {
             self.beaten = Instant::now();
             let frozen_ms = self.shared.frozen_ms.load(Ordering::Relaxed);
@@ -200,24 +147,19 @@ impl Writer {
             writes.push(Write::Heartbeat { run: self.run, uptime_ms });
         }
         if writes.is_empty() {
-            return;
+            // All that was taken is lost with what failed before.
+            return self.waiting.sub(batch.load());
         }
         let outcome = self.store.apply(&writes);
-        self.taken(count, bytes);
-        let idle = self.waiting.writes.load(Ordering::Relaxed) == 0;
+        self.waiting.sub(batch.load());
+        let idle = self.waiting.load().writes == 0;
         let since = if idle { 0 } else { self.shared.clock.at().0 + 1 };
         self.shared.oldest_write.store(since, Ordering::Relaxed);
         self.note(&outcome, writes.len());
-        let Some(through) = ids.last().copied() else { return };
-        match outcome {
-            Ok(outcomes) => {
-                self.count(&writes, &outcomes);
-                let told = |(_, outcome): &(WriteId, StoreOutcome)| *outcome != StoreOutcome::Done;
-                let outcomes: Vec<_> = ids.into_iter().zip(outcomes).filter(told).collect();
-                self.tell(Input::Committed { through, outcomes });
-            }
-            Err(_) => self.fail(through),
+        if let Ok(outcomes) = &outcome {
+            self.count(&writes, outcomes);
         }
+        self.tell(batch, outcome);
     }
 
     fn note(&self, outcome: &tenure_store::Result<Vec<StoreOutcome>>, writes: usize) {
@@ -258,14 +200,10 @@ impl Writer {
         }
     }
 
-    /// Nothing up to `through` took effect, and nothing else will that was asked for before this is heard.
-    fn fail(&mut self, through: WriteId) {
-        self.epoch += 1;
-        self.tell(Input::Failed { through });
-    }
-
-    fn tell(&self, input: Input) {
-        if let Some(inputs) = self.inputs.upgrade() {
+    fn tell<E>(&mut self, batch: Batch, outcome: Result<Vec<StoreOutcome>, E>) {
+        if let Some(input) = self.taking.done(batch, outcome)
+            && let Some(inputs) = self.inputs.upgrade()
+        {
             // The mesh never waits for us, so this wait is for a queue that drains.
             let _ = inputs.blocking_send(MeshMsg::Input(input));
         }
@@ -277,9 +215,9 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use ed25519_dalek::SigningKey;
-    use tenure_core::House;
     use tenure_core::host::Doors;
     use tenure_core::record::{RestoredMessages, TopicRecord};
+    use tenure_core::{House, Input};
     use tenure_store::{Checkpointer, Identity, Memory, Result, Run, Settings, StoreReader, StoredLease};
 
     use super::*;

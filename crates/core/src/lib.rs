@@ -36,6 +36,7 @@ pub mod stream;
 pub mod subs;
 pub mod thaw;
 pub mod time;
+pub mod writing;
 
 pub use config::MeshConfig;
 pub use effect::Effect;
