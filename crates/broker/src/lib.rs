@@ -9,8 +9,8 @@
 //! What it never does: decide. Whether a hello is admitted, a lease has ended or a socket is stale is asked of
 //! the core.
 //!
-//! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for the life
-//! of one connection, `writer` for the store.
+//! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for what carries
+//! one connection, `writer` for the store.
 
 mod checkpoint;
 mod clock;
@@ -116,7 +116,7 @@ impl Broker {
         threads.push(writer);
         threads.extend(checkpoints);
         let heard = mesh_task::Heard::default();
-        let handle = MeshHandle::new(mesh, inputs, heard.clone());
+        let handle = MeshHandle::new(inputs, heard.clone());
         let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, heard, writes, reads));
         tasks.spawn(die_with(mesh_task));
         shared.set_mesh(handle);

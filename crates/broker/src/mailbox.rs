@@ -7,24 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::effect::{Answer, Batch};
-use tenure_proto::close::Closing;
-use tenure_proto::error::WireError;
-use tenure_proto::ids::RequestId;
+use tenure_core::conn::Out;
 use tokio::sync::Notify;
-
-/// What a connection is asked to do.
-#[derive(Debug)]
-pub(crate) enum Out {
-    /// Answer a request.
-    Respond(RequestId, Box<Result<Answer, WireError>>),
-    /// Send events, and say when they have left.
-    Events(Box<Batch>),
-    /// Send a ping.
-    Ping,
-    /// Say why, flush, close.
-    Close(Box<Closing>),
-}
 
 /// A socket's mailbox.
 #[derive(Clone, Debug, Default)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tenure_core::conn::Out;
 use tenure_core::effect::{Effect, Note, ReadId};
 use tenure_core::record::{RestoredMessages, StoreFound};
 use tenure_core::{Input, Mesh, Millis, Now};
@@ -14,7 +15,7 @@ use tenure_store::StoredLease;
 use tokio::sync::mpsc;
 
 use crate::log::Log;
-use crate::mailbox::{Mailbox, Out};
+use crate::mailbox::Mailbox;
 use crate::reader::Reads;
 use crate::shared::Shared;
 use crate::writer::Writes;
@@ -42,14 +43,13 @@ pub(crate) enum MeshMsg {
 /// How to reach a mesh's task.
 #[derive(Clone, Debug)]
 pub(crate) struct MeshHandle {
-    pub(crate) name: MeshName,
     inputs: mpsc::Sender<MeshMsg>,
     heard: Heard,
 }
 
 impl MeshHandle {
-    pub(crate) fn new(name: MeshName, inputs: mpsc::Sender<MeshMsg>, heard: Heard) -> MeshHandle {
-        MeshHandle { name, inputs, heard }
+    pub(crate) fn new(inputs: mpsc::Sender<MeshMsg>, heard: Heard) -> MeshHandle {
+        MeshHandle { inputs, heard }
     }
 
     /// Tells the mesh; waits while too much is waiting. `false` when the mesh is gone.

@@ -3,11 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::frames::Supply;
 use tenure_core::{House, Millis};
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
-use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -83,30 +81,12 @@ impl Shared {
         self.mesh.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The mesh called `name`.
-    pub(crate) fn mesh_named(&self, name: &MeshName) -> Option<MeshHandle> {
-        self.mesh().filter(|mesh| mesh.name == *name)
-    }
-
     /// How the store is, as far as waiting writes tell.
-    fn store_health(&self) -> StoreHealth {
+    pub(crate) fn store_health(&self) -> StoreHealth {
         let lag_ms = match self.oldest_write.load(Ordering::Relaxed) {
             0 => 0,
             since => self.clock.at().since(Millis(since - 1)),
         };
         StoreHealth { kind: self.store_kind.to_owned(), lag_ms: U53::saturating(lag_ms) }
-    }
-}
-
-/// What frames need of a broker.
-impl Supply for &Shared {
-    fn entropy(&mut self) -> Option<u128> {
-        let mut entropy = [0u8; 16];
-        getrandom::fill(&mut entropy).ok()?;
-        Some(u128::from_le_bytes(entropy))
-    }
-
-    fn store(&self) -> StoreHealth {
-        self.store_health()
     }
 }

@@ -1,78 +1,61 @@
-//! The life of one connection: challenge, hello, then frames both ways until it ends.
+//! One connection's socket: polls it, tells `core::conn` what came, carries out what that asks.
 //!
 //! One task per socket, one loop: whatever is waiting to be written is written while frames are still read, so
 //! a reader that is slow to read does not keep us from hearing that it lives.
 
-use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use futures_util::{Sink, Stream};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use std::pin::Pin;
-use tenure_core::effect::Push;
-use tenure_core::frames::{self, Incoming};
-use tenure_core::{Input, Now};
-use tenure_proto::close::{Closing, Reason};
+use tenure_core::Input;
+use tenure_core::conn::{Conn, ConnEffect, Received};
 use tenure_proto::codec::Codec;
-use tenure_proto::event::EventBody;
-use tenure_proto::ids::{ConnId, RequestId};
-use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES, MAX_INFLIGHT};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tenure_proto::limits::NONCE_BYTES;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::error::ProtocolError;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::{Error, Message};
 
-use crate::mailbox::{Mailbox, Out};
+use crate::mailbox::Mailbox;
 use crate::mesh_task::{MeshHandle, MeshMsg};
 use crate::shared::Shared;
 
-mod handshake;
+mod outlet;
 mod pipe;
 
+use outlet::Way;
 pub(crate) use pipe::Pipe;
 
 /// A WebSocket as the upgrade leaves it.
 pub(crate) type Ws = WebSocketStream<Pipe<TokioIo<Upgraded>>>;
 
-/// Bytes of a delivery around its message, about.
-const DELIVERY_BYTES: usize = 250;
-
 /// What happened on the socket.
 enum Io {
-    /// A message came, or the socket ended.
-    Received(Option<Result<Message, Error>>),
+    /// A message came.
+    Received(Message),
+    /// No more will: the socket ended, for this reason if there is one.
+    Failed(Option<Error>),
     /// Everything that was queued has left.
     Flushed,
 }
 
-/// A socket with what waits to leave through it.
-pub(super) struct Wire {
+/// A socket and what is decided about it.
+struct Wire {
     ws: Ws,
-    codec: Codec,
-    conn: ConnId,
+    conn: Conn,
     shared: Arc<Shared>,
+    /// Whether something waits to be written.
     flushing: bool,
-    /// Requests that wait for their answer.
-    unanswered: u32,
-    /// Those of them that hold memory meanwhile, and how much; answers mostly come in their order.
-    heavy: VecDeque<(RequestId, usize)>,
-    heavy_bytes: usize,
-    /// Frames that wait to be written.
-    frames: u32,
-    /// Whether the hello is among them: what comes behind it takes effect after it.
-    knocking: bool,
-    /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
-    held: Option<Message>,
-    /// Whether a batch of events is on its way, and the mesh wants to know when it has left.
-    batch: bool,
-    /// What is asked of the socket and has no room yet: at most one batch, and an answer per request.
-    backlog: VecDeque<Out>,
+    /// Whether what still comes is of no interest.
+    leaving: bool,
+    /// Whether the library reads no more.
+    deaf: bool,
 }
 
 /// Carries a socket from its upgrade to its end.
@@ -83,25 +66,10 @@ pub(crate) async fn run(
     host: String,
     permit: OwnedSemaphorePermit,
 ) {
-    shared.metrics.sockets.inc();
-    let conn = shared.next_conn();
-    let mut wire = Wire {
-        ws,
-        codec,
-        conn,
-        shared,
-        flushing: false,
-        unanswered: 0,
-        heavy: VecDeque::new(),
-        heavy_bytes: 0,
-        frames: 0,
-        knocking: false,
-        held: None,
-        batch: false,
-        backlog: VecDeque::new(),
-    };
+    let Some(mut wire) = Wire::new(ws, shared, codec, host) else { return };
+    wire.shared.metrics.sockets.inc();
     // The handshake's state is large and short-lived: it must not be part of ten thousand idle tasks.
-    let greeted = Box::pin(handshake::greet(&mut wire, host)).await;
+    let greeted = Box::pin(wire.greet()).await;
     drop(permit);
     if let Some((mesh, mailbox)) = greeted {
         wire.carry(&mesh, &mailbox).await;
@@ -110,215 +78,141 @@ pub(crate) async fn run(
 }
 
 impl Wire {
+    /// A socket whose client is about to be challenged. `None` when the system gives no randomness.
+    fn new(mut ws: Ws, shared: Arc<Shared>, codec: Codec, host: String) -> Option<Wire> {
+        let mut nonce = [0u8; NONCE_BYTES];
+        getrandom::fill(&mut nonce).ok()?;
+        let mut flushing = false;
+        let mut way = Way { pipe: ws.get_mut(), shared: &shared, flushing: &mut flushing };
+        let (id, now) = (shared.next_conn(), shared.clock.now());
+        let conn = Conn::new(id, codec, host, nonce, now, &shared.house, &mut way);
+        Some(Wire { ws, conn, shared, flushing, leaving: false, deaf: false })
+    }
+
+    /// Waits for the hello and hands it to the mesh, which will answer through the mailbox. `None` when the socket is
+    /// done.
+    async fn greet(&mut self) -> Option<(MeshHandle, Mailbox)> {
+        let (clock, stop) = (self.shared.clock, self.shared.stopping.clone());
+        loop {
+            let due = self.conn.next_deadline().unwrap_or_default();
+            // All are cancel-safe: `io` keeps its state in the socket, the others have none. In this order: a hello
+            // that has arrived counts, however late we come to read it.
+            let effect = tokio::select! {
+                biased;
+                io = self.io() => self.happened(io),
+                () = stop.cancelled() => self.stop(),
+                () = tokio::time::sleep_until(clock.instant(due)) => self.tick(),
+            };
+            match effect {
+                None => {}
+                Some(ConnEffect::Enter(input)) => match self.shared.mesh() {
+                    Some(mesh) => {
+                        self.ws.get_mut().trust();
+                        let (id, mailbox) = (self.conn.id(), Mailbox::default());
+                        let hello = MeshMsg::Hello(input, id, mailbox.clone());
+                        return mesh.send(hello).await.then_some((mesh, mailbox));
+                    }
+                    None => {
+                        let effect = self.stop()?;
+                        self.leave(effect).await;
+                        return None;
+                    }
+                },
+                Some(effect) => {
+                    self.leave(effect).await;
+                    return None;
+                }
+            }
+        }
+    }
+
     /// Frames both ways until the socket ends.
     async fn carry(&mut self, mesh: &MeshHandle, mailbox: &Mailbox) {
         loop {
             // Both are cancel-safe: `io` keeps its state in the socket and the queue, `take` takes nothing
             // before it returns.
-            let keep = tokio::select! {
-                outs = mailbox.take() => self.obey(outs, mesh).await,
-                io = self.io() => match io {
-                    Io::Received(message) => self.received(message, mesh).await,
-                    Io::Flushed => self.flushed(mesh).await,
-                },
+            let effect = tokio::select! {
+                outs = mailbox.take() => {
+                    self.with(|conn, shared, way| conn.obey(shared.clock.now(), outs, &shared.house, way))
+                }
+                io = self.io() => self.happened(io),
             };
-            if !keep {
+            let (input, done) = match effect {
+                None => continue,
+                Some(ConnEffect::Tell(input)) => (Some(input), false),
+                Some(effect) => (Box::pin(self.leave(effect)).await, true),
+            };
+            let heard = match input {
+                Some(input) => mesh.send(MeshMsg::Input(input)).await,
+                None => true,
+            };
+            if done || !heard {
                 return;
             }
         }
     }
 
-    async fn obey(&mut self, outs: VecDeque<Out>, mesh: &MeshHandle) -> bool {
-        for out in outs {
-            if let Out::Close(closing) = out {
-                // What the socket can still take goes before the close; what it cannot is lost with it.
-                self.pump();
-                self.close(&closing).await;
-                let at = self.shared.clock.at();
-                let gone = Input::Closed { conn: self.conn, at, by_client: false };
-                mesh.send(MeshMsg::Input(gone)).await;
-                return false;
+    /// Carries the socket from the decision that it ends to its end; gives what the mesh is to hear of that.
+    async fn leave(&mut self, effect: ConnEffect) -> Option<Input> {
+        match effect {
+            ConnEffect::End(last) => return last,
+            ConnEffect::Close { code, reason } => {
+                let frame = CloseFrame { code: code.into(), reason: reason.into() };
+                self.shared.metrics.frames_out.inc();
+                // A socket that takes no close frame has closed already.
+                let _ = Pin::new(&mut self.ws).start_send(Message::Close(Some(frame)));
             }
-            self.backlog.push_back(out);
+            ConnEffect::Finish | ConnEffect::Enter(_) | ConnEffect::Tell(_) => {}
         }
-        self.pump();
-        match self.held.take_if(|_| !self.knocking) {
-            Some(message) => self.received(Some(Ok(message)), mesh).await,
-            None => true,
-        }
-    }
-
-    /// Encodes what is asked of the socket for as long as it has room. What waits in the backlog shares its
-    /// contents with the mesh and weighs little; what is encoded is held to `max_buffered_bytes` and
-    /// `max_buffered_messages`, and one answer or batch.
-    fn pump(&mut self) {
-        while self.has_room() {
-            match self.backlog.pop_front() {
-                Some(out) => self.emit(out),
-                // An idle socket holds no queue.
-                None => return self.backlog = VecDeque::new(),
+        self.ws.get_mut().trust();
+        (self.leaving, self.flushing) = (true, true);
+        loop {
+            let due = self.shared.clock.instant(self.conn.next_deadline()?);
+            // Both are cancel-safe: `io` keeps its state in the socket. Time first, whatever still comes.
+            let effect = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(due) => self.tick(),
+                io = self.io() => self.happened(io),
+            };
+            if let Some(ConnEffect::End(last)) = effect {
+                return last;
             }
         }
     }
 
-    fn emit(&mut self, out: Out) {
-        match out {
-            Out::Respond(request, outcome) => {
-                self.unanswered = self.unanswered.saturating_sub(1);
-                self.knocking = false;
-                self.lighten(&request);
-                self.shared.metrics.answered(&outcome);
-                let wall = self.shared.clock.now().wall;
-                let message =
-                    frames::response(self.codec, self.conn, request, *outcome, wall, &self.shared.house);
-                self.push(&message);
-            }
-            Out::Events(batch) => {
-                self.batch = true;
-                frames::events(self.codec, &batch, |event| self.push(event));
-                self.deliver(&batch.pushes);
-            }
-            Out::Ping => self.push_as(pipe::Kind::Ping, &[]),
-            // Closes are carried out when they come, never from the backlog.
-            Out::Close(_) => {}
-        }
+    /// Lets the connection act on the socket.
+    fn with<T>(&mut self, act: impl FnOnce(&mut Conn, &Shared, &mut Way<'_>) -> T) -> T {
+        let Wire { ws, conn, shared, flushing, .. } = self;
+        let shared: &Shared = shared;
+        act(conn, shared, &mut Way { pipe: ws.get_mut(), shared, flushing })
     }
 
-    /// Encodes deliveries straight into what waits for the socket.
-    fn deliver(&mut self, (first, pushes): &(u64, Vec<Push>)) {
-        if pushes.is_empty() {
-            return;
-        }
-        let again = pushes.iter().filter(|push| push.redelivered).count();
-        self.shared.metrics.deliveries.inc_by(pushes.len() as u64);
-        self.shared.metrics.redeliveries.inc_by(again as u64);
-        let codec = self.codec;
-        let sizes = pushes.iter().map(|push| push.entry.encoded(codec).len() + DELIVERY_BYTES);
-        self.ws.get_mut().reserve(sizes.sum());
-        for (seq, push) in (*first..).zip(pushes) {
-            let size = push.entry.encoded(codec).len() + DELIVERY_BYTES;
-            self.count_frame();
-            let kind = self.kind();
-            self.ws.get_mut().push_with(kind, size, |out| frames::delivery(codec, out, seq, push));
-        }
+    fn stop(&mut self) -> Option<ConnEffect> {
+        self.with(|conn, shared, way| conn.stop(shared.clock.now(), &shared.house, way))
     }
 
-    /// A request is answered: what it held is free.
-    fn lighten(&mut self, request: &RequestId) {
-        if let Some(place) = self.heavy.iter().position(|(id, _)| id == request)
-            && let Some((_, bytes)) = self.heavy.remove(place)
-        {
-            self.heavy_bytes -= bytes;
-        }
-        if self.heavy.is_empty() {
-            // An idle socket holds no queue.
-            self.heavy = VecDeque::new();
-        }
+    fn tick(&mut self) -> Option<ConnEffect> {
+        self.with(|conn, shared, way| conn.tick(shared.clock.now(), way))
     }
 
-    async fn received(&mut self, message: Option<Result<Message, Error>>, mesh: &MeshHandle) -> bool {
-        let (conn, Now { at, wall }) = (self.conn, self.shared.clock.now());
-        let input = match message {
-            Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) if self.knocking => {
-                self.held = Some(message);
-                return true;
+    /// Tells the connection what happened.
+    fn happened(&mut self, io: Io) -> Option<ConnEffect> {
+        let what = match &io {
+            Io::Flushed => {
+                return self.with(|conn, shared, way| conn.flushed(shared.clock.now(), &shared.house, way));
             }
-            Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
-                self.shared.metrics.frames_in.inc();
-                let house = &self.shared.house;
-                let (binary, bytes) = (message.is_binary(), frame_bytes(&message));
-                match frames::read(self.codec, binary, bytes, wall, house, &mut &*self.shared) {
-                    Incoming::Call(request, call) => {
-                        self.unanswered += 1;
-                        let bytes = frames::weight(&call, self.shared.house.config.max_payload);
-                        if bytes > 0 {
-                            self.heavy.push_back((request.clone(), bytes));
-                            self.heavy_bytes += bytes;
-                        }
-                        Input::Request { conn, at, request, call }
-                    }
-                    Incoming::Refused(request, error) => {
-                        self.shared.metrics.refusal(error.code.as_str());
-                        let refusal = frames::response(self.codec, conn, request, Err(error), wall, house);
-                        self.push(&refusal);
-                        Input::Alive { conn, at }
-                    }
-                    Incoming::Garbled(message) => Input::Garbled { conn, at, message },
-                }
-            }
-            Some(Ok(Message::Ping(_))) => {
+            Io::Received(Message::Text(text)) => Received::Data { binary: false, bytes: text.as_bytes() },
+            Io::Received(Message::Binary(bytes)) => Received::Data { binary: true, bytes },
+            Io::Received(Message::Ping(_)) => {
                 // The library has queued the pong; it leaves with the next flush.
-                self.flushing = true;
-                Input::Alive { conn, at }
+                self.flushing |= !self.leaving;
+                Received::Ping
             }
-            Some(Ok(Message::Pong(_) | Message::Frame(_))) => Input::Alive { conn, at },
-            Some(Ok(Message::Close(_))) => {
-                self.finish().await;
-                mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
-                return false;
-            }
-            Some(Err(Error::Capacity(_))) => {
-                self.close(&Closing::new(Reason::TooLarge)).await;
-                mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
-                return false;
-            }
-            Some(Err(error)) if breaks_websocket(&error) => {
-                self.close(&Closing::new(Reason::BadFrame)).await;
-                mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: true })).await;
-                return false;
-            }
-            Some(Err(_)) | None => {
-                mesh.send(MeshMsg::Input(Input::Closed { conn, at, by_client: false })).await;
-                return false;
-            }
+            Io::Received(Message::Pong(_) | Message::Frame(_)) => Received::Pong,
+            Io::Received(Message::Close(_)) => Received::Close,
+            Io::Failed(error) => failure(error.as_ref()),
         };
-        mesh.send(MeshMsg::Input(input)).await
-    }
-
-    async fn flushed(&mut self, mesh: &MeshHandle) -> bool {
-        let batch = std::mem::take(&mut self.batch);
-        self.pump();
-        !batch || mesh.send(MeshMsg::Input(Input::Flushed { conn: self.conn })).await
-    }
-
-    /// Lets a message leave.
-    fn push(&mut self, message: &[u8]) {
-        self.push_as(self.kind(), message);
-    }
-
-    fn push_as(&mut self, kind: pipe::Kind, payload: &[u8]) {
-        self.count_frame();
-        self.ws.get_mut().push(kind, payload);
-    }
-
-    fn kind(&self) -> pipe::Kind {
-        if self.codec.is_binary() { pipe::Kind::Binary } else { pipe::Kind::Text }
-    }
-
-    fn count_frame(&mut self) {
-        self.shared.metrics.frames_out.inc();
-        self.frames += 1;
-        self.flushing = true;
-    }
-
-    /// Whether another request may be read: not while too many wait for their answer, hold too much meanwhile, or
-    /// too much waits for the socket. What is not read waits in the client's own buffers.
-    fn may_read(&self) -> bool {
-        self.unanswered < MAX_INFLIGHT
-            && self.heavy_bytes < self.shared.house.config.max_buffered_bytes
-            && self.has_room()
-            && self.held.is_none()
-    }
-
-    /// Whether the socket has room for more; a stranger's has little.
-    fn has_room(&self) -> bool {
-        let pipe = self.ws.get_ref();
-        let bound = if pipe.is_trusted() {
-            self.shared.house.config.max_buffered_bytes
-        } else {
-            FRAME_BEFORE_HELLO_BYTES
-        };
-        pipe.waiting() < bound && self.frames < self.shared.house.config.max_buffered_messages
+        self.with(|conn, shared, way| conn.received(shared.clock.now(), what, &shared.house, way))
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -331,83 +225,54 @@ impl Wire {
             match self.poll_out(cx) {
                 Poll::Ready(Ok(())) => {
                     self.flushing = false;
-                    self.frames = 0;
                     return Poll::Ready(Io::Flushed);
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Io::Received(Some(Err(error)))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Io::Failed(Some(error))),
                 Poll::Pending => {}
             }
         }
-        if self.may_read() {
-            return Pin::new(&mut self.ws).poll_next(cx).map(Io::Received);
+        if self.conn.may_read(&self.shared.house, self.ws.get_ref().waiting()) {
+            return self.poll_in(cx);
         }
         Poll::Pending
     }
 
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         // First what the library has to say, then whatever waits: after the last close it flushes no more.
-        std::task::ready!(Pin::new(&mut self.ws).poll_flush(cx))?;
+        ready!(Pin::new(&mut self.ws).poll_flush(cx))?;
         Pin::new(self.ws.get_mut()).poll_flush(cx).map_err(Error::Io)
     }
 
-    /// Writes what is queued, until `deadline`.
-    async fn flush_until(&mut self, deadline: Instant) -> bool {
-        let flush = std::future::poll_fn(|cx| self.poll_out(cx));
-        matches!(timeout_at(deadline, flush).await, Ok(Ok(())))
-    }
-
-    /// Says why, flushes, closes, and waits a moment for the client to have read it.
-    async fn close(&mut self, closing: &Closing) {
-        self.ws.get_mut().trust();
-        let deadline = Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS);
-        let event = EventBody::Closing(closing.clone());
-        self.push(&frames::unnumbered(self.codec, &event));
-        let frame = CloseFrame { code: closing.code.into(), reason: closing.reason.clone().into() };
-        self.shared.metrics.frames_out.inc();
-        // A socket that takes no close frame has closed already.
-        let _ = Pin::new(&mut self.ws).start_send(Message::Close(Some(frame)));
-        if self.flush_until(deadline).await {
-            self.linger(deadline).await;
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<Io> {
+        while !self.deaf {
+            match ready!(Pin::new(&mut self.ws).poll_next(cx)) {
+                Some(Ok(message)) => return Poll::Ready(Io::Received(message)),
+                // The library reads no more, but the rest of what was wrong still comes.
+                _ if self.leaving => self.deaf = true,
+                Some(Err(error)) => return Poll::Ready(Io::Failed(Some(error))),
+                None => return Poll::Ready(Io::Failed(None)),
+            }
+        }
+        let mut rest = [0; 4096];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            let read = ready!(Pin::new(self.ws.get_mut()).poll_read(cx, &mut rest));
+            if read.is_err() || rest.filled().is_empty() {
+                return Poll::Ready(Io::Failed(None));
+            }
         }
     }
-
-    /// Reads what still comes, so that closing with unread data does not reset what we have just written.
-    async fn linger(&mut self, deadline: Instant) {
-        let ended = async {
-            while let Some(Ok(message)) =
-                std::future::poll_fn(|cx| Pin::new(&mut self.ws).poll_next(cx)).await
-            {
-                if message.is_close() {
-                    return;
-                }
-            }
-            // After an error the library reads no more, but the rest of what was wrong still comes.
-            let mut rest = vec![0; 4096];
-            while self.ws.get_mut().read(&mut rest).await.is_ok_and(|count| count > 0) {}
-        };
-        let _ = timeout_at(deadline, ended).await;
-    }
-
-    /// Answers a client's close.
-    async fn finish(&mut self) {
-        self.flush_until(Instant::now() + Duration::from_millis(CLOSE_FLUSH_MS)).await;
-    }
 }
 
-/// The bytes of a message that carries a frame.
-fn frame_bytes(message: &Message) -> &[u8] {
-    match message {
-        Message::Text(text) => text.as_bytes(),
-        Message::Binary(bytes) => bytes,
-        _ => &[],
-    }
-}
-
-/// Whether the client sent something that is no WebSocket. Silence and a reset are not something it sent.
-fn breaks_websocket(error: &Error) -> bool {
+/// What it means that a socket failed. Silence and a reset are not something that the client sent.
+fn failure(error: Option<&Error>) -> Received<'static> {
     match error {
-        Error::Utf8(_) => true,
-        Error::Protocol(error) => !matches!(error, ProtocolError::ResetWithoutClosingHandshake),
-        _ => false,
+        Some(Error::Capacity(_)) => Received::TooLarge,
+        Some(Error::Io(error)) if error.kind() == ErrorKind::FileTooLarge => Received::TooLarge,
+        Some(Error::Utf8(_)) => Received::BadWebSocket,
+        Some(Error::Protocol(error)) if !matches!(error, ProtocolError::ResetWithoutClosingHandshake) => {
+            Received::BadWebSocket
+        }
+        _ => Received::Gone,
     }
 }

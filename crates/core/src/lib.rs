@@ -1,8 +1,9 @@
 //! The rules of Tenure, without sockets, disks, clocks or dice.
 //!
 //! What this crate is for: deciding. A [`mesh::Mesh`] holds every lease of one mesh, its presence and its event
-//! streams; a [`link::Link`] is the other end, one client's session through any number of sockets. Both take
-//! `(now, input)` and leave effects for a shell to carry out.
+//! streams; a [`conn::Conn`] is one socket of a broker, from its upgrade to its end; a [`link::Link`] is the other
+//! end, one client's session through any number of sockets. All take `(now, input)` and leave effects for a shell to
+//! carry out.
 //!
 //! What it promises: the same inputs give the same effects, byte for byte; every deadline is reachable through
 //! `next_deadline`; every collection has a bound that is named where it is enforced.
@@ -11,11 +12,12 @@
 //! an argument; randomness comes in as numbers.
 //!
 //! Where to read next: [`lease`] for the life of a session, [`mesh`] for the aggregate, [`stream`] for event
-//! numbering and replay, [`presence`] for who is here, [`admit`] for who may come in.
+//! numbering and replay, [`presence`] for who is here, [`conn`] and [`admit`] for who may come in.
 
 pub mod accept;
 pub mod admit;
 pub mod config;
+pub mod conn;
 pub mod deadline;
 pub mod effect;
 pub mod envelope;

@@ -77,11 +77,6 @@ impl<S> Pipe<S> {
         self.allowance = None;
     }
 
-    /// Whether it may.
-    pub(crate) fn is_trusted(&self) -> bool {
-        self.allowance.is_none()
-    }
-
     /// Bytes that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len() - self.written

@@ -1,0 +1,76 @@
+//! The way out of a connection: into the pipe, past the counters.
+
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tenure_core::conn::{ConnNote, Outlet};
+use tenure_core::frames::Supply;
+use tenure_proto::method::StoreHealth;
+
+use super::pipe::{Kind, Pipe};
+use crate::shared::Shared;
+
+/// What a connection is given to act with.
+pub(super) struct Way<'a> {
+    pub(super) pipe: &'a mut Pipe<TokioIo<Upgraded>>,
+    pub(super) shared: &'a Shared,
+    /// Set when something waits to be written.
+    pub(super) flushing: &'a mut bool,
+}
+
+impl Way<'_> {
+    fn count(&mut self) {
+        self.shared.metrics.frames_out.inc();
+        *self.flushing = true;
+    }
+}
+
+impl Outlet for Way<'_> {
+    fn frame(&mut self, binary: bool, guess: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.count();
+        self.pipe.push_with(if binary { Kind::Binary } else { Kind::Text }, guess, write);
+    }
+
+    fn ping(&mut self) {
+        self.count();
+        self.pipe.push(Kind::Ping, &[]);
+    }
+
+    fn waiting(&self) -> usize {
+        self.pipe.waiting()
+    }
+
+    fn reserve(&mut self, bytes: usize) {
+        self.pipe.reserve(bytes);
+    }
+
+    fn noted(&mut self, note: ConnNote<'_>) {
+        let metrics = &self.shared.metrics;
+        match note {
+            ConnNote::Read => _ = metrics.frames_in.inc(),
+            ConnNote::HelloRefused(conn, refusal) => {
+                let (code, reason) = (refusal.error.code, &refusal.closing.reason);
+                metrics.refusal(code.as_str());
+                tracing::info!(event = "hello_refused", %conn, %code, reason);
+            }
+            ConnNote::Refused(error) => metrics.refusal(error.code.as_str()),
+            ConnNote::Answered(outcome) => metrics.answered(outcome),
+            ConnNote::Delivering(pushes) => {
+                let again = pushes.iter().filter(|push| push.redelivered).count();
+                metrics.deliveries.inc_by(pushes.len() as u64);
+                metrics.redeliveries.inc_by(again as u64);
+            }
+        }
+    }
+}
+
+impl Supply for Way<'_> {
+    fn entropy(&mut self) -> Option<u128> {
+        let mut entropy = [0u8; 16];
+        getrandom::fill(&mut entropy).ok()?;
+        Some(u128::from_le_bytes(entropy))
+    }
+
+    fn store(&self) -> StoreHealth {
+        self.shared.store_health()
+    }
+}

@@ -1,0 +1,106 @@
+//! Between a connection and its shell: what each may say to the other.
+
+use tenure_proto::close::Closing;
+use tenure_proto::error::WireError;
+use tenure_proto::ids::{ConnId, RequestId};
+
+use crate::admit::Refusal;
+use crate::effect::{Answer, Batch, Push};
+use crate::frames::Supply;
+use crate::input::Input;
+
+/// What happened on a socket.
+#[derive(Clone, Copy, Debug)]
+pub enum Received<'a> {
+    /// A message came.
+    Data {
+        /// Whether it is a binary message rather than a text.
+        binary: bool,
+        /// What it says.
+        bytes: &'a [u8],
+    },
+    /// A ping came; the socket answers it by itself.
+    Ping,
+    /// A pong came.
+    Pong,
+    /// The client closes.
+    Close,
+    /// A message was too large to be read.
+    TooLarge,
+    /// What came is no WebSocket.
+    BadWebSocket,
+    /// The socket broke, or ended without a close.
+    Gone,
+}
+
+/// What the mesh asks of a socket.
+#[derive(Debug)]
+pub enum Out {
+    /// Answer a request.
+    Respond(RequestId, Box<Result<Answer, WireError>>),
+    /// Send events, and say when they have left.
+    Events(Box<Batch>),
+    /// Send a ping.
+    Ping,
+    /// Say why, flush, close.
+    Close(Box<Closing>),
+}
+
+/// What a connection asks of its shell, besides taking what leaves.
+#[derive(Debug)]
+pub enum ConnEffect {
+    /// Hand the admitted hello to its mesh, which answers through [`super::Conn::obey`]; if it takes none any more,
+    /// [`super::Conn::stop`]. From here on the client is no stranger.
+    Enter(Input),
+    /// Tell the mesh.
+    Tell(Input),
+    /// Send a close frame behind what waits, and go on; the mesh is not listened to any more.
+    Close {
+        /// The WebSocket close code.
+        code: u16,
+        /// The reason beside it.
+        reason: String,
+    },
+    /// Answer the client's close behind what waits, and go on; the mesh is not listened to any more.
+    Finish,
+    /// Let the socket go, and tell the mesh this, if anything. Nothing follows.
+    End(Option<Input>),
+}
+
+/// Something to count or to log, with no bearing on what happens.
+#[derive(Clone, Copy, Debug)]
+pub enum ConnNote<'a> {
+    /// A frame is read.
+    Read,
+    /// A hello is turned away before any mesh hears of it.
+    HelloRefused(ConnId, &'a Refusal),
+    /// A request is refused before the mesh hears of it.
+    Refused(&'a WireError),
+    /// A request is answered by the mesh.
+    Answered(&'a Result<Answer, WireError>),
+    /// Deliveries leave.
+    Delivering(&'a [Push]),
+}
+
+/// Where a connection puts what leaves its socket, in order. It takes whatever it is given: the connection looks at
+/// what waits before it gives more.
+pub trait Outlet: Supply {
+    /// Lets a message leave that `write` appends to the bytes it is given, of about `guess` bytes.
+    fn frame(&mut self, binary: bool, guess: usize, write: impl FnOnce(&mut Vec<u8>));
+
+    /// Lets a ping leave.
+    fn ping(&mut self);
+
+    /// Bytes that have not left yet.
+    fn waiting(&self) -> usize;
+
+    /// So many bytes come at once.
+    fn reserve(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Something to count or to log.
+    fn noted(&mut self, note: ConnNote<'_>) {
+        let _ = note;
+    }
+}
