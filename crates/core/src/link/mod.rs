@@ -20,6 +20,7 @@ mod book;
 mod config;
 mod delivery;
 mod effect;
+mod feed;
 mod inflight;
 mod loss;
 mod peers;
@@ -42,6 +43,7 @@ pub use backoff::Backoff;
 pub use config::{LinkConfig, Voucher};
 pub use delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubEnd, SubHandle, SubItem, Verb};
 pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
+pub use feed::{Skips, UNREAD_MAX};
 pub use peers::{PeerChange, PeerMap};
 pub use send::Patience;
 
