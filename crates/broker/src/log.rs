@@ -105,6 +105,11 @@ fn of_sessions(note: &Note) {
         Note::StartupGraceEnded { resumed, expired } => {
             tracing::info!(event = "startup_grace_ended", resumed, expired);
         }
+        Note::Configured => tracing::info!(event = "configured"),
+        Note::ConfigRefused { reason } => tracing::warn!(event = "config_refused", reason),
+        Note::BanSet { subject, on: true, leases } => tracing::info!(event = "ban_set", %subject, leases),
+        Note::BanSet { subject, on: false, .. } => tracing::info!(event = "ban_lifted", %subject),
+        Note::BanRefused { subject } => tracing::warn!(event = "ban_refused", %subject),
         Note::Frozen { ms } => {
             tracing::warn!(event = "frozen", ms, "the broker was stopped; deadlines were shifted")
         }
@@ -132,6 +137,11 @@ fn name(note: &Note) -> &'static str {
         Note::AcceptConflict { .. } => "accept_conflict",
         Note::Buried { .. } => "buried",
         Note::ClockJumped { .. } => "clock_jumped",
+        Note::Configured => "configured",
+        Note::ConfigRefused { .. } => "config_refused",
+        Note::BanSet { on: true, .. } => "ban_set",
+        Note::BanSet { on: false, .. } => "ban_lifted",
+        Note::BanRefused { .. } => "ban_refused",
         Note::Frozen { .. } => "frozen",
     }
 }

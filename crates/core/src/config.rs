@@ -42,6 +42,33 @@ pub struct MeshConfig {
     pub retention_ms: u64,
 }
 
+/// What a hello tells a client about the times of its lease. It holds for that client until its next hello, whatever
+/// the mesh's numbers become meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// From the last proof of life to the end of the lease.
+    pub lease_ttl_ms: u64,
+    /// Silence after which a socket is dropped.
+    pub stale_after_ms: u64,
+    /// Between pings.
+    pub ping_interval_ms: u64,
+    /// Silence of ours after which a `tick` is sent.
+    pub tick_interval_ms: u64,
+}
+
+impl Terms {
+    /// Of each number the one that cannot disappoint a client that knows either: patience as long as the longer,
+    /// signs of life as often as the shorter.
+    pub fn kinder(self, other: Terms) -> Terms {
+        Terms {
+            lease_ttl_ms: self.lease_ttl_ms.max(other.lease_ttl_ms),
+            stale_after_ms: self.stale_after_ms.max(other.stale_after_ms),
+            ping_interval_ms: self.ping_interval_ms.min(other.ping_interval_ms),
+            tick_interval_ms: self.tick_interval_ms.min(other.tick_interval_ms),
+        }
+    }
+}
+
 /// A number that contradicts another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -146,6 +173,16 @@ impl MeshConfig {
     /// Until when the id of a message accepted at `wall` is remembered, Unix milliseconds; `None` is for ever.
     pub fn remember_until(&self, wall: u64) -> Option<u64> {
         self.dedupe_days.map(|days| wall.saturating_add(u64::from(days) * DAY_MS))
+    }
+
+    /// The times of a lease that begins, or is taken up, now.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            lease_ttl_ms: self.lease_ttl_ms,
+            stale_after_ms: self.stale_after_ms,
+            ping_interval_ms: self.ping_interval_ms,
+            tick_interval_ms: self.tick_interval_ms,
+        }
     }
 
     /// The numbers as a client is told them.

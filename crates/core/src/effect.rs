@@ -17,7 +17,9 @@ use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::TopicsListResult;
 
+use crate::config::MeshConfig;
 use crate::envelope::Entry;
+use crate::input::Banned;
 use crate::presence::Delta;
 use crate::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
 
@@ -183,6 +185,8 @@ pub struct HelloAnswer {
     pub state_version: StateVersion,
     /// What became of subscriptions and deliveries, when the hello asked.
     pub reconcile: Option<Box<ReconcileResult>>,
+    /// The numbers that hold as of this hello: what its client is told.
+    pub config: Arc<MeshConfig>,
 }
 
 /// Something worth a log line: the named events of operations.
@@ -233,7 +237,7 @@ pub enum Note {
     LeaseEvicted {
         /// The session.
         session: SessionKey,
-        /// Why: `expired` or `bye`.
+        /// Why: `expired`, `bye` or `banned`.
         reason: &'static str,
     },
     /// A newer socket took over.
@@ -323,6 +327,27 @@ pub enum Note {
     ClockJumped {
         /// By how many milliseconds, forward or back.
         ms: u64,
+    },
+    /// Other numbers hold from here on.
+    Configured,
+    /// They do not: they contradict each other.
+    ConfigRefused {
+        /// Which, in a sentence.
+        reason: String,
+    },
+    /// A ban holds from here on, or does not any more.
+    BanSet {
+        /// Whose.
+        subject: Banned,
+        /// Whether it holds.
+        on: bool,
+        /// How many leases it ends.
+        leases: usize,
+    },
+    /// It does not: there are as many bans as there may be.
+    BanRefused {
+        /// Whose.
+        subject: Banned,
     },
     /// The broker itself was frozen; every deadline was shifted.
     Frozen {

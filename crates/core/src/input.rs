@@ -11,6 +11,7 @@ use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
 use crate::admit::Admission;
+use crate::config::MeshConfig;
 use crate::effect::{ReadId, WriteId};
 use crate::record::{StoreFound, StoreOutcome};
 use crate::send::Prepared;
@@ -100,6 +101,38 @@ pub enum Input {
         /// How long sockets may take to be flushed.
         deadline_ms: u64,
     },
+    /// The mesh runs on these numbers from here on. Numbers that contradict each other change nothing.
+    Configure {
+        /// All of them.
+        config: Box<MeshConfig>,
+    },
+    /// An operator bans somebody, or lifts that. It takes effect now, and only in this run: whoever keeps bans says
+    /// them again after a start, before the first hello.
+    Ban {
+        /// Whom.
+        subject: Banned,
+        /// Whether the ban holds from here on.
+        on: bool,
+    },
+}
+
+/// Who is kept out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Banned {
+    /// A member, and with it every session that it vouches for.
+    Member(MemberKey),
+    /// One session.
+    Session(SessionKey),
+}
+
+impl std::fmt::Display for Banned {
+    /// As an address is written: `member:<hex>` or `session:<hex>`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Banned::Member(member) => write!(f, "member:{member}"),
+            Banned::Session(session) => write!(f, "session:{session}"),
+        }
+    }
 }
 
 /// A request that the mesh answers.

@@ -8,6 +8,7 @@
 //! | online | another hello admitted | online; the old socket is replaced |
 //! | grace | `lease_until` passes | ending, then gone when the store has it |
 //! | online | `bye` | ending, then gone |
+//! | online or grace | its session or member is banned | ending, then gone |
 //!
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 
@@ -19,7 +20,7 @@ use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
 use tenure_proto::name::Cap;
 
 use crate::admit::Admission;
-use crate::config::MeshConfig;
+use crate::config::{MeshConfig, Terms};
 use crate::record::GroupId;
 use crate::stream::Stream;
 use crate::subs::Subs;
@@ -43,6 +44,8 @@ pub enum Ending {
     Expired,
     /// The client said goodbye on this socket, with this request.
     Bye(ConnId, RequestId),
+    /// An operator banned the session or its member.
+    Banned,
 }
 
 /// Where a lease stands. Bounded: at most one hello waits; a newer one takes its place.
@@ -104,6 +107,8 @@ pub struct Lease {
     pub instance: InstanceId,
     /// Where it stands.
     pub state: State,
+    /// What its client was told when it last said hello.
+    pub told: Terms,
     /// The last proof of life, in thawed time.
     pub proof: Millis,
     /// Until when it lives although nothing was heard of it: after a broker start, or when its end failed.
@@ -141,9 +146,14 @@ pub enum Verdict {
 }
 
 impl Lease {
+    /// Its times: what its client was told, or what holds now where that is kinder.
+    pub fn terms(&self, config: &MeshConfig) -> Terms {
+        self.told.kinder(config.terms())
+    }
+
     /// The moment its time is over, if nothing more is heard.
     pub fn until(&self, config: &MeshConfig) -> Millis {
-        self.granted_until.unwrap_or(self.proof.plus(config.lease_ttl_ms))
+        self.granted_until.unwrap_or(self.proof.plus(self.terms(config).lease_ttl_ms))
     }
 
     /// The socket that carries it now.
@@ -173,15 +183,16 @@ impl Lease {
 
     /// What the watchdogs say of an online lease.
     pub fn watch(&self, carrier: &Carrier, config: &MeshConfig, now: Millis) -> Verdict {
-        if now.since(self.proof) >= config.stale_after_ms {
+        let terms = self.terms(config);
+        if now.since(self.proof) >= terms.stale_after_ms {
             return Verdict::Stale;
         }
         if carrier.unflushed.is_some_and(|since| now.since(since) >= tenure_proto::limits::SLOW_CONSUMER_MS) {
             return Verdict::Slow;
         }
         Verdict::Fine {
-            ping: now.since(carrier.pinged) >= config.ping_interval_ms,
-            tick: carrier.unflushed.is_none() && now.since(carrier.sent) >= config.tick_interval_ms,
+            ping: now.since(carrier.pinged) >= terms.ping_interval_ms,
+            tick: carrier.unflushed.is_none() && now.since(carrier.sent) >= terms.tick_interval_ms,
         }
     }
 
@@ -189,11 +200,12 @@ impl Lease {
     pub fn due(&self, config: &MeshConfig) -> Option<Millis> {
         let due = match &self.state {
             State::Online(carrier) => {
-                let stale = self.proof.plus(config.stale_after_ms);
-                let ping = carrier.pinged.plus(config.ping_interval_ms);
+                let terms = self.terms(config);
+                let stale = self.proof.plus(terms.stale_after_ms);
+                let ping = carrier.pinged.plus(terms.ping_interval_ms);
                 let next = match carrier.unflushed {
                     Some(since) => since.plus(tenure_proto::limits::SLOW_CONSUMER_MS),
-                    None => carrier.sent.plus(config.tick_interval_ms),
+                    None => carrier.sent.plus(terms.tick_interval_ms),
                 };
                 let due = stale.min(ping).min(next);
                 match carrier.muted {

@@ -109,6 +109,13 @@ impl Logs {
         next.or_else(|| self.logs.iter().next()).map(|(name, _)| name)
     }
 
+    /// Forgets when each lane was to be pruned next: what is kept, or the clock, is another.
+    pub fn prune_anew(&mut self) {
+        for lane in self.logs.values_mut().flat_map(|log| &mut log.lanes) {
+            lane.next_prune = 0;
+        }
+    }
+
     /// Takes up a log that the store remembers.
     pub fn restore(&mut self, record: &LogRecord) {
         let log = self.ensure(&record.log);

@@ -27,9 +27,14 @@ pub struct Thaw {
 impl Thaw {
     /// For leases of `lease_ttl_ms`, starting at `now` on the shell's clock.
     pub fn new(lease_ttl_ms: u64, now: Millis) -> Thaw {
-        let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(1);
-        let beat_ms = (tolerance_ms / 2).clamp(1, 1_000);
+        let (tolerance_ms, beat_ms) = pace(lease_ttl_ms);
         Thaw { tolerance_ms, beat_ms, lost_ms: 0, lost_before_ms: 0, woke: now, expected: now.plus(beat_ms) }
+    }
+
+    /// Leases are of `lease_ttl_ms` from here on. Call it right after [`Thaw::look`].
+    pub fn retune(&mut self, lease_ttl_ms: u64, now: Millis) {
+        (self.tolerance_ms, self.beat_ms) = pace(lease_ttl_ms);
+        self.expected = now.plus(self.beat_ms);
     }
 
     /// Looks at the shell's clock; returns how long the broker was frozen, when it was.
@@ -60,6 +65,12 @@ impl Thaw {
     pub fn next_look(&self) -> Millis {
         self.expected
     }
+}
+
+/// The tolerance and the beat for leases of `lease_ttl_ms`.
+fn pace(lease_ttl_ms: u64) -> (u64, u64) {
+    let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(1);
+    (tolerance_ms, (tolerance_ms / 2).clamp(1, 1_000))
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl Mesh {
             self.close_for_drain(session, effects);
         }
         for session in self.knocking.values().copied().collect::<Vec<_>>() {
-            self.turn_away(session, effects);
+            self.turn_away(session, super::hello::draining, effects);
         }
         // A lease whose end is on its way to the store must not be put there again behind it.
         let changed = |lease: &Lease| lease.dirty && !matches!(lease.state, State::Ending(..));

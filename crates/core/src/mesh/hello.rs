@@ -16,7 +16,7 @@ use crate::record::StoreWrite;
 use crate::stream::Stream;
 use crate::time::Millis;
 
-use super::Mesh;
+use super::{Mesh, bans};
 
 /// What a client whose hello must wait for the store is told to wait when the store cannot write.
 const STORE_RETRY_MS: u64 = 1_000;
@@ -52,6 +52,9 @@ impl Mesh {
 
     /// What can be refused without looking at the state of the lease.
     fn may_enter(&self, hello: &Admission) -> Result<(), Refusal> {
+        if self.bans.hold(&hello.session, &hello.member) {
+            return Err(bans::refusal());
+        }
         let lease = self.leases.get(&hello.session);
         let selected = selected(hello, lease);
         if self.drain.is_some() && !selected {
@@ -110,6 +113,7 @@ impl Mesh {
             caps,
             instance: instance.clone(),
             state: State::Beginning(Some(knock)),
+            told: self.config.terms(),
             proof: now,
             granted_until: None,
             stream: Stream::new(0, 0),
@@ -133,6 +137,8 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         match std::mem::replace(&mut lease.state, State::Grace) {
             State::Beginning(Some(knock)) => self.attach(now, knock, LeaseFate::New, effects),
+            // Banned while the store was being told: what it has now it forgets again.
+            _ if self.is_banned(&session) => self.expire(session, effects),
             _ => self.reschedule(session),
         }
     }
@@ -195,6 +201,7 @@ impl Mesh {
         }
         let (muted, auto) = (Muted::No, Vec::new());
         lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, auto });
+        lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);
         lease.granted_until = None;
         lease.inbox = admission.inbox;
@@ -323,6 +330,7 @@ impl Mesh {
             snapshot: (!complete).then(|| Box::new(self.snapshot(session))),
             state_version,
             reconcile: None,
+            config: self.config.clone(),
         })
     }
 
@@ -367,14 +375,19 @@ impl Mesh {
         }
     }
 
-    /// The broker stops before the store has answered: whoever waits for that is told.
-    pub(super) fn turn_away(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    /// Whoever waits for the store to answer is told no before it has.
+    pub(super) fn turn_away(
+        &mut self,
+        session: SessionKey,
+        refusal: impl FnOnce() -> Refusal,
+        effects: &mut Vec<Effect>,
+    ) {
         if let Some(State::Beginning(waiting) | State::Ending(_, waiting)) =
             self.leases.get_mut(&session).map(|lease| &mut lease.state)
             && let Some(knock) = waiting.take()
         {
             self.knocking.remove(&knock.conn);
-            refuse(knock, draining(), effects);
+            refuse(knock, refusal(), effects);
         }
     }
 
@@ -385,7 +398,8 @@ impl Mesh {
             return;
         };
         // If its time is over it gets a little more, and then the store is asked again.
-        lease.granted_until = Some(lease.until(&self.config).max(now.plus(STORE_RETRY_MS)));
+        let over = if matches!(ending, Ending::Banned) { now } else { lease.until(&self.config) };
+        lease.granted_until = Some(over.max(now.plus(STORE_RETRY_MS)));
         if let Ending::Bye(conn, request) = ending {
             let outcome = Err(store_refusal().error);
             effects.push(Effect::Respond { conn, request, outcome });
@@ -412,7 +426,7 @@ fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static 
     }
 }
 
-fn draining() -> Refusal {
+pub(super) fn draining() -> Refusal {
     let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
     Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Draining)
 }

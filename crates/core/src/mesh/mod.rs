@@ -7,8 +7,10 @@
 //!
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
+mod bans;
 mod calls;
 mod claims;
+mod configure;
 mod deliver;
 mod drain;
 mod fanout;
@@ -28,6 +30,7 @@ mod watch;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::hello::InboxChoice;
@@ -46,6 +49,8 @@ use crate::subs::Subs;
 use crate::thaw::Thaw;
 use crate::time::{Millis, Now};
 
+pub use bans::BANS_MAX;
+use bans::Bans;
 use drain::Drain;
 use messages::Messages;
 use writes::Awaiting;
@@ -57,7 +62,7 @@ const LEASES_PER_TICK: usize = 1_024;
 /// All of one mesh.
 #[derive(Debug)]
 pub struct Mesh {
-    config: MeshConfig,
+    config: Arc<MeshConfig>,
     /// Which start of the broker this is: makes lease ids and epochs unique across restarts.
     run: u64,
     broker_id: String,
@@ -66,7 +71,7 @@ pub struct Mesh {
     /// The clocks at the last input: thawed time, and the wall.
     now: Millis,
     wall: u64,
-    /// Bounded by `config.max_sessions`.
+    /// Bounded by `config.max_sessions`, or by how many there were when that was lowered.
     leases: BTreeMap<SessionKey, Lease>,
     /// Who vouches for how many leases.
     members: BTreeMap<MemberKey, usize>,
@@ -97,6 +102,7 @@ pub struct Mesh {
     /// Restored leases that nobody has come back for yet, and how the others fared.
     startup: Startup,
     drain: Option<Drain>,
+    bans: Bans,
     health_version: u64,
     /// Whether the last thing that the store was asked to write is on disk.
     store_sound: bool,
@@ -121,7 +127,7 @@ impl Mesh {
     ) -> Mesh {
         let mut mesh = Mesh {
             thaw: Thaw::new(config.lease_ttl_ms, now.at),
-            config,
+            config: Arc::new(config),
             run,
             broker_id,
             started: now.at,
@@ -146,6 +152,7 @@ impl Mesh {
             counter: 0,
             startup: Startup::default(),
             drain: None,
+            bans: Bans::default(),
             health_version: 1,
             store_sound: true,
         };
@@ -182,6 +189,9 @@ impl Mesh {
             Input::Drain { reason, restart_in_ms, deadline_ms } => {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms);
             }
+            Input::Configure { config } => self.configure(now.at, *config, effects),
+            Input::Ban { subject, on: true } => self.ban(subject, effects),
+            Input::Ban { subject, on: false } => self.unban(subject, effects),
         }
         self.check_drain(at, effects);
     }
@@ -276,6 +286,7 @@ impl Mesh {
                 caps: record.caps,
                 instance: record.instance,
                 state: State::Grace,
+                told: self.config.terms(),
                 proof: Millis(0),
                 granted_until: Some(until),
                 stream: Stream::new(0, 0),

@@ -12,9 +12,10 @@ use crate::time::Millis;
 use super::Mesh;
 
 impl Mesh {
-    /// The lease's time is over: the store is told first.
+    /// The lease's time is over, by itself or by a ban: the store is told first.
     pub(super) fn expire(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        self.begin_end(session, Ending::Expired, effects);
+        let ending = if self.is_banned(&session) { Ending::Banned } else { Ending::Expired };
+        self.begin_end(session, ending, effects);
     }
 
     /// The client said goodbye.
@@ -53,6 +54,7 @@ impl Mesh {
                 effects.push(Effect::Close { conn, closing });
                 "bye"
             }
+            Ending::Banned => "banned",
         };
         effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));
         if let Some(knock) = waiting {

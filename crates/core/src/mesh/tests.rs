@@ -2,8 +2,10 @@
 //! `world` is the shell around it (with `socket` and `disk`),
 //! `check` what must hold inside it after every step of every test.
 
+mod bans;
 mod calls;
 mod check;
+mod configure;
 mod disk;
 mod drain;
 mod enter;

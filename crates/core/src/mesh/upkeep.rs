@@ -82,6 +82,13 @@ impl Mesh {
         self.messages.upkeep.due = Some(self.now.plus(first));
     }
 
+    /// Looks no later than the numbers that hold now ask for.
+    pub(super) fn upkeep_soon(&mut self) {
+        let soon = self.now.plus(self.upkeep_ms());
+        let due = &mut self.messages.upkeep.due;
+        *due = due.map(|due| due.min(soon));
+    }
+
     fn upkeep_ms(&self) -> u64 {
         UPKEEP_MS.min(self.config.lease_ttl_ms)
     }

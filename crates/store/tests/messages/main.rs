@@ -13,6 +13,7 @@ mod fallback;
 mod hear;
 mod inbox;
 mod judge;
+mod live;
 mod person;
 mod props;
 mod reconcile;

@@ -1,0 +1,39 @@
+//! Other numbers for a mesh that runs.
+//!
+//! What a client was told in its hello is kept until its next one ([`Terms`](crate::config::Terms)); everything else
+//! holds from here on: for what begins, is sent, handed out or swept after this. What is in hand keeps its deadline.
+
+use std::sync::Arc;
+
+use tenure_proto::limits::STARTUP_GRACE_MS;
+
+use crate::config::MeshConfig;
+use crate::effect::{Effect, Note};
+use crate::time::Millis;
+
+use super::Mesh;
+
+impl Mesh {
+    /// Takes up other numbers, if they hold together. `now` is on the shell's clock. Looks at every lease and log
+    /// once: it is a person's doing.
+    pub(super) fn configure(&mut self, now: Millis, config: MeshConfig, effects: &mut Vec<Effect>) {
+        if let Err(error) = config.check() {
+            return effects.push(Effect::Note(Note::ConfigRefused { reason: error.to_string() }));
+        }
+        self.config = Arc::new(config);
+        self.thaw.retune(self.config.lease_ttl_ms, now);
+        let grace_ms = self.config.reconnect_grace_ms;
+        for session in self.leases.keys().copied().collect::<Vec<_>>() {
+            // A grace that was to be long ends within the new one; what a start has found has its own least.
+            let least = if self.startup.waiting.contains(&session) { STARTUP_GRACE_MS } else { 0 };
+            let release_by = self.now.plus(grace_ms.max(least));
+            if let Some(lease) = self.leases.get_mut(&session) {
+                lease.subs.release_at = lease.subs.release_at.map(|at| at.min(release_by));
+            }
+            self.reschedule(session);
+        }
+        self.messages.logs.prune_anew();
+        self.upkeep_soon();
+        effects.push(Effect::Note(Note::Configured));
+    }
+}
