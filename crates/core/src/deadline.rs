@@ -36,6 +36,16 @@ impl<K: Ord + Copy> Deadlines<K> {
         }
     }
 
+    /// How many keys have one.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// The earliest deadline.
     pub fn next(&self) -> Option<Millis> {
         self.by_time.first().map(|(due, _)| *due)

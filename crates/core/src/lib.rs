@@ -16,6 +16,7 @@
 
 pub mod accept;
 pub mod admit;
+pub mod census;
 pub mod config;
 pub mod conn;
 pub mod deadline;

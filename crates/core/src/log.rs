@@ -11,9 +11,9 @@ use crate::envelope::{Entry, Lane};
 use crate::record::{GroupId, LogRecord};
 
 /// Bytes of entries that all tails of a mesh hold together.
-const TAIL_BYTES: usize = 32 * 1024 * 1024;
+pub(crate) const TAIL_BYTES: usize = 32 * 1024 * 1024;
 /// Entries that all tails of a mesh hold together.
-const TAIL_ENTRIES: usize = 32_768;
+pub(crate) const TAIL_ENTRIES: usize = 32_768;
 
 /// One lane of a log.
 #[derive(Clone, Debug, Default)]
@@ -123,6 +123,11 @@ impl Logs {
             (lane.end, lane.tail_from, lane.restored_end) = (stored.end, stored.end, stored.end);
             (lane.count, lane.bytes, lane.pruned) = (stored.count, stored.bytes, stored.pruned);
         }
+    }
+
+    /// Entries that all tails hold, and their bytes.
+    pub(crate) fn tail_sizes(&self) -> (usize, usize) {
+        (self.tails.len(), self.tail_bytes)
     }
 
     /// An entry was appended. It stays in memory for a while if anybody reads its lane.

@@ -106,6 +106,11 @@ impl Presence {
         self.peers.is_empty()
     }
 
+    /// Changes and departures that the feed remembers.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.changes.len(), self.departures.len())
+    }
+
     /// The peer of `session`.
     pub fn get(&self, session: &SessionKey) -> Option<&SharedPeer> {
         self.peers.get(session).map(|e| &e.peer)

@@ -96,6 +96,11 @@ impl Stream {
         self.broken
     }
 
+    /// Events that wait and their bytes; events that can be replayed and theirs.
+    pub(crate) fn sizes(&self) -> [usize; 4] {
+        [self.pending.len(), self.pending_bytes, self.ring_events as usize, self.ring_bytes]
+    }
+
     /// Whether a direct event waits.
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()

@@ -54,8 +54,9 @@ pub struct Sub {
     pub prefetch: u32,
     /// Its places: one per partition, or per lane.
     pub groups: Vec<GroupId>,
-    /// Entries in hand; bounded by `prefetch` and what was fetched.
-    held: BTreeSet<(GroupId, u64)>,
+    /// Entries in hand, and whether each was pushed by credit: those are at most `prefetch`. The others were fetched,
+    /// or found in hand by a start or a reconciliation.
+    held: BTreeMap<(GroupId, u64), bool>,
     counts: BTreeMap<GroupId, u32>,
     /// Entries in hand that must be pushed again because they may never have been read.
     pub unread: BTreeSet<(GroupId, u64)>,
@@ -75,7 +76,7 @@ impl Sub {
             ack_mode,
             prefetch,
             groups: Vec::new(),
-            held: BTreeSet::new(),
+            held: BTreeMap::new(),
             counts: BTreeMap::new(),
             unread: BTreeSet::new(),
             opening: None,
@@ -105,17 +106,39 @@ impl Sub {
 
     /// What is in hand.
     pub fn held(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
-        self.held.iter().copied()
+        self.held.keys().copied()
+    }
+
+    /// How much in hand was pushed by credit; of an inbox in the fullest lane.
+    pub(crate) fn pushed(&self) -> usize {
+        let by_credit = |group: Option<&GroupId>| {
+            let of = |id: &GroupId| group.is_none_or(|group| group == id);
+            self.held.iter().filter(|((id, _), by_credit)| **by_credit && of(id)).count()
+        };
+        match self.source {
+            Source::Topic { .. } => by_credit(None),
+            Source::Inbox(_) => self.counts.keys().map(|group| by_credit(Some(group))).max().unwrap_or(0),
+        }
     }
 
     /// Whether an entry is in hand.
     pub fn holds(&self, group: GroupId, seq: u64) -> bool {
-        self.held.contains(&(group, seq))
+        self.held.contains_key(&(group, seq))
     }
 
-    /// An entry is in hand.
+    /// An entry is pushed, by credit: it is in hand.
     pub fn hold(&mut self, group: GroupId, seq: u64) {
-        if self.held.insert((group, seq)) {
+        self.take(group, seq, true);
+    }
+
+    /// An entry is in hand, whatever the credit.
+    pub fn hold_freely(&mut self, group: GroupId, seq: u64) {
+        self.take(group, seq, false);
+    }
+
+    fn take(&mut self, group: GroupId, seq: u64, by_credit: bool) {
+        if let std::collections::btree_map::Entry::Vacant(place) = self.held.entry((group, seq)) {
+            place.insert(by_credit);
             *self.counts.entry(group).or_default() += 1;
         }
     }
@@ -123,7 +146,7 @@ impl Sub {
     /// An entry is not in hand any more.
     pub fn release(&mut self, group: GroupId, seq: u64) {
         self.unread.remove(&(group, seq));
-        if self.held.remove(&(group, seq))
+        if self.held.remove(&(group, seq)).is_some()
             && let Some(count) = self.counts.get_mut(&group)
         {
             *count -= 1;
@@ -135,7 +158,7 @@ impl Sub {
 
     /// Everything in hand may never have been read.
     pub fn doubt(&mut self) {
-        self.unread = self.held.clone();
+        self.unread = self.held.keys().copied().collect();
     }
 
     /// As its session sees it, if it is one that is listed.

@@ -15,7 +15,7 @@ use super::delivery::DeliveryId;
 /// lease, everything from the first entry that is not done. A sole reader acks in runs, so all of that is a
 /// handful of them however fast it reads. Readers that compete leave a run for each entry in the worst case:
 /// then this is 5 s of 1,600 acks a second, and what is forgotten is merely delivered again.
-const RUNS: usize = 8_192;
+pub(super) const RUNS: usize = 8_192;
 
 /// One log of one subscription.
 #[derive(Debug, Default)]
@@ -71,6 +71,11 @@ impl Book {
     /// How many are in hand.
     pub(super) fn hands(&self) -> usize {
         self.in_hand.len()
+    }
+
+    /// Runs of what was acked, and of what is done.
+    pub(super) fn runs(&self) -> [usize; 2] {
+        [self.acked.0.len(), self.done.0.len()]
     }
 
     /// Whether `seq` was acked and is remembered.

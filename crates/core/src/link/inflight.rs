@@ -47,6 +47,8 @@ struct Hand {
     seq: u64,
     attempt: u32,
     tag: Tag,
+    /// Whether the application asked for it.
+    pulled: bool,
     settling: Option<(Verb, SettleNumber)>,
 }
 
@@ -113,6 +115,12 @@ impl Hands {
     /// How many of a subscription the application has not said a last word about.
     fn unsettled(&self, sub: SubHandle) -> usize {
         self.hands.values().filter(|hand| hand.sub == sub && hand.settling.is_none()).count()
+    }
+
+    /// How many of them came without being asked for.
+    pub(super) fn pushed(&self, sub: SubHandle) -> usize {
+        let idle = |hand: &&Hand| hand.sub == sub && hand.settling.is_none() && !hand.pulled;
+        self.hands.values().filter(idle).count()
     }
 
     fn tell(&mut self, number: SettleNumber, outcome: Settlement, effects: &mut Vec<LinkEffect>) {
@@ -359,6 +367,7 @@ impl Link {
             seq,
             attempt: delivery.attempt,
             tag: delivery.tag.clone(),
+            pulled,
             settling: None,
         };
         self.hands.hands.insert(id, hand);

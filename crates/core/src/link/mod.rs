@@ -17,6 +17,7 @@
 mod attach;
 mod backoff;
 mod book;
+mod census;
 mod config;
 mod delivery;
 mod effect;

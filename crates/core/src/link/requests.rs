@@ -92,6 +92,18 @@ impl Requests {
         RequestNumber(self.last)
     }
 
+    /// How many the application waits for.
+    pub(super) fn of_application(&self) -> usize {
+        let own =
+            |open: &&Open| matches!(open.purpose, Purpose::App | Purpose::Send(..) | Purpose::Fetch(..));
+        self.open.values().filter(own).count()
+    }
+
+    /// How many have an end or a time to be sent again.
+    pub(super) fn deadlines(&self) -> (usize, usize) {
+        (self.until.len() + self.again.len(), 2 * self.open.len())
+    }
+
     fn remove(&mut self, number: u64) -> Option<Open> {
         self.until.clear(&number);
         self.again.clear(&number);

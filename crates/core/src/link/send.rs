@@ -18,7 +18,7 @@ use crate::deadline::Deadlines;
 use crate::time::{Millis, Now};
 
 /// Receipts that may be awaited at once.
-const AWAITED: usize = 16_384;
+pub(super) const AWAITED: usize = 16_384;
 
 /// How long a sender waits.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,11 @@ struct Awaited {
 impl Receipts {
     pub(super) fn next_deadline(&self) -> Option<Millis> {
         self.until.next()
+    }
+
+    /// How many somebody waits for.
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
     }
 
     fn finish(&mut self, number: u64, outcome: Result<Receipt, WireError>, effects: &mut Vec<LinkEffect>) {

@@ -22,10 +22,10 @@ use super::{Link, LinkEffect, RequestNumber};
 use crate::time::Now;
 
 /// Subscriptions of one session.
-const SUBSCRIPTIONS: usize = 1_024;
+pub(super) const SUBSCRIPTIONS: usize = 1_024;
 /// Deliveries that may wait for the answer that says whose they are. Beyond it they are not taken: the broker
 /// hands them out again.
-const EARLY: usize = 1_024;
+pub(super) const EARLY: usize = 1_024;
 /// How many times its prefetch a subscription may have in hand. More than once, because the broker takes back
 /// what is not settled in time, while the application may still be at it.
 const HANDS: usize = 4;
@@ -86,6 +86,11 @@ impl Sub {
     /// Deliveries in hand, settlements without an answer included.
     pub(super) fn hands(&self) -> usize {
         self.books.values().map(Book::hands).sum()
+    }
+
+    /// What it remembers of each log.
+    pub(super) fn books(&self) -> impl Iterator<Item = &Book> {
+        self.books.values()
     }
 
     /// What it remembers of `log`.
@@ -153,6 +158,16 @@ impl Subs {
             }
         }
         subs
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SubHandle, &Sub)> {
+        self.table.iter().map(|(handle, sub)| (*handle, sub))
+    }
+
+    /// Deliveries that wait for the answer that says whose they are.
+    pub(super) fn early(&self) -> usize {
+        self.early.len()
     }
 
     pub(super) fn get_mut(&mut self, handle: SubHandle) -> Option<&mut Sub> {
@@ -277,6 +292,7 @@ impl Link {
         timeout_ms: u64,
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
+        self.room()?;
         let gone = || WireError::new(ErrorCode::NotFound, "that subscription is over");
         let limit = U53::saturating(limit);
         let sub = self.subs.table.get(&handle).filter(|sub| sub.stage != Stage::Leaving).ok_or_else(gone)?;

@@ -30,6 +30,10 @@ impl Bans {
             && (self.0.contains(&Banned::Session(*session)) || self.0.contains(&Banned::Member(*member)))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether there was room for it.
     fn insert(&mut self, subject: Banned) -> bool {
         let room = self.0.len() < BANS_MAX || self.0.contains(&subject);

@@ -16,7 +16,14 @@ impl Mesh {
         let Messages { parked, dirty, .. } = &mut self.messages;
         let (told, untold): (Vec<_>, Vec<_>) =
             std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
-        *parked = untold;
+        // What has been settled or given back since, or was for a socket that is gone, is not pushed any more.
+        let leases = &self.leases;
+        let wanted = |(conn, push): &(ConnId, Push)| {
+            let lease = leases.get(&push.session).filter(|lease| lease.conn() == Some(*conn));
+            let sub = lease.and_then(|lease| lease.subs.get(&push.sub));
+            sub.is_some_and(|sub| sub.holds(push.group, push.entry.seq))
+        };
+        parked.extend(untold.into_iter().filter(wanted));
         if !told.is_empty() {
             self.await_all(Awaiting::Pushes(told), now, effects);
         }

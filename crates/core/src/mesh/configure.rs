@@ -21,6 +21,7 @@ impl Mesh {
             return effects.push(Effect::Note(Note::ConfigRefused { reason: error.to_string() }));
         }
         self.config = Arc::new(config);
+        self.lease_bound = self.config.max_sessions.max(self.leases.len());
         self.thaw.retune(self.config.lease_ttl_ms, now);
         let grace_ms = self.config.reconnect_grace_ms;
         for session in self.leases.keys().copied().collect::<Vec<_>>() {

@@ -471,7 +471,7 @@ pub(super) fn fetch_from(
         while batch.pushes.len() < limit && batch.bytes < PUSH_BYTES && sub.in_hand() < IN_HAND {
             let Some(handed) = messages.hand_out(group, &holder, moment) else { break };
             let (attempt, entry) = (handed.attempt, handed.entry);
-            sub.hold(group, entry.seq);
+            sub.hold_freely(group, entry.seq);
             let (name, redelivered, cleared) = (id.clone(), attempt > 1, false);
             batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         }

@@ -9,6 +9,7 @@
 
 mod bans;
 mod calls;
+mod census;
 mod claims;
 mod configure;
 mod deliver;
@@ -51,6 +52,7 @@ use crate::time::{Millis, Now};
 
 pub use bans::BANS_MAX;
 use bans::Bans;
+pub use census::SessionState;
 use drain::Drain;
 use messages::Messages;
 use writes::Awaiting;
@@ -71,8 +73,10 @@ pub struct Mesh {
     /// The clocks at the last input: thawed time, and the wall.
     now: Millis,
     wall: u64,
-    /// Bounded by `config.max_sessions`, or by how many there were when that was lowered.
+    /// Bounded by `lease_bound`.
     leases: BTreeMap<SessionKey, Lease>,
+    /// `config.max_sessions`, or how many there were when that was lowered, by a start or while it ran.
+    lease_bound: usize,
     /// Who vouches for how many leases.
     members: BTreeMap<MemberKey, usize>,
     /// Which session each socket carries: one per online lease.
@@ -134,6 +138,7 @@ impl Mesh {
             now: now.at,
             wall: now.wall,
             leases: BTreeMap::new(),
+            lease_bound: 0,
             members: BTreeMap::new(),
             conns: BTreeMap::new(),
             knocking: BTreeMap::new(),
@@ -300,6 +305,7 @@ impl Mesh {
             self.leases.insert(record.session, lease);
         }
         self.flushed_version = self.presence.version();
+        self.lease_bound = self.config.max_sessions.max(self.leases.len());
     }
 
     /// What a start has to say once there is somebody to hear it.

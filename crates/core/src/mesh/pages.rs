@@ -16,7 +16,7 @@ use crate::time::Millis;
 use super::messages::{Messages, Moment};
 
 /// Entries of one page that a lagging reader is given from disk.
-const PAGE_ENTRIES: u32 = 128;
+pub(super) const PAGE_ENTRIES: u32 = 128;
 /// Bytes of one page.
 const PAGE_BYTES: usize = 512 * 1024;
 /// Entries that are read again in one go to be handed out again.
@@ -70,10 +70,15 @@ impl Messages {
             if reading.loading.is_some() {
                 continue;
             }
-            reading.loading = Some(end);
             let seqs: Vec<u64> = reading.wanted.iter().copied().take(AGAIN_ENTRIES).collect();
+            let cursor = reading.group.cursor();
+            if seqs.is_empty() && reading.page.back().is_some_and(|entry| entry.seq > cursor) {
+                // The page that it wanted has come since.
+                continue;
+            }
+            reading.loading = Some(end);
             let read = if seqs.is_empty() {
-                let after = reading.group.cursor();
+                let after = cursor;
                 StoreRead::Page { log, lane, after, limit: PAGE_ENTRIES, bytes: PAGE_BYTES }
             } else {
                 StoreRead::Entries { log, lane, seqs }

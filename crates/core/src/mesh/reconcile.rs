@@ -188,7 +188,7 @@ impl Mesh {
         let Some((sub_id, sub)) = lease.subs.iter_mut().find(|(_, sub)| sub.groups.contains(&id)) else {
             return InflightResult::Requeued;
         };
-        sub.hold(id, seq);
+        sub.hold_freely(id, seq);
         sub.unread.remove(&(id, seq));
         if let Some(reading) = self.messages.readings.get_mut(&id) {
             if held {

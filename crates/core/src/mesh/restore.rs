@@ -126,7 +126,7 @@ impl Mesh {
             lease.subs.insert(name.clone(), sub);
         }
         if let Some(sub) = lease.subs.get_mut(&name) {
-            sub.hold(id, record.seq);
+            sub.hold_freely(id, record.seq);
         }
         OpenState::Held { holder: Holder { session, sub: name }, until }
     }

@@ -4,6 +4,7 @@
 
 mod bans;
 mod calls;
+mod census;
 mod check;
 mod configure;
 mod disk;

@@ -69,6 +69,11 @@ struct Evacuation {
 }
 
 impl Upkeep {
+    /// Inboxes that are being cleared.
+    pub(super) fn evacuations(&self) -> usize {
+        self.evacuations.len()
+    }
+
     pub(super) fn due(&self) -> Option<Millis> {
         self.due
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::admit::Admission;
+use tenure_core::census::Count;
 use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use tenure_core::input::Call;
 use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
@@ -394,6 +395,8 @@ impl World {
                 inputs.extend(self.write_some(usize::MAX));
             }
             if inputs.is_empty() {
+                let census = self.mesh.census();
+                assert!(census.iter().all(Count::fits), "{census:?}");
                 return;
             }
             for input in inputs {

@@ -7,6 +7,7 @@ use tenure_proto::subscribe::From;
 
 use super::peer::{delivery, wish};
 use super::*;
+use crate::census::Count;
 
 const ENTRIES: u64 = 40;
 const PREFETCH: usize = 5;
@@ -281,6 +282,8 @@ impl Play {
     }
 
     fn absorb(&mut self) {
+        let census = self.world.link.census();
+        assert!(census.iter().all(Count::fits), "seed {}: {census:?}", self.seed);
         for effect in self.world.take() {
             match effect {
                 LinkEffect::Dial(sock) => {

@@ -315,3 +315,14 @@ fn a_delivery_that_overtook_its_answer_on_a_lost_socket_is_not_handed_out() {
     assert!(messages(&effects).is_empty(), "the broker has made it anew and delivers anew");
     assert_eq!(messages(&peer.deliver("s1", 1, 1)).len(), 1);
 }
+
+#[test]
+fn fetches_count_among_what_the_application_may_ask() {
+    let (mut world, _) = World::attached();
+    let mut fetch = || world.link.fetch(world.now, SubHandle::INBOX, 1, 60_000, &mut world.effects);
+    for _ in 0..tenure_proto::limits::MAX_INFLIGHT {
+        fetch().unwrap();
+    }
+    assert_eq!(fetch().unwrap_err().code, tenure_proto::ErrorCode::Busy);
+    assert!(world.link.census().iter().any(|count| count.size == count.bound && count.size > 0));
+}

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_proto::limits::CONTEST_REPLACEMENTS;
 
 use super::super::*;
+use crate::census::Count;
 
 impl Mesh {
     /// Looks at everything. `flushed` when nothing may be left to hand out.
@@ -13,6 +14,9 @@ impl Mesh {
         self.check_waiting();
         self.check_handing_out(flushed);
         self.check_deadlines();
+        if flushed {
+            assert!(self.census().iter().all(Count::fits), "{:?}", self.census());
+        }
 
         let mut members = BTreeMap::new();
         for lease in self.leases.values() {

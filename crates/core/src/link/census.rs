@@ -1,0 +1,28 @@
+//! How full everything of a link is that has a bound, for those who test that bounds hold.
+
+use tenure_proto::limits::MAX_INFLIGHT;
+
+use super::Link;
+use super::book::RUNS;
+use super::send::AWAITED;
+use super::subs::{EARLY, SUBSCRIPTIONS, Sub};
+use crate::census::Count;
+
+impl Link {
+    /// How full everything is that has a bound. Looks at everything once.
+    pub fn census(&self) -> Vec<Count> {
+        let (deadlines, most) = self.requests.deadlines();
+        let count = |what, size, bound| Count { what, size, bound };
+        let books = || self.subs.iter().flat_map(|(_, sub)| sub.books());
+        let pushed = |(handle, sub): (_, &Sub)| (self.hands.pushed(handle), sub.room());
+        vec![
+            count("requests of the application", self.requests.of_application(), MAX_INFLIGHT as usize),
+            count("deadlines of requests", deadlines, most),
+            count("receipts that are awaited", self.receipts.len(), AWAITED),
+            count("subscriptions", self.subs.iter().count(), SUBSCRIPTIONS),
+            count("deliveries whose subscription is not known yet", self.subs.early(), EARLY),
+            Count::fullest("pushed to a subscription and in hand", self.subs.iter().map(pushed)),
+            Count::fullest("runs that a book remembers", books().flat_map(|b| b.runs()).map(|n| (n, RUNS))),
+        ]
+    }
+}

@@ -1,0 +1,152 @@
+//! What those who test a mesh may see of it: where every session stands, and how full everything is.
+
+use tenure_proto::ids::{ConnId, SessionKey};
+use tenure_proto::limits::{
+    CONTEST_REPLACEMENTS, MAX_INFLIGHT, RING_BYTES, RING_EVENTS, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
+};
+
+use crate::census::Count;
+use crate::group::OPEN_MAX;
+use crate::lease::{Lease, State};
+use crate::log::{TAIL_BYTES, TAIL_ENTRIES};
+use crate::presence::DEPARTURES;
+use crate::stream::PENDING_EVENTS;
+use crate::subs::{Sub, Subs};
+use crate::time::Millis;
+
+use super::messages::Messages;
+use super::pages::PAGE_ENTRIES;
+use super::{BANS_MAX, Mesh};
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// The store is being told of its lease, and peers are not yet; with the socket whose hello waits, if it is there.
+    Knocking(Option<ConnId>),
+    /// This socket carries it.
+    Online(ConnId),
+    /// No socket carries it.
+    Grace {
+        /// When its lease ends if nobody comes back, on the shell's clock. A freeze that is noticed later moves it.
+        until: Millis,
+    },
+    /// The store is being told of the end of its lease; with the socket whose hello waits for that, if there is one.
+    Ending(Option<ConnId>),
+}
+
+impl Mesh {
+    /// Every session that has a lease, or is about to, and where it stands.
+    pub fn sessions_by_state(&self) -> impl Iterator<Item = (SessionKey, SessionState)> + '_ {
+        self.leases.iter().map(|(session, lease)| {
+            let state = match &lease.state {
+                State::Beginning(knock) => SessionState::Knocking(knock.as_ref().map(|knock| knock.conn)),
+                State::Online(carrier) => SessionState::Online(carrier.conn),
+                State::Grace => SessionState::Grace { until: self.thaw.shell(lease.until(&self.config)) },
+                State::Ending(_, knock) => SessionState::Ending(knock.as_ref().map(|knock| knock.conn)),
+            };
+            (*session, state)
+        })
+    }
+
+    /// How full everything is that has a bound, after a flush. Looks at everything once.
+    pub fn census(&self) -> Vec<Count> {
+        let (leases, bound) = (self.leases.len(), self.lease_bound);
+        let requests = bound.saturating_mul(MAX_INFLIGHT as usize);
+        let readings = self.messages.readings.len();
+        let (changes, departures) = self.presence.sizes();
+        let served = self.ready.len() + self.caught_up.len();
+        let count = |what, size, bound| Count { what, size, bound };
+        let mut counts = vec![
+            count("leases", leases, bound),
+            count("leases that begin", self.joining.len(), leases),
+            count("members that vouch", self.members.len(), leases),
+            count("sockets", self.conns.len(), leases),
+            count("hellos that wait", self.knocking.len(), leases),
+            count("deadlines of leases", self.deadlines.len(), leases),
+            count("sessions that can take events", served, self.conns.len()),
+            count("restored leases that wait", self.startup.waiting.len(), leases),
+            count("bans", self.bans.len(), BANS_MAX),
+            count("changes of presence", changes, 2 * (self.presence.len() + DEPARTURES)),
+            count("departures", departures, DEPARTURES),
+            // Each of a lease, of a request or of a group that changed.
+            count(
+                "writes that are awaited",
+                self.awaiting.len(),
+                (requests + leases).saturating_add(readings),
+            ),
+            // Each of a request or of a group, and one for what expires.
+            count("reads that are awaited", self.messages.reads.len(), requests.saturating_add(readings + 1)),
+        ];
+        self.count_sessions(&mut counts);
+        self.messages.count(&mut counts);
+        let held: usize =
+            self.leases.values().flat_map(|l| l.subs.iter()).map(|(_, sub)| sub.in_hand()).sum();
+        counts.push(count("deliveries that wait for their claims", self.messages.parked.len(), held));
+        counts
+    }
+
+    /// What every session has, of the one that has most.
+    fn count_sessions(&self, counts: &mut Vec<Count>) {
+        let leases = || self.leases.values();
+        let subs = || leases().flat_map(|lease| lease.subs.iter()).map(|(_, sub)| sub);
+        let fetches = |subs: &Subs| subs.iter().map(|(_, sub)| sub.fetches.len()).sum::<usize>();
+        let pushed = |sub: &Sub| (sub.pushed(), sub.prefetch as usize);
+        // What is fetched is bounded as it is taken; what a client says it has must be open in one of its groups.
+        let in_hand = |sub: &Sub| (sub.in_hand(), sub.groups.len().saturating_mul(OPEN_MAX));
+        counts.extend([
+            Count::fullest(
+                "takeovers of a session",
+                leases().map(|lease| (lease.takeovers.len(), CONTEST_REPLACEMENTS)),
+            ),
+            Count::fullest(
+                "subscriptions of a session",
+                leases().map(|lease| (lease.subs.asked_for(), SUBSCRIPTIONS_PER_SESSION)),
+            ),
+            Count::fullest("pushed to a subscription and in hand", subs().map(pushed)),
+            Count::fullest("in hand of a subscription", subs().map(in_hand)),
+            Count::fullest(
+                "fetches of a session that wait",
+                leases().map(|lease| (fetches(&lease.subs), MAX_INFLIGHT as usize)),
+            ),
+        ]);
+        // What is sent again after a break waits in front of what waited already.
+        let bounds = [
+            ("events that wait for a session", PENDING_EVENTS + RING_EVENTS),
+            ("bytes of events that wait for a session", 2 * RING_BYTES),
+            ("events that can be replayed to a session", RING_EVENTS),
+            ("bytes of events that can be replayed to a session", RING_BYTES),
+        ];
+        for (index, (what, bound)) in bounds.into_iter().enumerate() {
+            let size = |lease: &Lease| lease.stream.sizes()[index];
+            counts.push(Count::fullest(what, leases().map(|lease| (size(lease), bound))));
+        }
+    }
+}
+
+impl Messages {
+    fn count(&self, counts: &mut Vec<Count>) {
+        let (entries, bytes) = self.logs.tail_sizes();
+        let count = |what, size, bound| Count { what, size, bound };
+        let readings = || self.readings.values();
+        counts.extend([
+            count("topics", self.topics.len(), TOPICS_MAX),
+            count("crews", self.crews.len(), self.readings.len()),
+            count("deadlines of groups", self.deadlines.len(), self.readings.len()),
+            count(
+                "groups that the store does not know",
+                self.dirty.len() + self.lagging.len(),
+                self.readings.len(),
+            ),
+            count("entries of tails", entries, TAIL_ENTRIES),
+            count("bytes of tails", bytes, TAIL_BYTES),
+            count("inboxes that are being cleared", self.upkeep.evacuations(), self.logs.iter().count()),
+            Count::fullest("open entries of a group", readings().map(|r| (r.group.open_len(), OPEN_MAX))),
+            Count::fullest("entries of a page", readings().map(|r| (r.page.len(), PAGE_ENTRIES as usize))),
+            Count::fullest(
+                "entries that are read again",
+                readings().map(|r| (r.again.len(), r.group.open_len())),
+            ),
+            Count::fullest("entries to be read again", readings().map(|r| (r.wanted.len(), OPEN_MAX))),
+        ]);
+    }
+}
