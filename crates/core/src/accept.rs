@@ -13,6 +13,12 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
 
 use crate::envelope::{Envelope, Lane};
+use crate::mutant::{self, Mutant};
+
+/// Within what an id that `sender` gives is one message's alone: everything that this member sends.
+pub fn scope(sender: MemberKey) -> MemberKey {
+    if mutant::on(Mutant::DedupeWithoutSender) { MemberKey([0; 32]) } else { sender }
+}
 
 /// A message that wants to be accepted.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +102,7 @@ pub fn decide<E>(
     was_seen: impl FnOnce(&MemberKey) -> Result<bool, E>,
 ) -> Result<Decision, E> {
     if let Some(found) = found {
-        let same = found.fingerprint == accept.fingerprint;
+        let same = found.fingerprint == accept.fingerprint || mutant::on(Mutant::ReusedIdAccepted);
         let answer = if same { Accepted::Duplicate(found) } else { Accepted::Reused(found.fingerprint) };
         return Ok(Decision::Answer(answer));
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use tenure_proto::codec::Codec;
-use tenure_proto::ids::MessageId;
+use tenure_proto::ids::{MemberKey, MessageId};
 use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
@@ -92,6 +92,11 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// Within what its sender's id for it is remembered.
+    pub fn scope(&self) -> MemberKey {
+        crate::accept::scope(self.from.member)
+    }
+
     /// Roughly the memory it takes, for bounds.
     pub fn weight(&self) -> usize {
         let meta = self.meta.as_ref().map_or(0, |meta| 64 * meta.0.len());
@@ -175,7 +180,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use tenure_proto::ids::{MemberKey, SessionKey};
+    use tenure_proto::ids::SessionKey;
 
     use super::*;
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::ids::{SessionKey, SubId};
 
+use crate::mutant::{self, Mutant};
 use crate::record::{OpenRecord, Origin};
 use crate::time::Millis;
 
@@ -263,6 +264,7 @@ impl Group {
             return if seq <= self.cursor { Claim::Done } else { Claim::Stale("never_delivered") };
         };
         match &open.state {
+            _ if mutant::on(Mutant::SettleMovedOn) => Claim::Good,
             OpenState::Ready if open.assumed && attempt == 1 => Claim::Good,
             _ if open.attempt != attempt => Claim::Stale("requeued"),
             OpenState::Ready | OpenState::Delayed(..) if open.last != Some(*session) => {

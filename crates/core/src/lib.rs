@@ -31,6 +31,7 @@ pub mod lease;
 pub mod link;
 pub mod log;
 pub mod mesh;
+pub mod mutant;
 pub mod presence;
 pub mod reconcile;
 pub mod record;

@@ -21,6 +21,8 @@ use tenure_proto::event::PresenceKind;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::peer::{Peer, SharedPeer};
 
+use crate::mutant::{self, Mutant};
+
 /// Departures that the feed remembers; a watcher further behind is told to resync.
 pub const DEPARTURES: usize = 16_384;
 /// Changes in one delta: what one socket is handed at a time.
@@ -153,7 +155,12 @@ impl Presence {
         self.version += 1;
         self.changes.remove(&entry.version);
         self.changes.insert(entry.joined, Change::Came(entry.peer.clone()));
-        self.changes.insert(self.version, Change::Left { peer: entry.peer, joined: entry.joined });
+        let Entry { peer, joined, .. } = entry;
+        self.changes.insert(self.version, Change::Left { peer: peer.clone(), joined });
+        if mutant::on(Mutant::LeftTwice) {
+            self.version += 1;
+            self.changes.insert(self.version, Change::Left { peer, joined });
+        }
         self.departures.push_back(self.version);
         if self.departures.len() > DEPARTURES
             && let Some(oldest) = self.departures.pop_front()

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tenure_proto::event::EventBody;
 use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
 
+use crate::mutant::{self, Mutant};
 use crate::presence::Delta;
 
 /// Direct events that may wait for a session; one more breaks the stream (a resync, never silence).
@@ -214,6 +215,10 @@ impl Stream {
                 _ => {}
             }
         }
+        if mutant::on(Mutant::RingLost) {
+            again.clear();
+            presence = self.presence;
+        }
         // Nothing was skipped silently: a cursor beyond its last told step means steps that cancelled out,
         // and those cancel out again.
         self.presence = presence;
@@ -221,6 +226,7 @@ impl Stream {
         again.append(&mut self.pending);
         self.pending = again;
         (self.ring_events, self.ring_bytes) = (0, 0);
+        let last_seq = if mutant::on(Mutant::SeqRestarts) { 0 } else { last_seq };
         (self.last_seq, self.floor_seq, self.floor_presence) = (last_seq, last_seq, presence);
         true
     }

@@ -8,6 +8,7 @@ use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{AckMode, Subscription};
 
 use crate::effect::Push;
+use crate::mutant::{self, Mutant};
 use crate::record::GroupId;
 use crate::time::Millis;
 
@@ -96,7 +97,8 @@ impl Sub {
             Source::Inbox(_) => self.counts.get(&group).copied().unwrap_or(0) as usize,
             Source::Topic { .. } => self.held.len(),
         };
-        (self.prefetch as usize).saturating_sub(used)
+        let most = if mutant::on(Mutant::NoCredit) { usize::MAX } else { self.prefetch as usize };
+        most.saturating_sub(used)
     }
 
     /// How much is in hand.

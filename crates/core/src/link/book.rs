@@ -113,6 +113,12 @@ impl Book {
         own
     }
 
+    /// Forgets what is in hand and what was acked, for a mutant.
+    pub(super) fn forget(&mut self) {
+        self.in_hand.clear();
+        self.acked = Runs::default();
+    }
+
     /// The last entry up to which all is done. Begin after it, and nothing is lost; what comes again although it
     /// was acked is recognised.
     pub(super) fn position(&self) -> Option<u64> {

@@ -129,6 +129,11 @@ impl Hands {
         }
     }
 
+    /// Forgets what is in hand, for a mutant.
+    pub(super) fn forget(&mut self) {
+        self.hands.clear();
+    }
+
     /// The session is over.
     pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
         for number in std::mem::take(&mut self.waiting) {

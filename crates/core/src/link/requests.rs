@@ -18,6 +18,7 @@ use super::delivery::{SubEnd, SubHandle};
 use super::inflight::Batch;
 use super::{Link, LinkEffect, RequestNumber, SockId};
 use crate::deadline::Deadlines;
+use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
 
 /// What a request is for, and so what its answer means.
@@ -214,6 +215,10 @@ impl Link {
         }
         self.hands.holding = false;
         self.subs.broken();
+        if mutant::on(Mutant::BookForgotten) {
+            self.hands.forget();
+            self.subs.forget();
+        }
     }
 
     /// Sends what has not been sent on the socket that carries the session.

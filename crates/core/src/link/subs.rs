@@ -222,6 +222,11 @@ impl Subs {
         self.strangers.clear();
     }
 
+    /// Forgets what is in hand and what was acked, for a mutant.
+    pub(super) fn forget(&mut self) {
+        self.table.values_mut().flat_map(|sub| sub.books.values_mut()).for_each(Book::forget);
+    }
+
     /// It is over.
     pub(super) fn end(&mut self, handle: SubHandle, end: SubEnd, effects: &mut Vec<LinkEffect>) {
         let Some(sub) = self.table.remove(&handle) else { return };

@@ -13,6 +13,7 @@ use crate::effect::{Answer, Effect, Note, Push, ReadId};
 use crate::envelope::Lane;
 use crate::group::Holder;
 use crate::lease::{Lease, State};
+use crate::mutant::{self, Mutant};
 use crate::record::{GroupId, GroupWrite, Reader, StoreRead, StoreWrite};
 use crate::subs::{Fetch, Sub};
 use crate::time::Millis;
@@ -181,7 +182,7 @@ impl Mesh {
             now: self.now,
             wall: self.wall,
             ack_timeout_ms: self.config.ack_timeout_ms,
-            expires: !self.messages.upkeep.astray,
+            expires: !self.messages.upkeep.astray && !mutant::on(Mutant::TtlIgnored),
         }
     }
 
@@ -484,6 +485,7 @@ pub(super) fn fetch_from(
 /// Whether a reader of that status takes entries of that lane without asking for them.
 fn lane_is_open(lane: Lane, status: Status) -> bool {
     match lane.index() {
+        _ if mutant::on(Mutant::DndIgnored) => true,
         0 => true,
         1 => !matches!(status, Status::Working | Status::Dnd),
         _ => status == Status::Idle,

@@ -15,6 +15,7 @@ use crate::effect::{Answer, HelloAnswer, Push, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::{Holder, OPEN_MAX, Open};
 use crate::log::Logs;
+use crate::mutant::{self, Mutant};
 use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreWrite, TopicRecord};
 use crate::time::Millis;
 
@@ -186,9 +187,14 @@ impl Messages {
 
     /// An entry that is in hand and must be pushed again.
     pub(super) fn again(&mut self, id: GroupId, seq: u64) -> Option<Handed> {
-        let reading = self.readings.get_mut(&id)?;
-        let attempt = reading.group.open(seq)?.attempt;
+        self.readings.get(&id)?.group.open(seq)?;
         let entry = self.body(id, seq)?;
+        let group = &mut self.readings.get_mut(&id)?.group;
+        if mutant::on(Mutant::UnreadCounts) {
+            let holder = group.give_back(seq, None, true)?;
+            group.take_ready(seq, holder, None);
+        }
+        let attempt = group.open(seq)?.attempt;
         Some(Handed { entry, attempt })
     }
 
@@ -200,7 +206,8 @@ impl Messages {
         }
         let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
         self.tell_gap(id, holder);
-        while let Some(seq) = self.readings.get(&id)?.group.first_ready() {
+        let behind = mutant::on(Mutant::RequeueToBack) && self.next_new(id).is_some();
+        while !behind && let Some(seq) = self.readings.get(&id)?.group.first_ready() {
             let entry = self.body(id, seq)?;
             let lasting = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.lasting);
             if !lasting && self.bury_if_expired(id, &entry, moment) {
@@ -328,8 +335,10 @@ impl Messages {
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
         let (from, to) = (reading.group.cursor() + 1, lane.pruned);
         if from <= to {
-            self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
             reading.group.skip_to(to);
+        }
+        if from <= to && !mutant::on(Mutant::GapUntold) {
+            self.gaps.push(Gap { holder: holder.clone(), partition: Some(*partition), from, to });
         }
     }
 

@@ -43,6 +43,7 @@ use crate::deadline::Deadlines;
 use crate::effect::{Answer, Effect, Note, WriteId};
 use crate::input::{Input, LeaseRecord, Restored};
 use crate::lease::{Lease, State};
+use crate::mutant::{self, Mutant};
 use crate::presence::Presence;
 use crate::record::RestoredMessages;
 use crate::stream::Stream;
@@ -279,7 +280,9 @@ impl Mesh {
         let spread = count.min(ttl / 3);
         for (index, Restored { record, spent_ms }) in restored.into_iter().enumerate() {
             let later = (index as u64 * spread).checked_div(count).unwrap_or(0);
-            let until = now.plus(ttl.saturating_sub(spent_ms) + later);
+            let left =
+                if mutant::on(Mutant::LeaseForgottenAtStart) { 0 } else { ttl.saturating_sub(spent_ms) };
+            let until = now.plus(left + later);
             let LeaseRecord { session, member, ref instance, joined_at, ref profile, .. } = record;
             self.presence.join(Peer::new(session, member, instance.clone(), joined_at, profile));
             *self.members.entry(record.member).or_default() += 1;
@@ -364,6 +367,9 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         if matches!(lease.state, State::Online(_)) {
             lease.state = State::Grace;
+            if mutant::on(Mutant::LeftAtClose) {
+                self.presence.leave(&session);
+            }
             effects.push(Effect::Note(Note::GraceEntered { session, conn, reason }));
             self.set_aside(session, effects);
         }

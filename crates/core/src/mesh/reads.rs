@@ -159,7 +159,8 @@ impl Mesh {
         if params.client_message_ids.len() > PAGE {
             return Err(WireError::bad_request(format!("at most {PAGE} ids in one request")));
         }
-        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { return Ok(()) };
+        let Some(lease) = self.leases.get(&session) else { return Ok(()) };
+        let member = crate::accept::scope(lease.member);
         let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
         self.read(Purpose::Status(conn, request.clone(), params), read, effects);
         Ok(())

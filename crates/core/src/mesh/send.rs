@@ -12,8 +12,9 @@ use tenure_proto::number::U53;
 
 use crate::accept::{Accept, Accepted, Remembered, Route};
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::Entry;
+use crate::envelope::{Entry, Lane};
 use crate::lease::State;
+use crate::mutant::{self, Mutant};
 use crate::record::{StoreWrite, TopicRecord};
 use crate::send::Prepared;
 use crate::time::Millis;
@@ -27,7 +28,7 @@ use super::writes::Awaiting;
 pub(super) struct Pending {
     pub(super) conn: ConnId,
     pub(super) request: RequestId,
-    accept: Arc<Accept>,
+    pub(super) accept: Arc<Accept>,
 }
 
 impl Mesh {
@@ -64,6 +65,10 @@ impl Mesh {
         let remember_until = self.config.remember_until(self.wall);
         let accept =
             Arc::new(Accept { envelope: Arc::new(envelope), fingerprint, route, refusal, remember_until });
+        if is_answered_early(&accept) {
+            let guess = self.guess(&accept);
+            self.answer_send(conn, request.clone(), &accept, guess, effects);
+        }
         let pending = Pending { conn, request, accept: accept.clone() };
         self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
     }
@@ -153,22 +158,45 @@ impl Mesh {
     /// The store has decided.
     pub(super) fn accepted(&mut self, pending: Pending, accepted: Accepted, effects: &mut Vec<Effect>) {
         let Pending { conn, request, accept } = pending;
+        if let Accepted::Fresh { log, lane, seq } = &accepted {
+            self.appended(&Arc::new(Entry::new(log.clone(), *lane, *seq, accept.envelope.clone())));
+        }
+        if !is_answered_early(&accept) {
+            self.answer_send(conn, request, &accept, accepted, effects);
+        }
+    }
+
+    /// What the store might decide, for mutants that do not wait for it.
+    pub(super) fn guess(&self, accept: &Accept) -> Accepted {
+        let log = match &accept.route {
+            Route::Log(log) => log.clone(),
+            Route::Absent(session) => LogName::Session(*session),
+            Route::AbsentMember(member) => LogName::Member(*member),
+        };
+        let (lane, seq) = (Lane::of(&log, accept.envelope.priority), self.messages.end_of(&log) + 1);
+        accept.refusal.clone().map_or(Accepted::Fresh { log, lane, seq }, Accepted::Refused)
+    }
+
+    fn answer_send(
+        &self,
+        conn: ConnId,
+        request: RequestId,
+        accept: &Accept,
+        accepted: Accepted,
+        effects: &mut Vec<Effect>,
+    ) {
         let envelope = &accept.envelope;
         let session = envelope.from.session;
         let outcome = match accepted {
-            Accepted::Fresh { log, lane, seq } => {
-                let entry = Arc::new(Entry::new(log, lane, seq, envelope.clone()));
-                self.appended(&entry);
-                Ok(SendResult {
-                    id: envelope.id,
-                    log: entry.log.to_string(),
-                    seq: U53::saturating(seq),
-                    duplicate: false,
-                    recipient: self.recipient(&envelope.to),
-                    first_seen_at: None,
-                    history_available: None,
-                })
-            }
+            Accepted::Fresh { log, seq, .. } => Ok(SendResult {
+                id: envelope.id,
+                log: log.to_string(),
+                seq: U53::saturating(seq),
+                duplicate: false,
+                recipient: self.recipient(&envelope.to),
+                first_seen_at: None,
+                history_available: None,
+            }),
             Accepted::Duplicate(Remembered { id, log, seq, first_seen_at, available, .. }) => {
                 effects.push(Effect::Note(Note::AcceptDuplicate { session }));
                 Ok(SendResult {
@@ -220,6 +248,11 @@ impl Mesh {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a mutant has answered a send before the store did.
+pub(super) fn is_answered_early(accept: &Accept) -> bool {
+    mutant::on(Mutant::AnswerBeforeSync) && matches!(accept.route, Route::Log(_))
 }
 
 /// A number that is the same for the same key in every program and version: FNV-1a.

@@ -9,6 +9,7 @@ use tenure_proto::tag::TagParts;
 
 use crate::effect::{Answer, Effect, Note};
 use crate::group::{Claim, Fired, Holder, Verdict};
+use crate::mutant::{self, Mutant};
 use crate::record::GroupId;
 use crate::time::Millis;
 
@@ -209,7 +210,7 @@ impl Mesh {
         let lease = self.leases.get(&session);
         let places = lease.into_iter().flat_map(|lease| lease.subs.iter()).flat_map(|(_, sub)| &sub.groups);
         self.messages.wakes.extend(places.copied());
-        if grace_ms == 0 {
+        if grace_ms == 0 || mutant::on(Mutant::RequeueAtClose) {
             self.release_crews(session, effects);
         } else {
             self.release_later(session, until);

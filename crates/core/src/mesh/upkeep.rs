@@ -12,6 +12,7 @@ use tenure_proto::message::Fallback;
 use crate::effect::{Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::group::Open;
+use crate::mutant::{self, Mutant};
 use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
 use crate::time::{Millis, Now};
 
@@ -135,7 +136,8 @@ impl Mesh {
         if self.messages.logs.iter().next().is_none() {
             return;
         }
-        if !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
+        let expires = !mutant::on(Mutant::TtlIgnored);
+        if expires && !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
             let limit = EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift;
             let read = StoreRead::Expired { now: self.wall, limit };
             self.read(Purpose::Expired, read, effects);

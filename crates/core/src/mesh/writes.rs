@@ -8,12 +8,13 @@ use tenure_proto::name::TopicName;
 use crate::effect::{Answer, Effect, HelloAnswer, Push, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
+use crate::mutant::{self, Mutant};
 use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
 use super::messages::unavailable;
-use super::send::Pending;
+use super::send::{Pending, is_answered_early};
 
 /// Who waits for a write.
 #[derive(Debug)]
@@ -118,6 +119,10 @@ impl Mesh {
             (Awaiting::Accept(pending), StoreOutcome::Accepted(accepted)) => {
                 self.accepted(*pending, accepted, effects);
             }
+            (Awaiting::Accept(pending), _) if mutant::on(Mutant::FailedIsCommitted) => {
+                let guess = self.guess(&pending.accept);
+                self.accepted(*pending, guess, effects);
+            }
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(cursor))) => self.opened(id, cursor),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
             (Awaiting::Group(_, receipts), _) => self.tell_receipts(receipts),
@@ -144,6 +149,9 @@ impl Mesh {
 
     /// Nothing up to `through` that was still open is on disk.
     pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+        if mutant::on(Mutant::FailedIsCommitted) {
+            return self.committed(now, through, Vec::new(), effects);
+        }
         self.store_is(false);
         self.settled_write = self.settled_write.max(through);
         // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
@@ -171,6 +179,7 @@ impl Mesh {
                 Some(State::Ending(..)) => self.not_ended(now, session, effects),
                 _ => {}
             },
+            Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request),
             Awaiting::Topic(name) => self.forget_topic(now, &name),
             Awaiting::Owed(write) => self.owe(now, *write),

@@ -173,7 +173,7 @@ impl Messages {
 
     fn accept(&mut self, accept: &Accept) -> Accepted {
         let envelope = &accept.envelope;
-        let key = (envelope.from.member, envelope.client_message_id.clone());
+        let key = (envelope.scope(), envelope.client_message_id.clone());
         let found = self.records.get(&key).map(|record| Remembered {
             id: record.id,
             fingerprint: record.fingerprint,
@@ -325,7 +325,7 @@ impl Messages {
         if others || self.kept(&entry.log, entry.seq).is_some() {
             return;
         }
-        let key = (entry.envelope.from.member, entry.envelope.client_message_id.clone());
+        let key = (entry.envelope.scope(), entry.envelope.client_message_id.clone());
         let record = self.records.get_mut(&key).filter(|record| record.id == entry.envelope.id);
         if let Some(record) = record {
             record.lost.get_or_insert_with(|| letter.reason.clone());
@@ -352,7 +352,7 @@ impl Messages {
                 Fallback::Hold => {}
                 Fallback::Member => {
                     let (lane, seq) = self.append(&target, envelope.clone());
-                    let key = (envelope.from.member, envelope.client_message_id.clone());
+                    let key = (envelope.scope(), envelope.client_message_id.clone());
                     let record = self.records.get_mut(&key).filter(|record| record.id == envelope.id);
                     if let Some(record) = record {
                         (record.log, record.seq) = (target.clone(), seq);

@@ -54,7 +54,7 @@ fn append(
     if mesh.make_log(connection, &name)?.is_none() {
         return Ok(no_number("this store can number no more logs"));
     }
-    let sender = mesh.make_sender(connection, &envelope.from.member)?;
+    let sender = mesh.make_sender(connection, &envelope.scope())?;
     let (log, scratch) = mesh.log_and_scratch(&name).ok_or_else(|| Fault::corrupt("a log was lost"))?;
     let Some(seq) = entry::next_seq(log) else {
         let full = no_number("this log can number no more entries");
@@ -91,7 +91,7 @@ fn claim(connection: &Connection, sender: i64, accept: &Accept, place: Place) ->
 /// What the rule says if the id is known.
 fn known(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Option<Accepted>, Fault> {
     let envelope = &*accept.envelope;
-    let Some(sender) = mesh.find_sender(connection, &envelope.from.member)? else { return Ok(None) };
+    let Some(sender) = mesh.find_sender(connection, &envelope.scope())? else { return Ok(None) };
     let Some(record) = record(connection, sender, &envelope.client_message_id)? else { return Ok(None) };
     let (_, log) = cache::log_name(connection, record.place.log)?;
     let found = Remembered {

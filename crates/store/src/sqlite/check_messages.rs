@@ -119,7 +119,7 @@ fn without_record(
     swept: i64,
 ) -> Result<Option<String>, Fault> {
     let envelope = &whole.entry.envelope;
-    let sender = cache::find_sender(connection, mesh, &envelope.from.member)?;
+    let sender = cache::find_sender(connection, mesh, &envelope.scope())?;
     let record = match sender {
         Some(sender) => accept::record(connection, sender, &envelope.client_message_id)?,
         None => None,

@@ -108,7 +108,7 @@ pub(super) fn note_loss(connection: &Connection, mesh: i64, place: Place) -> Res
     let (head, reason): (Vec<u8>, String) = (row.get(0)?, row.get(1)?);
     // A head that does not read names nobody to note it for.
     let Some((envelope, _)) = head::decode(&head, b"", 0) else { return Ok(()) };
-    let sender = super::cache::find_sender(connection, mesh, &envelope.from.member)?;
+    let sender = super::cache::find_sender(connection, mesh, &envelope.scope())?;
     let Some(sender) = sender else { return Ok(()) };
     accept::mark_lost(connection, sender, (&envelope.client_message_id, envelope.id), &reason)
 }

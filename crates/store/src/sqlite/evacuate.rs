@@ -98,7 +98,7 @@ fn relocate(
     let seq = entry::next_seq(log).ok_or_else(|| entry::full(&name))?;
     let to = Place::new(log.id, lane, seq);
     entry::append(connection, log, (lane, seq), envelope, whole.remember_until, scratch)?;
-    if let Some(sender) = mesh.find_sender(connection, &envelope.from.member)? {
+    if let Some(sender) = mesh.find_sender(connection, &envelope.scope())? {
         accept::move_record(connection, sender, (&envelope.client_message_id, envelope.id), to)?;
     }
     let left = mesh.need_log(connection, slice.inbox)?;
