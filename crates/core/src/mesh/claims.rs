@@ -13,7 +13,7 @@ use super::writes::Awaiting;
 impl Mesh {
     /// Deliveries of contended groups leave when their claims are on disk.
     pub(super) fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
-        let Messages { parked, dirty, .. } = &mut self.messages;
+        let Messages { parked, dirty, readings, .. } = &mut self.messages;
         let (told, untold): (Vec<_>, Vec<_>) =
             std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
         // What has been settled or given back since, or was for a socket that is gone, is not pushed any more.
@@ -21,7 +21,9 @@ impl Mesh {
         let wanted = |(conn, push): &(ConnId, Push)| {
             let lease = leases.get(&push.session).filter(|lease| lease.conn() == Some(*conn));
             let sub = lease.and_then(|lease| lease.subs.get(&push.sub));
+            let reading = readings.get(&push.group);
             sub.is_some_and(|sub| sub.holds(push.group, push.entry.seq))
+                && reading.is_some_and(|reading| reading.is_current(push))
         };
         parked.extend(untold.into_iter().filter(wanted));
         if !told.is_empty() {

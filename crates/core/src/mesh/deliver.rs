@@ -339,12 +339,13 @@ pub(super) fn pull(
     while !batch.is_full()
         && let Some(push) = lease.subs.cleared.pop_front()
     {
-        // Settled or given back meanwhile, or to be pushed again as unread anyway.
+        // Settled, given back or handed out anew meanwhile, or to be pushed again as unread anyway.
+        let current = messages.readings.get(&push.group).is_some_and(|reading| reading.is_current(&push));
         let held = lease.subs.get(&push.sub).is_some_and(|sub| {
             let place = (push.group, push.entry.seq);
             sub.holds(place.0, place.1) && !sub.unread.contains(&place)
         });
-        if held {
+        if held && current {
             batch.add(push);
         }
     }

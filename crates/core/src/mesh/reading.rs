@@ -8,6 +8,7 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
 
+use crate::effect::Push;
 use crate::envelope::Entry;
 use crate::group::{Group, Holder};
 use crate::record::{GroupRecord, Origin, Reader};
@@ -77,6 +78,11 @@ impl Reading {
     /// else is handed what somebody has in hand.
     pub(super) fn is_contended(&self) -> bool {
         self.is_shared() || matches!(self.record.log, LogName::Member(_))
+    }
+
+    /// Whether a delivery is the last hand-out of its entry.
+    pub(super) fn is_current(&self, push: &Push) -> bool {
+        self.group.open(push.entry.seq).is_some_and(|open| open.attempt == push.attempt)
     }
 
     /// The crew's name, if it is one.

@@ -1,5 +1,6 @@
 //! A disk that takes nothing for a while: nothing is promised that is not kept, nothing kept is lost.
 
+use tenure_core::MeshConfig;
 use tenure_core::effect::Answer;
 use tenure_core::input::Call;
 use tenure_core::record::{StoreFound, StoreRead};
@@ -11,7 +12,7 @@ use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{FetchParams, UnsubscribeParams};
 
 use super::words::*;
-use super::world::{Disk, World};
+use super::world::{Disk, Engine, World};
 
 fn two() -> (World, ConnId, ConnId) {
     let mut w = world();
@@ -234,4 +235,21 @@ fn dead_letters_that_are_tried_again_outlive_a_crash_at_any_instant() {
             panic!()
         };
     }
+}
+
+#[test]
+fn a_claim_that_never_reached_the_disk_and_timed_out_is_pushed_once() {
+    let mut w = World::new(Engine::memory(), MeshConfig { ack_timeout_ms: 700, ..MeshConfig::default() });
+    let (a, b) = (w.join(1), w.join(2));
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(topic("jobs"), "j1"));
+    w.commit(2);
+    w.set_disk(Disk::Fails);
+    w.commit(usize::MAX);
+    w.pass(800);
+    w.set_disk(Disk::Commits);
+    w.pass(300);
+    let attempts: Vec<u32> = w.pushes(b).iter().map(|push| push.attempt).collect();
+    assert_eq!(attempts, [2], "the first hand-out is nobody's any more");
 }
