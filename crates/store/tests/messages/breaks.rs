@@ -159,3 +159,19 @@ fn two_private_places_in_one_partition_are_two_after_a_start() {
     }
     assert_eq!(w.drain(b).len(), 3, "one through all partitions, two through one of them");
 }
+
+#[test]
+fn what_comes_back_goes_before_what_is_new() {
+    let mut w = world();
+    let (a, b, c) = (w.join(1), w.join(2), w.join(3));
+    let crew = SubscribeParams { prefetch: 2, ..subscription("jobs", Some("crew")) };
+    w.subscribe(b, crew.clone());
+    for n in 1..=5 {
+        w.post(a, letter(topic("jobs"), &format!("j{n}")));
+    }
+    assert_eq!(bodies(&w.pushes(b)), ["j1", "j2"]);
+    w.drop_socket(b);
+    w.pass(5_000);
+    w.subscribe(c, crew);
+    assert_eq!(w.drain(c), ["j1", "j2", "j3", "j4", "j5"]);
+}
