@@ -109,6 +109,7 @@ impl Maker {
             route: Route::Log(self.log.clone()),
             refusal: None,
             remember_until: Some(sent_at + REMEMBER_MS),
+            full: Vec::new(),
         })))
     }
 

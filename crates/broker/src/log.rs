@@ -70,8 +70,11 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
             tracing::warn!(
                 event = "clock_jumped",
                 ms,
-                "nothing expires or is pruned until the clock is back"
+                "nothing expires or is pruned until the clock is back or steady"
             );
+        }
+        Note::ClockBelieved { ms } => {
+            tracing::warn!(event = "clock_believed", ms, "the clock is steady: what is past its time goes");
         }
         _ => return false,
     }
@@ -137,6 +140,7 @@ fn name(note: &Note) -> &'static str {
         Note::AcceptConflict { .. } => "accept_conflict",
         Note::Buried { .. } => "buried",
         Note::ClockJumped { .. } => "clock_jumped",
+        Note::ClockBelieved { .. } => "clock_believed",
         Note::Configured => "configured",
         Note::ConfigRefused { .. } => "config_refused",
         Note::BanSet { on: true, .. } => "ban_set",

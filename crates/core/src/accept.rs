@@ -33,6 +33,8 @@ pub struct Accept {
     pub refusal: Option<WireError>,
     /// Until when its id is remembered, Unix milliseconds; `None` is for ever.
     pub remember_until: Option<u64>,
+    /// Members whose inbox holds as much as it may: it does not fall back to one of them.
+    pub full: Vec<MemberKey>,
 }
 
 /// Where a message goes.
@@ -122,11 +124,20 @@ pub fn decide<E>(
     Ok(match (member_of(session)?, accept.envelope.fallback) {
         (None, _) => refuse(ErrorCode::NoSuchSession, "nobody with that session key was ever in this mesh"),
         (Some(_), Fallback::Hold) => Decision::Append(LogName::Session(*session)),
+        (Some(member), Fallback::Member) if accept.full.contains(&member) => {
+            Decision::Answer(Accepted::Refused(inbox_is_full()))
+        }
         (Some(member), Fallback::Member) => Decision::Append(LogName::Member(member)),
         (Some(_), Fallback::Fail) => {
             refuse(ErrorCode::LeaseExpired, "the session is gone, and the message was not to wait for it")
         }
     })
+}
+
+/// What the sender of a message for an inbox is told that holds as much as it may.
+pub fn inbox_is_full() -> WireError {
+    let text = "the inbox holds as many messages that nobody has settled as it may; try again later";
+    WireError::new(ErrorCode::Busy, text).retry_after(5_000)
 }
 
 fn refuse(code: ErrorCode, message: &str) -> Decision {
@@ -164,7 +175,8 @@ mod tests {
             kind: MessageKind::Message,
         };
         let fingerprint = Fingerprint([1; 32]);
-        Accept { envelope: Arc::new(envelope), fingerprint, route, refusal: None, remember_until: Some(9) }
+        let (envelope, refusal, remember_until, full) = (Arc::new(envelope), None, Some(9), Vec::new());
+        Accept { envelope, fingerprint, route, refusal, remember_until, full }
     }
 
     fn inbox() -> LogName {
@@ -264,6 +276,18 @@ mod tests {
         assert_eq!(absent(Fallback::Hold), Decision::Append(inbox()));
         assert_eq!(absent(Fallback::Member), Decision::Append(LogName::Member(MEMBER)));
         assert_eq!(refused(&absent(Fallback::Fail)), Some(ErrorCode::LeaseExpired));
+    }
+
+    #[test]
+    fn nothing_falls_back_to_an_inbox_that_is_full() {
+        let full = |fallback| Accept { full: vec![MEMBER], ..accept(Route::Absent(SESSION), fallback) };
+        let decision = decided(&full(Fallback::Member), None, Some(MEMBER));
+        assert_eq!(refused(&decision), Some(ErrorCode::Busy));
+        let known = decided(&full(Fallback::Member), Some(known(1)), Some(MEMBER));
+        assert!(matches!(known, Decision::Answer(Accepted::Duplicate(_))));
+        let other = decided(&full(Fallback::Member), None, Some(MemberKey([9; 32])));
+        assert_eq!(other, Decision::Append(LogName::Member(MemberKey([9; 32]))));
+        assert_eq!(decided(&full(Fallback::Hold), None, Some(MEMBER)), Decision::Append(inbox()));
     }
 
     #[test]

@@ -323,9 +323,14 @@ pub enum Note {
         /// Why.
         reason: String,
     },
-    /// The wall clock jumped: nothing expires and nothing is pruned until it is back, or the broker restarts.
+    /// The wall clock jumped: nothing expires and nothing is pruned until it is back, or has gone steadily for an hour.
     ClockJumped {
         /// By how many milliseconds, forward or back.
+        ms: u64,
+    },
+    /// The wall clock has gone steadily from where it jumped to: it is believed again.
+    ClockBelieved {
+        /// How far it went, in milliseconds, forward or back.
         ms: u64,
     },
     /// Other numbers hold from here on.

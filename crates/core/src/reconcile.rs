@@ -55,8 +55,6 @@ pub struct Plan {
     pub drop: Vec<SubId>,
     /// Subscriptions that the server makes again.
     pub restore: Vec<Restore>,
-    /// Names that changed: the client's, and the one from here on.
-    pub renamed: Vec<(SubId, SubId)>,
 }
 
 /// A subscription to be made again.
@@ -164,9 +162,6 @@ impl<'a> Work<'a> {
         }
         self.living += 1;
         let same = view.sub == listed.sub_id;
-        if !same {
-            self.plan.renamed.push((listed.sub_id.clone(), view.sub.clone()));
-        }
         let reason = if same { "same" } else { "renamed" };
         self.say(ReconcileAction::Keep, &view.sub, Some(&listed.sub_id), Some(&view.sub), reason);
     }
@@ -191,9 +186,6 @@ impl<'a> Work<'a> {
         }
         self.living += 1;
         let sub = self.free_name(&listed.sub_id);
-        if sub != listed.sub_id {
-            self.plan.renamed.push((listed.sub_id.clone(), sub.clone()));
-        }
         let view = SubView {
             sub: sub.clone(),
             topic: listed.topic.clone(),

@@ -237,6 +237,15 @@ pub enum StoreWrite {
     },
 }
 
+/// Where a group stands that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its cursor.
+    pub cursor: u64,
+    /// What it has passed, as in [`GroupState::passed`].
+    pub passed: (u64, u64),
+}
+
 /// What a write that has an answer came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreOutcome {
@@ -244,9 +253,9 @@ pub enum StoreOutcome {
     Done,
     /// Of an accept.
     Accepted(Accepted),
-    /// Of a group that was to be made: where its cursor stands, or where the log ends when that is before the
-    /// seq it was to begin at (and then nothing was made).
-    Opened(Result<u64, u64>),
+    /// Of a group that was to be made: where it stands, or where the log ends when that is before the seq it was
+    /// to begin at (and then nothing was made).
+    Opened(Result<Placed, u64>),
     /// The dead letters that were taken out: lane, seq, group, attempts.
     Revived(Vec<(Lane, u64, Option<GroupName>, u32)>),
     /// A slice of an inbox was cleared.

@@ -48,7 +48,7 @@ codes! {
     TooLarge "too_large" false "The body is over `maxPayload`.";
     RateLimited "rate_limited" true "Too many requests; wait `retryAfterMs`.";
     Busy "busy" true "A bound is reached; nothing was done.";
-    Unavailable "unavailable" true "The store cannot write now; nothing was done.";
+    Unavailable "unavailable" true "The store cannot write or read now: ask again; the message says whether anything was done.";
     Draining "draining" true "This broker takes no new sessions because it is stopping.";
     IdempotencyKeyReused "idempotency_key_reused" false "This id was used for another request.";
     NoSuchSession "no_such_session" false "That key was never seen in this mesh.";

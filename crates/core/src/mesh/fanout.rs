@@ -17,7 +17,7 @@ use crate::lease::{Muted, State};
 use crate::presence::Catchup;
 use crate::time::Millis;
 
-use super::{Mesh, deliver};
+use super::{Mesh, pull};
 
 /// Direct events in one batch.
 const BATCH_EVENTS: usize = 128;
@@ -124,11 +124,11 @@ impl Mesh {
         let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
         if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
             let conn = carrier.conn;
-            let mut pushes = deliver::pull(&mut self.messages, session, lease, status, moment);
+            let mut pushes = pull::pull(&mut self.messages, session, lease, status, moment);
             Mesh::park(&mut self.messages, conn, &mut pushes);
             batch.pushes = (lease.stream.number_many(pushes.len()), pushes);
         }
-        let auto = deliver::auto_settled(lease, &batch.pushes.1);
+        let auto = pull::auto_settled(lease, &batch.pushes.1);
         let State::Online(carrier) = &mut lease.state else { return };
         let stream = &lease.stream;
         let nothing = batch.direct.is_empty() && batch.presence.is_none() && batch.pushes.1.is_empty();

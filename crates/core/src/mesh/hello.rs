@@ -358,7 +358,7 @@ impl Mesh {
     }
 
     pub(super) fn health_status(&self) -> HealthStatus {
-        match (&self.drain, self.store_sound && !self.messages.upkeep.astray) {
+        match (&self.drain, self.store_sound && !self.clocks.are_astray()) {
             (Some(_), _) => HealthStatus::Draining,
             (None, false) => HealthStatus::Degraded,
             (None, true) => HealthStatus::Ok,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tenure_proto::error::WireError;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES};
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::tag::TagParts;
@@ -47,6 +47,8 @@ pub(super) struct Messages {
     pub(super) readings: BTreeMap<GroupId, Reading>,
     /// Crews by what they read.
     pub(super) crews: BTreeMap<(LogName, GroupName), GroupId>,
+    /// Members whose inbox was full when something was last put into it; it may have room again.
+    full: BTreeSet<MemberKey>,
     /// Sessions that read their member's inbox.
     pub(super) member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
     /// Delays and ack timeouts.
@@ -140,6 +142,29 @@ impl Messages {
             let (more, weight) = group.map_or((lane.count, lane.bytes), |reading| self.depth(reading));
             (entries + more, bytes + weight)
         })
+    }
+
+    /// Whether an inbox holds as much as it may.
+    pub(super) fn is_full(&self, log: &LogName) -> bool {
+        let (entries, bytes) = self.waiting(log);
+        entries >= INBOX_ENTRIES || bytes >= INBOX_BYTES
+    }
+
+    /// Remembers a member whose inbox has become full, for sends that fall back to it.
+    pub(super) fn note_if_full(&mut self, log: &LogName) {
+        if let LogName::Member(member) = log
+            && self.is_full(log)
+        {
+            self.full.insert(*member);
+        }
+    }
+
+    /// Members whose inbox holds as much as it may.
+    pub(super) fn full_members(&mut self) -> Vec<MemberKey> {
+        let mut full = std::mem::take(&mut self.full);
+        full.retain(|member| self.is_full(&LogName::Member(*member)));
+        self.full = full;
+        self.full.iter().copied().collect()
     }
 
     /// Makes a place in a lane.
@@ -418,13 +443,4 @@ pub(super) fn origin(entry: &Entry) -> Origin {
         id: envelope.id,
         client_message_id: envelope.client_message_id.clone(),
     }
-}
-
-/// What a request is told when the store cannot write.
-pub(super) fn unavailable() -> WireError {
-    WireError::new(
-        tenure_proto::error::ErrorCode::Unavailable,
-        "the store cannot write now; nothing was done, try again",
-    )
-    .retry_after(1_000)
 }

@@ -11,6 +11,7 @@ mod bans;
 mod calls;
 mod census;
 mod claims;
+mod clocks;
 mod configure;
 mod deliver;
 mod drain;
@@ -18,6 +19,7 @@ mod fanout;
 mod hello;
 mod messages;
 mod pages;
+mod pull;
 mod reading;
 mod reads;
 mod reconcile;
@@ -54,6 +56,7 @@ use crate::time::{Millis, Now};
 pub use bans::BANS_MAX;
 use bans::Bans;
 pub use census::SessionState;
+use clocks::Clocks;
 use drain::Drain;
 use messages::Messages;
 use writes::Awaiting;
@@ -74,6 +77,7 @@ pub struct Mesh {
     /// The clocks at the last input: thawed time, and the wall.
     now: Millis,
     wall: u64,
+    clocks: Clocks,
     /// Bounded by `lease_bound`.
     leases: BTreeMap<SessionKey, Lease>,
     /// `config.max_sessions`, or how many there were when that was lowered, by a start or while it ran.
@@ -138,6 +142,7 @@ impl Mesh {
             started: now.at,
             now: now.at,
             wall: now.wall,
+            clocks: Clocks::new(now),
             leases: BTreeMap::new(),
             lease_bound: 0,
             members: BTreeMap::new(),
@@ -164,7 +169,7 @@ impl Mesh {
         };
         mesh.restore(now.at, restored);
         mesh.restore_messages(messages);
-        mesh.begin_upkeep(now);
+        mesh.begin_upkeep();
         mesh
     }
 

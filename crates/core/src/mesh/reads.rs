@@ -18,9 +18,9 @@ use crate::subs::Fetch;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::deliver::{RETRY_MS, fetch_from};
-use super::messages::unavailable;
-use super::writes::Awaiting;
+use super::deliver::RETRY_MS;
+use super::pull::fetch_from;
+use super::writes::{Awaiting, unreadable};
 
 /// What a read is for.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Mesh {
                 | Purpose::Topics(conn, request, ..)
                 | Purpose::Health(conn, request, _),
                 _,
-            ) => (conn, request, Err(unavailable())),
+            ) => (conn, request, Err(unreadable())),
         };
         let (conn, request, outcome) = answer;
         effects.push(Effect::Respond { conn, request, outcome });

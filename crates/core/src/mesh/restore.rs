@@ -50,6 +50,9 @@ impl Mesh {
         for state in groups {
             self.restore_open(state);
         }
+        for log in &logs {
+            self.messages.note_if_full(&log.log);
+        }
         self.remember_left(left);
         let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
         for session in self.leases.keys().copied().collect::<Vec<_>>() {

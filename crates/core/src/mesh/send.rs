@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
-use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES, TOPICS_MAX};
+use tenure_proto::limits::TOPICS_MAX;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Fallback, Recipient, SendResult, Sender};
 use tenure_proto::name::TopicName;
 use tenure_proto::number::U53;
 
-use crate::accept::{Accept, Accepted, Remembered, Route};
+use crate::accept::{Accept, Accepted, Remembered, Route, inbox_is_full};
 use crate::effect::{Answer, Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::lease::State;
@@ -63,8 +63,13 @@ impl Mesh {
         };
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
         let remember_until = self.config.remember_until(self.wall);
-        let accept =
-            Arc::new(Accept { envelope: Arc::new(envelope), fingerprint, route, refusal, remember_until });
+        let full = match (&route, envelope.fallback) {
+            // Only the store knows who vouched for it.
+            (Route::Absent(_), Fallback::Member) => self.messages.full_members(),
+            _ => Vec::new(),
+        };
+        let envelope = Arc::new(envelope);
+        let accept = Arc::new(Accept { envelope, fingerprint, route, refusal, remember_until, full });
         if is_answered_early(&accept) {
             let guess = self.guess(&accept);
             self.answer_send(conn, request.clone(), &accept, guess, effects);
@@ -148,11 +153,7 @@ impl Mesh {
             Route::Absent(session) if fallback == Fallback::Hold => LogName::Session(*session),
             _ => return None,
         };
-        let (entries, bytes) = self.messages.waiting(&log);
-        (entries >= INBOX_ENTRIES || bytes >= INBOX_BYTES).then(|| {
-            let text = format!("the inbox holds {entries} messages that nobody has settled; try again later");
-            WireError::new(ErrorCode::Busy, text).retry_after(5_000)
-        })
+        self.messages.is_full(&log).then(inbox_is_full)
     }
 
     /// The store has decided.
@@ -234,6 +235,7 @@ impl Mesh {
             self.ensure_inbox(&entry.log);
         }
         self.messages.logs.append(entry);
+        self.messages.note_if_full(&entry.log);
         self.messages.grown(&entry.log, entry.lane);
     }
 

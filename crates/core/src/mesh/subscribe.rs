@@ -17,12 +17,11 @@ use tenure_proto::subscribe::{
 use crate::effect::{Answer, Effect};
 use crate::envelope::Lane;
 use crate::group::Holder;
-use crate::record::{GroupId, GroupRecord, Reader, StoreWrite, SubRecord};
+use crate::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord};
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
-use super::messages::unavailable;
-use super::writes::Awaiting;
+use super::writes::{Awaiting, unavailable};
 
 /// Where a place stands that the store is about to make: past everything.
 const OPENING: u64 = u64::MAX;
@@ -165,11 +164,11 @@ impl Mesh {
     }
 
     /// The store has made a place, and says where it begins.
-    pub(super) fn opened(&mut self, id: GroupId, cursor: u64) {
+    pub(super) fn opened(&mut self, id: GroupId, placed: Placed) {
         let Some(old) = self.messages.close(id) else { return };
-        self.messages.open(old.record, cursor, old.used_at);
+        self.messages.open(old.record, placed.cursor, old.used_at);
         if let Some(reading) = self.messages.readings.get_mut(&id) {
-            reading.members = old.members;
+            (reading.members, reading.passed) = (old.members, placed.passed);
         }
         self.messages.wakes.insert(id);
     }

@@ -14,7 +14,7 @@ use crate::envelope::{Entry, Lane};
 use crate::group::Open;
 use crate::mutant::{self, Mutant};
 use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
-use crate::time::{Millis, Now};
+use crate::time::Millis;
 
 use super::Mesh;
 use super::messages::origin;
@@ -34,8 +34,6 @@ const PRUNED_PER_SLICE: u32 = 512;
 const SWEPT_PER_SLICE: u32 = 1_024;
 /// Entries that one slice of an evacuation looks at.
 const MOVED_PER_SLICE: u32 = 128;
-/// How far the wall clock may stray from the monotonic one before nothing expires any more.
-const CLOCK_STRAY_MS: u64 = 3_600_000;
 const HOUR_MS: u64 = 3_600_000;
 
 /// What upkeep remembers between looks.
@@ -51,10 +49,6 @@ pub(super) struct Upkeep {
     expiring: bool,
     /// Inboxes that are being cleared.
     evacuations: BTreeMap<SessionKey, Evacuation>,
-    /// Both clocks at the start.
-    clocks: Option<Now>,
-    /// Whether the wall clock has strayed.
-    pub(super) astray: bool,
 }
 
 /// An inbox that is being cleared: nothing of it is handed out until that is done.
@@ -81,8 +75,7 @@ impl Upkeep {
 }
 
 impl Mesh {
-    pub(super) fn begin_upkeep(&mut self, now: Now) {
-        self.messages.upkeep.clocks = Some(now);
+    pub(super) fn begin_upkeep(&mut self) {
         let interrupted = !self.messages.upkeep.evacuations.is_empty();
         let first = if interrupted { 0 } else { self.upkeep_ms() };
         self.messages.upkeep.due = Some(self.now.plus(first));
@@ -99,24 +92,6 @@ impl Mesh {
         UPKEEP_MS.min(self.config.lease_ttl_ms)
     }
 
-    /// Notices that the wall clock went where the monotonic one did not.
-    pub(super) fn watch_clocks(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let Some(start) = self.messages.upkeep.clocks else { return };
-        let expected = start.wall.saturating_add(now.at.since(start.at));
-        let stray = expected.abs_diff(now.wall);
-        let astray = stray > CLOCK_STRAY_MS;
-        if astray != self.messages.upkeep.astray {
-            self.messages.upkeep.astray = astray;
-            self.health_version += 1;
-            for session in self.conns.values().copied().collect::<Vec<_>>() {
-                self.tell_health(session);
-            }
-            if astray {
-                effects.push(Effect::Note(Note::ClockJumped { ms: stray }));
-            }
-        }
-    }
-
     /// Looks after messages, if it is time.
     pub(super) fn look_after(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         if self.messages.upkeep.due.is_none_or(|due| now < due) {
@@ -129,7 +104,7 @@ impl Mesh {
                 self.evacuate(session, member, after, through, effects);
             }
         }
-        if self.messages.upkeep.astray || !self.store_sound {
+        if self.clocks.are_astray() || !self.store_sound {
             return;
         }
         self.sweep(now, effects);

@@ -13,7 +13,6 @@ use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
-use super::messages::unavailable;
 use super::send::{Pending, is_answered_early};
 
 /// Who waits for a write.
@@ -123,7 +122,7 @@ impl Mesh {
                 let guess = self.guess(&pending.accept);
                 self.accepted(*pending, guess, effects);
             }
-            (Awaiting::Open(id), StoreOutcome::Opened(Ok(cursor))) => self.opened(id, cursor),
+            (Awaiting::Open(id), StoreOutcome::Opened(Ok(placed))) => self.opened(id, placed),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
             (Awaiting::Group(_, receipts), _) => self.tell_receipts(receipts),
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
@@ -169,9 +168,8 @@ impl Mesh {
     }
 
     fn not_written(&mut self, now: Millis, who: Awaiting, effects: &mut Vec<Effect>) {
-        let mut refuse = |conn, request| {
-            let outcome: Result<Answer, WireError> = Err(unavailable());
-            effects.push(Effect::Respond { conn, request, outcome });
+        let mut refuse = |conn, request, error: WireError| {
+            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         };
         match who {
             Awaiting::Lease(session) => match self.leases.get(&session).map(|lease| &lease.state) {
@@ -180,7 +178,7 @@ impl Mesh {
                 _ => {}
             },
             Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
-            Awaiting::Accept(pending) => refuse(pending.conn, pending.request),
+            Awaiting::Accept(pending) => refuse(pending.conn, pending.request, unavailable()),
             Awaiting::Topic(name) => self.forget_topic(now, &name),
             Awaiting::Owed(write) => self.owe(now, *write),
             Awaiting::Floor(id) => {
@@ -194,7 +192,7 @@ impl Mesh {
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
             Awaiting::Pushes(pushes) => self.messages.parked.extend(pushes),
             Awaiting::Answer(conn, request, answer) => {
-                refuse(conn, request);
+                refuse(conn, request, unconfirmed());
                 if let Answer::Fetch(pushes) = *answer {
                     self.push_instead(pushes);
                 }
@@ -206,7 +204,9 @@ impl Mesh {
                 }
                 self.welcome(conn, request, answer, effects);
             }
-            Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => refuse(conn, request),
+            Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => {
+                refuse(conn, request, unavailable());
+            }
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
         }
@@ -263,4 +263,23 @@ impl Mesh {
         };
         self.write(StoreWrite::PutLease(Box::new(record)), effects);
     }
+}
+
+/// What a request is told that came to nothing because the store cannot write.
+pub(super) fn unavailable() -> WireError {
+    refused("the store cannot write now; nothing was done, try again")
+}
+
+/// What a request is told that took effect here, as a settle does, but is not on disk because the store cannot write.
+fn unconfirmed() -> WireError {
+    refused("the store cannot write now; this is not on disk yet and a restart would undo it, so ask again")
+}
+
+/// What a request is told when the store cannot read.
+pub(super) fn unreadable() -> WireError {
+    refused("the store cannot read now; try again")
+}
+
+fn refused(text: &str) -> WireError {
+    WireError::new(tenure_proto::error::ErrorCode::Unavailable, text).retry_after(1_000)
 }

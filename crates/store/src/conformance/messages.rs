@@ -91,7 +91,8 @@ pub(crate) fn print(n: u8) -> Fingerprint {
 /// The accept of `envelope` into `log`, with fingerprint 1, remembered for ever.
 pub(crate) fn accept(log: LogName, envelope: Envelope) -> Accept {
     let (fingerprint, route) = (print(1), Route::Log(log));
-    Accept { envelope: Arc::new(envelope), fingerprint, route, refusal: None, remember_until: None }
+    let (envelope, full) = (Arc::new(envelope), Vec::new());
+    Accept { envelope, fingerprint, route, refusal: None, remember_until: None, full }
 }
 
 /// A write of mesh `m`.

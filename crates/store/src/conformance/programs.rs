@@ -209,6 +209,7 @@ impl Program {
             route,
             refusal: refused.then(|| WireError::new(ErrorCode::Busy, "full")),
             remember_until: (!shape.is_multiple_of(7)).then_some(at + 30),
+            full: shape.is_multiple_of(11).then(|| member(1)).into_iter().collect(),
         }))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_core::record::{
-    GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Reader, StoreFound, StoreOutcome,
+    GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, StoreFound, StoreOutcome,
     StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
@@ -24,7 +24,12 @@ pub(crate) fn a_group_begins_where_it_was_told<E: Engine>() {
     let open = |store: &mut E::Store, id: u64, from: From| {
         let record = group(id, &log, Lane(0), Reader::Shared("g".parse().unwrap()));
         match apply(store, StoreWrite::OpenGroup { record, from, used_at: NOW }) {
-            StoreOutcome::Opened(cursor) => cursor,
+            StoreOutcome::Opened(placed) => {
+                let known = store.restore(&mesh()).unwrap().groups.into_iter().find(|g| g.record.id.0 == id);
+                let known = known.map(|state| Placed { cursor: state.cursor, passed: state.passed });
+                assert_eq!(placed.ok(), known, "what a start would find");
+                placed.map(|placed| placed.cursor)
+            }
             other => panic!("{other:?}"),
         }
     };

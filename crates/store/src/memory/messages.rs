@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::{Entry, Envelope, Lane};
 use tenure_core::record::{
-    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Reader, StoreOutcome, StoreWrite,
-    SubRecord, TopicRecord,
+    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, StoreOutcome,
+    StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{MemberKey, MessageId, SessionKey, SubId};
@@ -226,9 +226,10 @@ impl Messages {
         self.logs.get(log)?.entries.get(&seq)
     }
 
-    fn open(&mut self, record: &GroupRecord, from: From, used_at: u64) -> Result<u64, u64> {
+    fn open(&mut self, record: &GroupRecord, from: From, used_at: u64) -> Result<Placed, u64> {
+        let placed = |cursor| Placed { cursor, passed: self.passed(record, cursor) };
         if let Some(group) = self.groups.get(&record.id) {
-            return Ok(group.cursor);
+            return Ok(placed(group.cursor));
         }
         let log = self.logs.get(&record.log);
         let end = log.map_or(0, Log::end);
@@ -239,8 +240,9 @@ impl Messages {
             From::Seq(seq) if seq.get() > end + 1 => return Err(end),
             From::Seq(seq) => seq.get().saturating_sub(1),
         };
+        let placed = placed(cursor);
         self.put_group(record, cursor, used_at);
-        Ok(cursor)
+        Ok(placed)
     }
 
     /// Opens an entry again for the reader whose dead letter it was, if that has read past it.

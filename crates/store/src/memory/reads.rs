@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Entry, Lane};
 use tenure_core::record::{
-    DeadEntry, GroupState, LogRecord, OpenRecord, Origin, Reader, RestoredMessages, StoreFound, StoreRead,
+    DeadEntry, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader, RestoredMessages, StoreFound,
+    StoreRead,
 };
 use tenure_proto::ids::{ClientMessageId, MemberKey, MessageId};
 use tenure_proto::log::LogName;
@@ -123,14 +124,17 @@ impl Messages {
         }
     }
 
-    fn state(&self, group: &Group) -> GroupState {
-        let Group { record, cursor, used_at, open } = group;
-        // All before the next entry that is there, or all there ever was.
+    /// The totals of a lane before the next entry that is there after `cursor`, or of all there ever was.
+    pub(super) fn passed(&self, record: &GroupRecord, cursor: u64) -> (u64, u64) {
         let totals = self.logs.get(&record.log).map(|log| &log.lanes[record.lane.index()]);
         let totals = totals.map_or((0, 0), |lane| (lane.count, lane.bytes));
-        let next = self.lane(&record.log, record.lane, *cursor).next();
         let before =
             |kept: &Kept| (kept.count - 1, kept.bytes - kept.entry.envelope.body.as_bytes().len() as u64);
+        self.lane(&record.log, record.lane, cursor).next().map_or(totals, before)
+    }
+
+    fn state(&self, group: &Group) -> GroupState {
+        let Group { record, cursor, used_at, open } = group;
         let origin = |open: &OpenRecord| {
             let kept = self.kept(&record.log, open.seq).filter(|_| record.reader == Reader::Inbox)?;
             let envelope = &kept.entry.envelope;
@@ -141,7 +145,7 @@ impl Messages {
             record: record.clone(),
             cursor: *cursor,
             used_at: *used_at,
-            passed: next.map_or(totals, before),
+            passed: self.passed(record, *cursor),
             open: open.values().map(|open| (open.clone(), origin(open))).collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::envelope::Lane;
-use tenure_core::record::{GroupId, GroupRecord, GroupWrite, OpenRecord, Reader};
+use tenure_core::record::{GroupId, GroupRecord, GroupWrite, OpenRecord, Placed, Reader};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
@@ -10,11 +10,11 @@ use tenure_proto::subscribe::From;
 
 use super::cache::Mesh;
 use super::fault::{Fault, natural};
-use super::integer;
 use super::place::Place;
+use super::{integer, restore};
 use crate::Result;
 
-/// Makes a group that begins at `from`: its cursor, or the end of its log when that is before `from`. A group
+/// Makes a group that begins at `from`: where it stands, or the end of its log when that is before `from`. A group
 /// that exists stays where it is.
 pub(super) fn open(
     connection: &Connection,
@@ -22,9 +22,10 @@ pub(super) fn open(
     record: &GroupRecord,
     from: From,
     used_at: u64,
-) -> Result<Result<u64, u64>, Fault> {
+) -> Result<Result<Placed, u64>, Fault> {
     if let Some(cursor) = cursor(connection, mesh.id, record.id)? {
-        return Ok(Ok(cursor));
+        let log = mesh.need_log(connection, &record.log)?.id;
+        return placed(connection, log, record, cursor).map(Ok);
     }
     let id = mesh.id;
     let (log, end) = match mesh.find_log(connection, &record.log)? {
@@ -39,7 +40,12 @@ pub(super) fn open(
     };
     let log = mesh.need_log(connection, &record.log)?.id;
     put(connection, id, log, record, cursor, used_at)?;
-    Ok(Ok(cursor))
+    placed(connection, log, record, cursor).map(Ok)
+}
+
+fn placed(connection: &Connection, log: i64, record: &GroupRecord, cursor: u64) -> Result<Placed, Fault> {
+    let passed = restore::passed(connection, log, record.lane, cursor, &record.log)?;
+    Ok(Placed { cursor, passed })
 }
 
 /// Changes a group, or makes it.

@@ -88,7 +88,7 @@ fn groups(connection: &Connection, mesh: i64) -> Result<Vec<GroupState>, Fault> 
 }
 
 /// The totals of a lane before the first entry after `cursor`, or all of them when there is none.
-fn passed(
+pub(super) fn passed(
     connection: &Connection,
     log: i64,
     lane: Lane,

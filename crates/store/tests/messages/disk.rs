@@ -7,7 +7,7 @@ use tenure_core::record::{StoreFound, StoreRead};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::ConnId;
 use tenure_proto::log::LogName;
-use tenure_proto::message::{SendParams, SendState, TagsParams};
+use tenure_proto::message::{HistoryParams, SendParams, SendState, TagsParams};
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{FetchParams, UnsubscribeParams};
 
@@ -252,4 +252,26 @@ fn a_claim_that_never_reached_the_disk_and_timed_out_is_pushed_once() {
     w.pass(300);
     let attempts: Vec<u32> = w.pushes(b).iter().map(|push| push.attempt).collect();
     assert_eq!(attempts, [2], "the first hand-out is nobody's any more");
+}
+
+#[test]
+fn a_refusal_says_what_is_true() {
+    let (mut w, a, b) = two();
+    w.post(a, letter(to(2), "m1"));
+    let pushes = w.pushes(b);
+    w.pass(1_000);
+    w.set_disk(Disk::Fails);
+    let sent = w.send(a, letter(to(2), "m2")).unwrap_err();
+    assert!(sent.message.contains("nothing was done"), "{sent}");
+    let ack = Call::Ack(TagsParams { tags: vec![tag(&pushes[0])] });
+    let settled = w.call(b, ack.clone()).unwrap_err();
+    assert!(settled.message.contains("not on disk") && !settled.message.contains("nothing was"), "{settled}");
+    w.pass(5_000);
+    assert!(w.pushes(b).is_empty(), "it was done all the same");
+    w.blind = true;
+    let history = HistoryParams { log: inbox(2).to_string(), from: None, limit: None };
+    let read = w.call(b, Call::History(history)).unwrap_err();
+    assert!(read.message.contains("cannot read"), "{read}");
+    w.set_disk(Disk::Commits);
+    assert_eq!(w.settle(b, ack).settled.len(), 1);
 }

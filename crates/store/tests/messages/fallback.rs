@@ -5,9 +5,11 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::ConnId;
+use tenure_proto::limits::INBOX_ENTRIES;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Fallback, SendParams, SendState};
 
+use super::inbox::fill;
 use super::words::*;
 use super::world::{Disk, World};
 
@@ -144,4 +146,21 @@ fn readers_of_a_member_compete() {
     got.sort();
     got.dedup();
     assert_eq!(got.len(), 100, "until its lease ends");
+}
+
+#[test]
+fn nothing_falls_back_to_a_members_inbox_that_is_full() {
+    let mut w = world();
+    let (a, b) = (w.join(11), w.join(2));
+    w.bye(b);
+    fill(&mut w, &LogName::Member(member(2)), INBOX_ENTRIES - 1);
+    let a = w.resume(11, a);
+    w.post(a, with(Fallback::Member, "last"));
+    assert_eq!(code(&w.send(a, with(Fallback::Member, "more"))), ErrorCode::Busy);
+    assert!(w.post(a, with(Fallback::Member, "last")).duplicate, "what it has it knows");
+    w.post(a, with(Fallback::Hold, "held"));
+    let c = colleague(&mut w);
+    let pushes = w.pushes(c);
+    w.ack_all(c, &pushes);
+    assert!(!w.post(a, with(Fallback::Member, "more")).duplicate, "there is room again");
 }

@@ -3,11 +3,17 @@
 use std::sync::Arc;
 
 use tenure_core::accept::{Accept, Route};
+use tenure_core::effect::{Answer, Note};
+use tenure_core::input::Call;
 use tenure_core::record::StoreWrite;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
+use tenure_proto::hello::HealthStatus;
 use tenure_proto::limits::{INBOX_ENTRIES, INBOX_TTL_MS};
+use tenure_proto::log::LogName;
 use tenure_proto::message::{Priority, SendParams, SendState};
+use tenure_proto::method::StoreHealth;
+use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
 use tenure_store::Write;
 
@@ -140,7 +146,7 @@ fn what_is_in_hand_does_not_expire_until_it_comes_back() {
 }
 
 /// Fills an inbox behind the broker's back, then starts it again.
-fn fill(w: &mut World, count: u64) {
+pub(crate) fn fill(w: &mut World, log: &LogName, count: u64) {
     let mut batch = Vec::new();
     for n in 0..count {
         let params = letter(to(2), &format!("fill{n}"));
@@ -150,9 +156,10 @@ fn fill(w: &mut World, count: u64) {
         let accept = Accept {
             envelope: Arc::new(prepared.envelope),
             fingerprint: prepared.fingerprint,
-            route: Route::Log(inbox(2)),
+            route: Route::Log(log.clone()),
             refusal: None,
             remember_until: None,
+            full: Vec::new(),
         };
         let write = StoreWrite::Accept(Arc::new(accept));
         batch.push(Write::Mesh { mesh: w.name.clone(), run: w.run, write });
@@ -166,7 +173,7 @@ fn a_full_inbox_is_busy_but_knows_what_it_has() {
     let mut w = world();
     let (a, b) = (w.join(1), w.join(2));
     w.drop_socket(b);
-    fill(&mut w, INBOX_ENTRIES - 1);
+    fill(&mut w, &inbox(2), INBOX_ENTRIES - 1);
     assert!(w.reads.is_empty(), "a start reads no messages");
     let a = w.resume(1, a);
     w.post(a, letter(to(2), "last"));
@@ -188,7 +195,7 @@ fn a_full_inbox_is_free_again_when_its_messages_expire() {
     let mut w = world();
     let (a, b) = (w.join(1), w.join(2));
     w.drop_socket(b);
-    fill(&mut w, INBOX_ENTRIES - 300);
+    fill(&mut w, &inbox(2), INBOX_ENTRIES - 300);
     let a = w.resume(1, a);
     for n in 0..300 {
         w.post(a, SendParams { ttl_ms: ms(5_000), ..letter(to(2), &format!("short{n}")) });
@@ -241,4 +248,28 @@ fn a_receipt_says_only_what_is_on_disk() {
     w.commit(usize::MAX);
     assert!(w.answered(b, &ack).is_some());
     assert_eq!(w.receipts(a).len(), 1);
+}
+
+#[test]
+fn a_clock_that_jumped_expires_nothing_until_it_has_been_steady() {
+    const HOUR: u64 = 3_600_000;
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.drop_socket(b);
+    w.post(a, SendParams { ttl_ms: ms(6 * HOUR), ..letter(to(2), "m1") });
+    w.wall += 24 * HOUR;
+    let status = |w: &mut World| {
+        let store = StoreHealth { kind: "memory".into(), lag_ms: U53::default() };
+        match w.call(a, Call::Health(store)) {
+            Ok(Answer::Health(health)) => health.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    w.pass(HOUR - 1_000);
+    assert_eq!(status(&mut w), HealthStatus::Degraded);
+    assert_eq!(w.status(a, &["m1"])[0].0, SendState::Accepted);
+    w.pass(20_000);
+    assert_eq!(status(&mut w), HealthStatus::Ok);
+    assert!(w.notes.iter().any(|note| matches!(note, Note::ClockBelieved { .. })));
+    assert_eq!(w.status(a, &["m1"])[0].0, SendState::Expired);
 }

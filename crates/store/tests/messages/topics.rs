@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::MeshConfig;
+use tenure_core::effect::Answer;
 use tenure_core::input::Call;
 use tenure_core::record::{GroupRecord, GroupState, LaneRecord, LogRecord, Reader, RestoredMessages};
 use tenure_core::{Effect, Input, Mesh, Millis, Now};
@@ -228,4 +229,24 @@ fn a_million_that_wait_are_not_read_at_a_start() {
     mesh.flush(&mut effects);
     let reads: Vec<_> = effects.iter().filter(|effect| matches!(effect, Effect::Read { .. })).collect();
     assert_eq!(reads.len(), 1, "{reads:?}");
+}
+
+#[test]
+fn a_crew_that_begins_in_the_middle_is_as_deep_as_what_it_will_read() {
+    for engine in [Engine::memory(), Engine::sqlite()] {
+        let mut w = World::new(engine, MeshConfig::default());
+        let (a, b) = (w.join(1), w.join(2));
+        for n in 1..=10 {
+            w.post(a, letter(topic("jobs"), &format!("j{n}")));
+        }
+        let from = From::Seq(U53::from(8));
+        w.subscribe(b, SubscribeParams { from, prefetch: 1, ..subscription("jobs", Some("crew")) });
+        let depth = |w: &mut World| match w.call(a, Call::TopicsList(Default::default())) {
+            Ok(Answer::Topics(result)) => result.topics[0].groups[0].depth.get(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(depth(&mut w), 3);
+        assert_eq!(w.drain(b), ["j8", "j9", "j10"]);
+        assert_eq!(depth(&mut w), 0);
+    }
 }
