@@ -232,7 +232,8 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
         lid: answer.lease_id,
         iat: U53::saturating(wall),
     };
-    let config = &house.config;
+    // The numbers that the mesh goes by since this hello, not those of the start.
+    let config = answer.config;
     let features = FEATURES.iter().map(|bit| {
         let params = match *bit {
             "maxPayload" => serde_json::json!({"version": 1, "bytes": config.max_payload}),

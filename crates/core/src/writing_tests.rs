@@ -84,6 +84,7 @@ fn message(bytes: usize) -> StoreWrite {
         route: Route::Log("topic/t/0".parse().unwrap()),
         refusal: None,
         remember_until: None,
+        full: Vec::new(),
     };
     StoreWrite::Accept(Arc::new(accept))
 }
@@ -96,11 +97,11 @@ fn what_waits_is_one_transaction_and_only_answers_are_told() {
     }
     let batch = pair.fill();
     assert_eq!((batch.writes.len(), batch.is_refused()), (3, false));
-    let outcomes = vec![StoreOutcome::Done, StoreOutcome::Opened(Ok(7)), StoreOutcome::Done];
+    let outcomes = vec![StoreOutcome::Done, StoreOutcome::Opened(Err(7)), StoreOutcome::Done];
     let Some(Input::Committed { through, outcomes }) = pair.taking.done(batch, Ok::<_, ()>(outcomes)) else {
         panic!("not committed")
     };
-    assert_eq!((through, outcomes), (WriteId(3), vec![(WriteId(2), StoreOutcome::Opened(Ok(7)))]));
+    assert_eq!((through, outcomes), (WriteId(3), vec![(WriteId(2), StoreOutcome::Opened(Err(7)))]));
     assert_eq!(pair.turn(true), None, "nothing is told of nothing");
     assert_eq!(pair.turn(false), None, "nor of a failure that was not the mesh's");
     pair.ask(4, topic(4));
