@@ -105,6 +105,8 @@ pub struct Lease {
     pub caps: Option<Vec<Cap>>,
     /// The process that carries it.
     pub instance: InstanceId,
+    /// The latest socket of that process whose hello was taken. One that was opened before it was given up for it.
+    pub latest: Option<ConnId>,
     /// Where it stands.
     pub state: State,
     /// What its client was told when it last said hello.
@@ -146,6 +148,19 @@ pub enum Verdict {
 }
 
 impl Lease {
+    /// Whether a hello comes on a socket that its own process has given up since, in favour of a later one. Such a
+    /// hello was held up on its way; what it says of subscriptions is old, and nobody reads its answer.
+    pub fn is_outrun(&self, hello: &Knock) -> bool {
+        let waiting = match &self.state {
+            State::Beginning(knock) | State::Ending(_, knock) => knock.as_ref(),
+            State::Online(_) | State::Grace => None,
+        };
+        let instance = &hello.admission.instance;
+        let taken = self.latest.filter(|_| self.instance == *instance);
+        let waits = waiting.filter(|knock| knock.admission.instance == *instance).map(|knock| knock.conn);
+        taken.max(waits).is_some_and(|later| later > hello.conn)
+    }
+
     /// Its times: what its client was told, or what holds now where that is kinder.
     pub fn terms(&self, config: &MeshConfig) -> Terms {
         self.told.kinder(config.terms())

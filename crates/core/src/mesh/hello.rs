@@ -34,6 +34,10 @@ impl Mesh {
         if let Err(refusal) = self.may_enter(&knock.admission) {
             return refuse(knock, refusal, effects);
         }
+        if self.leases.get(&knock.admission.session).is_some_and(|lease| lease.is_outrun(&knock)) {
+            let refusal = outrun(&knock.admission);
+            return refuse(knock, refusal, effects);
+        }
         match self.leases.get_mut(&knock.admission.session).map(|lease| &mut lease.state) {
             None => self.begin(now, knock, effects),
             Some(State::Beginning(waiting) | State::Ending(_, waiting)) => {
@@ -112,6 +116,7 @@ impl Mesh {
             member,
             caps,
             instance: instance.clone(),
+            latest: None,
             state: State::Beginning(Some(knock)),
             told: self.config.terms(),
             proof: now,
@@ -201,6 +206,7 @@ impl Mesh {
         }
         let (muted, auto) = (Muted::No, Vec::new());
         lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, auto });
+        lease.latest = Some(conn);
         lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);
         lease.granted_until = None;
@@ -424,6 +430,14 @@ fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static 
         TokenVerdict::Selects(id) if *id == lease.id => (ResumeOutcome::Resumed, None),
         TokenVerdict::Selects(_) => (ResumeOutcome::ResumeNotFound, Some("lease_ended")),
     }
+}
+
+/// A later socket of the same process was here before this hello.
+fn outrun(hello: &Admission) -> Refusal {
+    let error = WireError::new(ErrorCode::Conflict, "a later socket of this process carries the session");
+    let mut refusal = Refusal::new(error, Reason::SessionReplaced);
+    refusal.closing.instance_id = Some(hello.instance.clone());
+    refusal
 }
 
 pub(super) fn draining() -> Refusal {

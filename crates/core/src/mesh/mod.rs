@@ -298,6 +298,7 @@ impl Mesh {
                 member: record.member,
                 caps: record.caps,
                 instance: record.instance,
+                latest: None,
                 state: State::Grace,
                 told: self.config.terms(),
                 proof: Millis(0),

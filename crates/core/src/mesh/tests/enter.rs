@@ -3,6 +3,7 @@
 use tenure_proto::ErrorCode;
 use tenure_proto::MemberKey;
 use tenure_proto::hello::LeaseFate;
+use tenure_proto::ids::ConnId;
 
 use super::world::{World, knock, process, session};
 use crate::admit::{Admission, TokenVerdict, Voucher};
@@ -129,4 +130,24 @@ fn coming_back_from_grace_is_no_takeover() {
         world.close(conn, true);
     }
     assert_eq!(world.mesh.sessions(), 1);
+}
+
+#[test]
+fn a_hello_that_its_own_process_has_outrun_changes_nothing() {
+    let mut world = World::new();
+    let (early, late) = (ConnId(90), ConnId(91));
+    world.hello_on(late, process(1, "p"));
+    world.hello_on(early, process(1, "p"));
+    assert_eq!(world.closed(early), Some(("session_replaced", None)));
+    assert_eq!(world.refusal(early).0, ErrorCode::Conflict);
+    assert!(world.is_open(late), "the socket that was opened later carries it");
+    // Not even when that one is gone: whoever sent it does not listen any more.
+    world.close(late, true);
+    let early = ConnId(89);
+    world.hello_on(early, process(1, "p"));
+    assert_eq!(world.closed(early), Some(("session_replaced", None)));
+    // Of another process nothing is known.
+    let other = ConnId(88);
+    world.hello_on(other, process(1, "q"));
+    assert!(world.is_open(other));
 }

@@ -130,10 +130,16 @@ impl World {
     /// A new socket whose client says hello.
     pub(crate) fn hello(&mut self, admission: Admission) -> ConnId {
         self.last_conn += 1;
-        let (conn, hello) = (ConnId(self.last_conn), self.next_request());
+        let conn = ConnId(self.last_conn);
+        self.hello_on(conn, admission);
+        conn
+    }
+
+    /// The socket of this number says hello: sockets are numbered as they are opened.
+    pub(crate) fn hello_on(&mut self, conn: ConnId, admission: Admission) {
+        let hello = self.next_request();
         self.sockets.insert(conn, Socket::new(hello.clone()));
         self.input(Input::Hello { conn, request: hello, admission: Box::new(admission) });
-        conn
     }
 
     /// Session `n` says hello and is let in.
