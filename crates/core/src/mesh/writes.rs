@@ -165,6 +165,9 @@ impl Mesh {
         while let Some((_, who)) = self.next_awaiting(through) {
             self.not_written(now, who, effects);
         }
+        // Whoever was about to be told that a thing is settled believed in a write that is lost: what it said is
+        // written again first.
+        self.messages.urgent |= !self.messages.answers.is_empty() || !self.messages.hellos.is_empty();
     }
 
     fn not_written(&mut self, now: Millis, who: Awaiting, effects: &mut Vec<Effect>) {

@@ -78,6 +78,32 @@ fn what_died_while_the_disk_was_full_is_a_dead_letter_all_the_same() {
 }
 
 #[test]
+fn a_settle_is_not_confirmed_on_the_strength_of_a_write_that_fails_meanwhile() {
+    let (mut w, a, b) = two();
+    w.post(a, letter(to(2), "m1"));
+    let pushes = w.pushes(b);
+    w.pass(1_000);
+    w.set_disk(Disk::Holds);
+    let mut params = nacked(vec![tag(&pushes[0])]);
+    params.dead = true;
+    let first = w.ask(b, Call::Nack(params.clone()));
+    // It asks again while the write is under way, and both are heard of in one turn: first that it asks, then that
+    // the write is lost.
+    w.set_disk(Disk::Fails);
+    let (again, second) = w.request(b, Call::Nack(params.clone()));
+    let failed = w.write_some(usize::MAX).unwrap();
+    w.tell_all(vec![again, failed]);
+    for request in [first, second] {
+        assert_eq!(code(&w.answered(b, &request).unwrap()), ErrorCode::Unavailable);
+    }
+    w.set_disk(Disk::Commits);
+    assert_eq!(w.settle(b, Call::Nack(params)).settled.len(), 1);
+    w.crash(0);
+    let b = w.resume(2, b);
+    assert_eq!(w.dead(b, &inbox(2)).len(), 1);
+}
+
+#[test]
 fn what_expired_while_the_disk_was_full_is_a_dead_letter_all_the_same() {
     let (mut w, a, b) = two();
     w.post(a, SendParams { ttl_ms: ms(8_000), ..letter(to(2), "m1") });

@@ -195,7 +195,7 @@ impl World {
     ///
     /// When it fails, everything that waits fails with it: what was asked for before a failure was heard must not
     /// take effect after it.
-    fn write_some(&mut self, count: usize) -> Option<Input> {
+    pub(crate) fn write_some(&mut self, count: usize) -> Option<Input> {
         let count = if self.disk == Disk::Fails { usize::MAX } else { count };
         let taken: Vec<_> = self.pending.drain(..count.min(self.pending.len())).collect();
         let through = taken.last()?.0;
