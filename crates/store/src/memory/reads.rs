@@ -63,13 +63,14 @@ impl Messages {
         let Some(record) = self.records.get(&(*member, id.as_str().into())) else {
             return (None, SendState::Unknown, None);
         };
-        let mut letters =
-            self.dead.iter().filter(|((log, seq, _), _)| (log, *seq) == (&record.log, record.seq));
-        let dead = letters.next().map(|(_, letter)| letter.reason.clone());
+        let letters = self.dead.iter().filter(|((log, seq, _), _)| (log, *seq) == (&record.log, record.seq));
+        // That it expired concerns everybody, whoever gave it up before.
+        let dead =
+            letters.map(|(_, letter)| letter.reason.clone()).min_by_key(|reason| reason != fate::EXPIRED);
         let entry = self.kept(&record.log, record.seq).map(|kept| &kept.entry);
         let lost = if entry.is_some() { None } else { record.lost.clone() };
-        let settled = record.log.is_inbox() && entry.is_none_or(|entry| self.is_settled(entry));
-        let (state, reason) = fate::of(dead.or(lost), settled);
+        let settled = entry.is_none_or(|entry| self.is_settled(entry));
+        let (state, reason) = fate::of(dead.or(lost), record.log.is_inbox(), settled);
         (Some(record.id), state, reason)
     }
 

@@ -35,13 +35,16 @@ pub(super) fn fates(
 fn fate(connection: &Connection, record: Record) -> Result<Fate, Fault> {
     let place = record.place;
     let dead: Option<String> = connection
-        .prepare_cached("SELECT reason FROM dead WHERE log = ?1 AND seq = ?2 ORDER BY grp LIMIT 1")?
-        .query_row(params![place.log, integer(place.seq)], |row| row.get(0))
+        .prepare_cached(
+            "SELECT reason FROM dead WHERE log = ?1 AND seq = ?2 ORDER BY reason <> ?3, grp LIMIT 1",
+        )?
+        // That it expired concerns everybody, whoever gave it up before.
+        .query_row(params![place.log, integer(place.seq), rule::EXPIRED], |row| row.get(0))
         .optional()?;
     let there = entry::exists(connection, place)?;
     let lost = if there { None } else { record.lost };
     let (_, log) = cache::log_name(connection, place.log)?;
     let settled = log.is_inbox() && (!there || group::is_settled(connection, place)?);
-    let (state, reason) = rule::of(dead.or(lost), settled);
+    let (state, reason) = rule::of(dead.or(lost), log.is_inbox(), settled);
     Ok((Some(record.id), state, reason))
 }

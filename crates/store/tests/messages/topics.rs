@@ -250,3 +250,16 @@ fn a_crew_that_begins_in_the_middle_is_as_deep_as_what_it_will_read() {
         assert_eq!(depth(&mut w), 0);
     }
 }
+
+#[test]
+fn what_some_reader_of_a_topic_gives_up_is_not_its_fate() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.post(a, letter(topic("jobs"), "m1"));
+    let pushes = w.pushes(b);
+    let mut params = nacked(vec![tag(&pushes[0])]);
+    params.dead = true;
+    w.settle(b, tenure_core::input::Call::Nack(params));
+    assert_eq!(w.status(a, &["m1"]), [(tenure_proto::message::SendState::Accepted, None)]);
+}
