@@ -1,7 +1,7 @@
 //! Deliveries of groups that several may read: each is pushed when its claim is on disk, so that after a crash nobody
 //! else is handed what somebody has in hand.
 
-use tenure_proto::ids::ConnId;
+use tenure_proto::ids::{ConnId, SessionKey, SubId};
 
 use crate::effect::{Effect, Push};
 use crate::time::Millis;
@@ -11,6 +11,19 @@ use super::messages::Messages;
 use super::writes::Awaiting;
 
 impl Mesh {
+    /// Whether a subscription was handed entries that have not been pushed, because their claims are on their way to
+    /// the disk. A `fetch` that finds nothing else is answered after them: nothing waits, when it says so.
+    pub(super) fn is_claiming(&self, session: SessionKey, sub: &SubId) -> bool {
+        let of_sub = |push: &Push| push.session == session && push.sub == *sub;
+        let awaits = |who: &Awaiting| match who {
+            Awaiting::Pushes(pushes) => pushes.iter().any(|(_, push)| of_sub(push)),
+            _ => false,
+        };
+        self.messages.parked.iter().any(|(_, push)| of_sub(push))
+            || self.awaiting.iter().any(|(_, who)| awaits(who))
+            || self.leases.get(&session).is_some_and(|lease| lease.subs.cleared.iter().any(of_sub))
+    }
+
     /// Deliveries of contended groups leave when their claims are on disk.
     pub(super) fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Messages { parked, dirty, readings, .. } = &mut self.messages;

@@ -147,15 +147,17 @@ impl Mesh {
     /// Answers fetches that waited for entries from disk.
     pub(super) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let moment = self.moment();
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.leases.get(&session) else { return };
         let waits = |id: &&SubId| lease.subs.get(id).is_some_and(|sub| !sub.fetches.is_empty());
         let waiting: Vec<SubId> = lease.subs.eager.iter().filter(waits).cloned().collect();
         for id in waiting {
+            let claiming = self.is_claiming(session, &id);
+            let Some(lease) = self.leases.get_mut(&session) else { return };
             while let Some(fetch) = lease.subs.get_mut(&id).and_then(|sub| sub.fetches.pop_front()) {
                 let Some(sub) = lease.subs.get_mut(&id) else { break };
                 let (pushes, loading) =
                     fetch_from(&mut self.messages, session, &id, sub, fetch.limit, moment);
-                if pushes.is_empty() && loading {
+                if pushes.is_empty() && (loading || claiming) {
                     sub.fetches.push_front(fetch);
                     break;
                 }

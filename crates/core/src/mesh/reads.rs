@@ -176,6 +176,7 @@ impl Mesh {
         self.may(session, "read")?;
         let limit = page(Some(params.limit))? as usize;
         let moment = self.moment();
+        let claiming = self.is_claiming(session, &params.sub_id);
         let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
         let Some(sub) = lease.subs.get_mut(&params.sub_id) else {
             if crate::reconcile::is_implicit(&params.sub_id) {
@@ -193,8 +194,10 @@ impl Mesh {
             return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
         }
         let (pushes, loading) = fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
-        if pushes.is_empty() && loading {
+        if pushes.is_empty() && (loading || claiming) {
             sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
+            lease.subs.eager.insert(params.sub_id.clone());
+            self.rouse(session);
             return Ok(None);
         }
         if self.messages.is_contended(&pushes) {

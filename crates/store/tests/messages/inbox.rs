@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use tenure_core::accept::{Accept, Route};
+use tenure_core::admit::Admission;
 use tenure_core::effect::{Answer, Note};
 use tenure_core::input::Call;
 use tenure_core::record::StoreWrite;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
-use tenure_proto::hello::HealthStatus;
+use tenure_proto::hello::{HealthStatus, InboxChoice};
 use tenure_proto::limits::{INBOX_ENTRIES, INBOX_TTL_MS};
 use tenure_proto::log::LogName;
-use tenure_proto::message::{Priority, SendParams, SendState};
+use tenure_proto::message::{Address, Priority, SendParams, SendState};
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
+use tenure_proto::subscribe::FetchParams;
 use tenure_store::Write;
 
 use super::words::*;
@@ -272,4 +274,22 @@ fn a_clock_that_jumped_expires_nothing_until_it_has_been_steady() {
     assert_eq!(status(&mut w), HealthStatus::Ok);
     assert!(w.notes.iter().any(|note| matches!(note, Note::ClockBelieved { .. })));
     assert_eq!(w.status(a, &["m1"])[0].0, SendState::Expired);
+}
+
+#[test]
+fn a_fetch_that_finds_nothing_is_answered_after_what_was_handed_out_before() {
+    let mut w = world();
+    let b = w.join(2);
+    w.join(1);
+    w.post(b, letter(Address::Member(member(1)), "m1"));
+    // The claim of what the member's inbox pushes is on its way to the disk when the fetch comes.
+    w.set_disk(Disk::Holds);
+    let a = w.dial(Admission { inbox: InboxChoice::Both, ..knock(1) });
+    let fetch = Call::Fetch(FetchParams { sub_id: "member".parse().unwrap(), limit: ms(8).unwrap() });
+    let request = w.ask(a, fetch);
+    assert!(w.answered(a, &request).is_none(), "something waits");
+    w.set_disk(Disk::Commits);
+    w.commit(usize::MAX);
+    assert_eq!(bodies(&w.pushes(a)), ["m1"]);
+    assert!(w.answered(a, &request).is_some());
 }
