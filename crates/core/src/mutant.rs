@@ -57,7 +57,6 @@ mutants! {
     LeftTwice "left-twice" "`left` is told twice for one end.";
     ReusedIdAccepted "reused-id-accepted" "Another body under a used id is answered as a duplicate.";
     DndIgnored "dnd-ignored" "Priorities that a status holds back are delivered.";
-    GapUntold "gap-untold" "Entries pruned meanwhile surface as nothing.";
     TtlIgnored "ttl-ignored" "An expired message is delivered all the same.";
 }
 
