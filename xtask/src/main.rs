@@ -7,6 +7,7 @@ mod autobahn;
 mod bench;
 mod deps;
 mod run;
+mod sim;
 mod soak;
 mod test;
 mod tidy;
@@ -60,6 +61,12 @@ const COMMANDS: &[Command] = &[
         takes: "[kill] [ARGS]",
         about: "the six scenarios at the real 90/75/30 s; or kill -9 under load, `kill --cycles N`",
         start: soak::start,
+    },
+    Command {
+        name: "sim",
+        takes: "[--seeds A..B] [ARGS]",
+        about: "whole meshes in virtual time with every fault; --shrink, --forever, --mutants, --help",
+        start: sim::start,
     },
     Command {
         name: "autobahn",

@@ -57,6 +57,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("tenure-core", &["tenure-proto"]),
     ("tenure-store", &["tenure-proto", "tenure-core"]),
     ("tenure-client", &["tenure-proto", "tenure-core"]),
+    ("tenure-sim", &["tenure-proto", "tenure-core", "tenure-store"]),
     ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-store"]),
 ];
 

@@ -1,0 +1,133 @@
+//! The last look: what an operator finds over the wire when everything has come to rest.
+
+use std::collections::BTreeSet;
+
+use tenure_core::Now;
+use tenure_core::link::LinkEffect;
+use tenure_proto::WireError;
+use tenure_proto::dead::{DeadListParams, DeadListResult};
+use tenure_proto::message::{HistoryParams, HistoryResult, SendState, SendStatusParams, SendStatusResult};
+use tenure_proto::method::{Method, PresenceListParams, PresenceListResult};
+use tenure_proto::number::U53;
+
+use crate::process::{Asked, Process, answer};
+use crate::seen::{DeadLetter, Fate, Key, Seen, Spot};
+
+/// How long a look may take.
+const LOOK_MS: u64 = 60_000;
+
+/// A question of the last look, with what was found so far.
+#[derive(Clone, Debug)]
+pub(crate) enum Look {
+    /// What became of these ids.
+    Fates(Vec<String>),
+    /// What is in a log, from here on.
+    History(String, u64, Vec<(u64, String, String)>),
+    /// The dead letters of a log, after this.
+    Dead(String, u64, Vec<DeadLetter>),
+    /// Who is here, after this one.
+    Present(Option<tenure_proto::ids::SessionKey>, BTreeSet<String>),
+}
+
+impl Process {
+    /// Asks everything in turn.
+    pub(crate) fn look_on(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+        let Some(look) = self.looks.pop() else { return };
+        let (link, timeout) = (&mut self.link, LOOK_MS);
+        let limit = Some(U53::saturating(200));
+        let asked = match &look {
+            Look::Fates(ids) => {
+                let client_message_ids = ids.iter().filter_map(|id| id.parse().ok()).collect();
+                let params = SendStatusParams { client_message_ids };
+                link.request(now, Method::SendStatus, &params, timeout, effects)
+            }
+            Look::History(log, from, _) => {
+                let params = HistoryParams { log: log.clone(), from: Some(U53::saturating(*from)), limit };
+                link.request(now, Method::History, &params, timeout, effects)
+            }
+            Look::Dead(log, after, _) => {
+                let params = DeadListParams { log: log.clone(), after: Some(U53::saturating(*after)), limit };
+                link.request(now, Method::DeadList, &params, timeout, effects)
+            }
+            Look::Present(after, _) => {
+                let params = PresenceListParams { after: *after, ..PresenceListParams::default() };
+                link.request(now, Method::PresenceList, &params, timeout, effects)
+            }
+        };
+        match asked {
+            Ok(number) => _ = self.asked.insert(number, Asked::Look(look)),
+            Err(_) => self.looks.push(look),
+        }
+    }
+
+    /// An answer to a look; what is left of it is asked next. One that failed is asked again.
+    pub(crate) fn looked(&mut self, look: Look, outcome: Result<Vec<u8>, WireError>) {
+        let codec = self.role.codec();
+        let Ok(frame) = outcome else {
+            self.looks.push(look);
+            return;
+        };
+        match look {
+            Look::Fates(ids) => match answer::<SendStatusResult>(codec, &frame).ok() {
+                Some(result) => {
+                    for status in result.statuses {
+                        let key = Key { member: self.role.member, id: status.client_message_id.to_string() };
+                        let fate = match status.state {
+                            SendState::Accepted => Fate::Accepted,
+                            SendState::Delivered => Fate::Delivered,
+                            SendState::Dead => Fate::Dead,
+                            SendState::Expired => Fate::Expired,
+                            SendState::Unknown => Fate::Unknown,
+                        };
+                        self.seen.push(Seen::Fate(key, status.id.map(|id| id.to_string()), fate));
+                    }
+                }
+                None => self.looks.push(Look::Fates(ids)),
+            },
+            Look::History(log, from, mut found) => {
+                match answer::<HistoryResult>(codec, &frame) {
+                    Ok(result) => {
+                        for message in result.messages {
+                            let body = message.body.unwrap_or_default();
+                            found.push((message.seq.get(), message.id.to_string(), body));
+                        }
+                        match result.next {
+                            Some(next) => self.looks.push(Look::History(log, next.get(), found)),
+                            None => self.seen.push(Seen::History(log, found)),
+                        }
+                    }
+                    Err(error) if error.retryable => self.looks.push(Look::History(log, from, found)),
+                    // Nobody ever sent to it.
+                    Err(_) => self.seen.push(Seen::History(log, found)),
+                }
+            }
+            Look::Dead(log, after, mut found) => match answer::<DeadListResult>(codec, &frame) {
+                Ok(result) => {
+                    found.extend(result.letters.into_iter().map(|letter| DeadLetter {
+                        spot: Spot { log: letter.message.log.clone(), seq: letter.message.seq.get() },
+                        id: letter.message.id.to_string(),
+                        group: letter.group.map(|group| group.to_string()),
+                        attempts: letter.attempts,
+                        reason: letter.reason,
+                    }));
+                    match result.next {
+                        Some(next) => self.looks.push(Look::Dead(log, next.get(), found)),
+                        None => self.seen.push(Seen::DeadLetters(log, found)),
+                    }
+                }
+                Err(error) if error.retryable => self.looks.push(Look::Dead(log, after, found)),
+                Err(_) => self.seen.push(Seen::DeadLetters(log, found)),
+            },
+            Look::Present(after, mut found) => match answer::<PresenceListResult>(codec, &frame).ok() {
+                Some(result) => {
+                    found.extend(result.peers.iter().map(|peer| peer.get().session.to_string()));
+                    match result.next {
+                        Some(next) => self.looks.push(Look::Present(Some(next), found)),
+                        None => self.seen.push(Seen::Present(self.life, found)),
+                    }
+                }
+                None => self.looks.push(Look::Present(after, found)),
+            },
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `tenure-sim`: runs seeds and says what broke, in words; `cargo xtask sim` builds and starts it.
+
+mod words;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use tenure_core::mutant::{self, Mutant};
+use tenure_sim::hunt::Hunt;
+use tenure_sim::run::run;
+use tenure_sim::scenario::Scenario;
+use tenure_sim::shrink::shrink;
+
+/// Whole meshes in virtual time, with everything that can go wrong
+#[derive(Debug, Parser)]
+#[command(name = "tenure-sim")]
+struct Args {
+    /// Seeds to run: A..B, or one
+    #[arg(long, value_parser = seeds, default_value = "0..200")]
+    seeds: Range<u64>,
+    /// Virtual minutes in which things go wrong, for each seed
+    #[arg(long, default_value_t = 3)]
+    minutes: u64,
+    /// Make the first failure as small as it gets before it is shown
+    #[arg(long)]
+    shrink: bool,
+    /// Run until stopped
+    #[arg(long)]
+    forever: bool,
+    /// Run each seed once, and do not compare two runs of it
+    #[arg(long)]
+    once: bool,
+    /// Show that every deliberate bug is found, within so many seeds (needs a build with --cfg tenure_mutants)
+    #[arg(long)]
+    mutants: bool,
+    /// Run with this deliberate bug, or with `--mutants` only this one
+    #[arg(long)]
+    mutant: Option<String>,
+    /// Run a scenario that was written down
+    #[arg(long)]
+    scenario: Option<PathBuf>,
+    /// Print the whole trace of what is shown
+    #[arg(long)]
+    trace: bool,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    match text.split_once("..") {
+        Some((from, to)) => Ok(number(from)?..number(to)?),
+        None => number(text).map(|seed| seed..seed + 1),
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let wanted = match &args.mutant {
+        Some(name) => match Mutant::named(name) {
+            Some(mutant) => Some(mutant),
+            None => bail!("there is no deliberate bug {name:?}"),
+        },
+        None => None,
+    };
+    if (args.mutants || wanted.is_some()) && !mutant::BUILT {
+        bail!("this build has no deliberate bugs: cargo xtask sim --mutants makes one that has");
+    }
+    if args.mutants {
+        return mutants(&args, wanted);
+    }
+    if let Some(path) = &args.scenario {
+        let scenario: Scenario = serde_json::from_slice(&std::fs::read(path)?)?;
+        mutant::set(wanted);
+        return one(&args, &scenario);
+    }
+    let mut range = args.seeds.clone();
+    loop {
+        let hunt = Hunt { minutes: args.minutes, twice: !args.once, mutant: wanted, first: false };
+        let bag = hunt.run(range.clone(), |seed, verdict| {
+            if let Some(violation) = verdict.violations.first() {
+                println!("seed {seed} at {} ms: {}: {}", violation.at, violation.rule, violation.what);
+            }
+        })?;
+        words::report(&range, &bag, &hunt);
+        if let Some(seed) = bag.broken.keys().next() {
+            mutant::set(wanted);
+            one(&args, &Scenario::of(*seed, args.minutes))?;
+            return Ok(ExitCode::FAILURE);
+        }
+        if !bag.unlike.is_empty() {
+            println!("not deterministic: seeds {:?}", bag.unlike);
+            return Ok(ExitCode::FAILURE);
+        }
+        if !args.forever {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let length = (range.end - range.start).max(1);
+        range = range.end..range.end.saturating_add(length);
+    }
+}
+
+/// Runs one scenario, and tells its story if it broke something.
+fn one(args: &Args, scenario: &Scenario) -> Result<ExitCode> {
+    let mut scenario = scenario.clone();
+    let mut verdict = run(&scenario, true)?;
+    if let (Some(violation), true) = (verdict.violations.first(), args.shrink) {
+        scenario = shrink(&scenario, violation.rule)?;
+        verdict = run(&scenario, true)?;
+    }
+    words::story(&scenario, &verdict, args.trace);
+    Ok(if verdict.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks for every deliberate bug.
+fn mutants(args: &Args, wanted: Option<Mutant>) -> Result<ExitCode> {
+    let mut missed = 0;
+    for mutant in Mutant::ALL.iter().copied().filter(|mutant| wanted.is_none_or(|wanted| wanted == *mutant)) {
+        let hunt = Hunt { minutes: args.minutes, twice: false, mutant: Some(mutant), first: true };
+        let bag = hunt.run(args.seeds.clone(), |_, _| {})?;
+        words::mutant(mutant, &bag);
+        missed += usize::from(bag.broken.is_empty());
+    }
+    let all = if wanted.is_some() { 1 } else { Mutant::ALL.len() };
+    println!(
+        "{} of {all} deliberate bugs found within {} seeds each",
+        all - missed,
+        args.seeds.end - args.seeds.start
+    );
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

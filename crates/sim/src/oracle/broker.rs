@@ -1,0 +1,138 @@
+//! What the broker can be blamed for: the time it was awake, the numbers it ran on, the disk it had.
+
+use crate::seen::{Numbers, Seen};
+
+/// What is promised until an operator says otherwise.
+const DEFAULTS: Numbers = Numbers {
+    lease_ttl_ms: 90_000,
+    ping_interval_ms: 30_000,
+    ack_timeout_ms: 600_000,
+    reconnect_grace_ms: 5_000,
+    freeze_tolerance_ms: 5_000,
+    max_attempts: 16,
+};
+
+/// The broker as the world sees it.
+#[derive(Debug)]
+pub(super) struct Broker {
+    pub(super) up: bool,
+    frozen: bool,
+    /// Milliseconds that it was up and not frozen.
+    pub(super) awake: u64,
+    looked: u64,
+    /// How often it was frozen.
+    pub(super) freezes: u64,
+    /// Which start this is.
+    pub(super) run: u64,
+    /// When it last went down.
+    pub(super) down_at: Option<u64>,
+    pub(super) numbers: Numbers,
+    /// The shortest that were ever in force: who counts from another moment than we do used these.
+    pub(super) ack_timeout_ms: u64,
+    pub(super) grace_ms: u64,
+    pub(super) max_attempts: u32,
+    tolerance_ms: u64,
+    /// The longest lease that was ever in force.
+    pub(super) ttl_max_ms: u64,
+    told: bool,
+    /// Whether its wall clock ever moved by itself: then nothing is said about delays and expiry.
+    pub(super) clock_jumped: bool,
+    /// Whether the store could not write at some time of this run, and when that was last so.
+    pub(super) trouble: bool,
+    /// The same of the run before.
+    pub(super) last_run_troubled: bool,
+    full: bool,
+    poisoned: bool,
+    /// Since when it can write, in time awake; `None` while it cannot.
+    calm_since: Option<u64>,
+}
+
+impl Default for Broker {
+    fn default() -> Broker {
+        Broker {
+            up: true,
+            frozen: false,
+            awake: 0,
+            looked: 0,
+            freezes: 0,
+            run: 0,
+            down_at: None,
+            numbers: DEFAULTS,
+            ack_timeout_ms: DEFAULTS.ack_timeout_ms,
+            grace_ms: DEFAULTS.reconnect_grace_ms,
+            max_attempts: DEFAULTS.max_attempts,
+            tolerance_ms: DEFAULTS.freeze_tolerance_ms,
+            ttl_max_ms: DEFAULTS.lease_ttl_ms,
+            told: false,
+            clock_jumped: false,
+            trouble: false,
+            last_run_troubled: false,
+            full: false,
+            poisoned: false,
+            calm_since: Some(0),
+        }
+    }
+}
+
+impl Broker {
+    /// How much of one freeze may count as time awake: lateness that is tolerated, and the beat before it.
+    pub(super) fn freeze_allowance_ms(&self) -> u64 {
+        self.tolerance_ms + (self.tolerance_ms / 2).min(1_000)
+    }
+
+    /// For how long it has been awake and able to write in this run, since it was awake for `since`.
+    pub(super) fn calm_ms(&self, since: u64) -> u64 {
+        let calm = self.calm_since.filter(|_| self.up);
+        calm.map_or(0, |calm| self.awake - calm.max(since))
+    }
+
+    pub(super) fn pass(&mut self, at: u64) {
+        if self.up && !self.frozen {
+            self.awake += at.saturating_sub(self.looked);
+        }
+        self.looked = at;
+    }
+
+    pub(super) fn see(&mut self, at: u64, seen: &Seen) {
+        match seen {
+            Seen::Numbers(numbers) => self.run_on(*numbers),
+            Seen::Frozen(frozen) => {
+                self.freezes += u64::from(*frozen);
+                self.frozen = *frozen;
+            }
+            Seen::BrokerClockOff(_) => self.clock_jumped = true,
+            Seen::BrokerDown(_) => {
+                (self.up, self.frozen) = (false, false);
+                self.down_at = Some(at);
+            }
+            Seen::BrokerUp(_) => {
+                self.up = true;
+                self.run += 1;
+                self.last_run_troubled = std::mem::replace(&mut self.trouble, self.full);
+                (self.poisoned, self.calm_since) = (false, (!self.full).then_some(self.awake));
+            }
+            Seen::DiskFull(full) => {
+                (self.full, self.trouble) = (*full, true);
+                self.calm_since = (!self.full && !self.poisoned).then_some(self.awake);
+            }
+            Seen::Poisoned => (self.poisoned, self.trouble, self.calm_since) = (true, true, None),
+            _ => {}
+        }
+    }
+
+    fn run_on(&mut self, numbers: Numbers) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.ack_timeout_ms = numbers.ack_timeout_ms;
+            self.grace_ms = numbers.reconnect_grace_ms;
+            self.max_attempts = numbers.max_attempts;
+            self.tolerance_ms = numbers.freeze_tolerance_ms;
+            self.ttl_max_ms = numbers.lease_ttl_ms;
+        }
+        self.numbers = numbers;
+        self.ack_timeout_ms = self.ack_timeout_ms.min(numbers.ack_timeout_ms);
+        self.grace_ms = self.grace_ms.min(numbers.reconnect_grace_ms);
+        self.max_attempts = self.max_attempts.min(numbers.max_attempts);
+        self.tolerance_ms = self.tolerance_ms.max(numbers.freeze_tolerance_ms);
+        self.ttl_max_ms = self.ttl_max_ms.max(numbers.lease_ttl_ms);
+    }
+}

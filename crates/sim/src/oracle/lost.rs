@@ -1,0 +1,253 @@
+//! The last look: what was accepted is somewhere, and whoever is there to read it has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::seen::{Fallback, Fate, Key, Life, Place, Seen, To};
+
+use super::fate::Fates;
+use super::hands::Hands;
+use super::letters::{Letters, Record, partition_of};
+use super::readers::Readers;
+use super::timing::{Timing, may_have_expired};
+use super::trail::Reader;
+use super::tray::tray_name;
+use super::world::World;
+use super::{Court, who};
+
+/// How long after its time something may still be on its way to somebody.
+const MARGIN_MS: u64 = 10_000;
+
+/// What is found when nothing is under way any more.
+#[derive(Debug, Default)]
+pub(super) struct LastLook {
+    /// Everything in the logs of topics: id and body by seq.
+    histories: BTreeMap<String, BTreeMap<u64, (String, String)>>,
+    quiet: bool,
+    alive: Vec<Life>,
+}
+
+/// Everything that is known when it is over.
+struct End<'a> {
+    letters: &'a Letters,
+    hands: &'a Hands,
+    readers: &'a Readers,
+    fates: &'a Fates,
+    timing: &'a Timing,
+    world: &'a World,
+    look: &'a LastLook,
+    /// What those who are here have in hand.
+    in_hand: BTreeSet<(Reader, &'a Key)>,
+}
+
+impl LastLook {
+    pub(super) fn see(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Rest { quiet, alive, .. } => (self.quiet, self.alive) = (*quiet, alive.clone()),
+            Seen::History(log, entries) => {
+                let entries = entries.iter().map(|(seq, id, body)| (*seq, (id.clone(), body.clone())));
+                self.histories.entry(log.clone()).or_default().extend(entries);
+            }
+            _ => {}
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn judge(
+        &self,
+        letters: &Letters,
+        hands: &Hands,
+        readers: &Readers,
+        fates: &Fates,
+        timing: &Timing,
+        world: &World,
+        court: &mut Court,
+    ) {
+        let of = |life: &Life| {
+            let life = *life;
+            hands.of(life).map(move |(place, key)| (Reader::of(life, place), key))
+        };
+        let in_hand = self.alive.iter().flat_map(of).collect();
+        let end = End { letters, hands, readers, fates, timing, world, look: self, in_hand };
+        for (key, record) in letters.iter() {
+            end.judge_letter(key, record, court);
+        }
+        if self.quiet {
+            end.judge_crews(court);
+            end.judge_private(court);
+        }
+    }
+}
+
+impl End<'_> {
+    fn judge_letter(&self, key: &Key, record: &Record, court: &mut Court) {
+        let Some(accepted) = record.accepted.as_ref().filter(|accepted| !accepted.contradicts) else {
+            return;
+        };
+        if self.fates.get(key) == Some(Fate::Unknown) {
+            let text = format!("{} was accepted as {}, and nobody knows it any more", key.id, accepted.id);
+            return court.accuse("lost", text);
+        }
+        if !matches!(record.letter.to, To::Topic(_)) {
+            return self.judge_inbox(key, record, court);
+        }
+        for (log, seq) in record.spots() {
+            let Some(history) = self.look.histories.get(log) else { continue };
+            let found = history.get(&seq);
+            let same = found.is_some_and(|(id, body)| *id == accepted.id && *body == record.letter.body);
+            let expired = found.is_none() && may_have_expired(key, self.letters, self.world);
+            if !same && !expired {
+                let text = format!("{} was accepted as {log} {seq}, and is not there", key.id);
+                court.accuse("lost", text);
+            }
+        }
+    }
+
+    fn judge_inbox(&self, key: &Key, record: &Record, court: &mut Court) {
+        let reached = self.hands.trails.inbox(key).is_some();
+        match self.fates.get(key) {
+            Some(Fate::Delivered) if !reached => {
+                let text = format!("{} counts as delivered, and no application was handed it", key.id);
+                court.accuse("lost", text);
+            }
+            Some(Fate::Accepted) if self.look.quiet => {
+                if let Some(reader) = self.idle_reader(key, record) {
+                    let text = format!("{} waits for ever, although {} reads", key.id, who(reader));
+                    court.accuse("lost", text);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody who should have got a letter that waits in an inbox.
+    fn idle_reader(&self, key: &Key, record: &Record) -> Option<Life> {
+        let waits = self.is_early(key, record, &Reader::Inbox);
+        if waits || self.in_hand.contains(&(Reader::Inbox, key)) {
+            return None;
+        }
+        let lane = record.letter.lane;
+        let ready = |life: &&Life, place: &Place| {
+            self.timing.is_open(**life, lane) && !self.hands.is_full(&tray_name(**life, place, lane))
+        };
+        let alive = || self.look.alive.iter();
+        let of_member = |member| {
+            let reads = |life: &&Life| {
+                self.readers.of_member.contains(&life.slot)
+                    && self.world.role(life.slot).map(|role| role.member) == member
+            };
+            alive().filter(reads).find(|life| ready(life, &Place::MemberInbox)).copied()
+        };
+        match &record.letter.to {
+            To::Session(to) => {
+                let own = alive().find(|life| life.slot == *to && ready(life, &Place::Inbox)).copied();
+                // It may lie in either inbox.
+                let moved = record.letter.fallback == Fallback::Member
+                    && self.world.may_have_ended_since(*to, record.first_at);
+                if moved { own.and(of_member(self.world.role(*to).map(|role| role.member))) } else { own }
+            }
+            To::Member(member) => of_member(Some(*member)),
+            To::Topic(_) => None,
+        }
+    }
+
+    /// Whether it is not the time for a letter yet, or not any more.
+    fn is_early(&self, key: &Key, record: &Record, reader: &Reader) -> bool {
+        let accepted = record.accepted.as_ref().map_or(self.world.now, |accepted| accepted.at);
+        let delayed = record.letter.delay_ms.map_or(0, |delay| accepted + delay);
+        let put_off = self.hands.trails.get(key, reader).map_or(0, |trail| trail.waits_until);
+        let due = delayed.max(put_off);
+        // A start reads what is left of a delay off the wall clock.
+        let clock = self.world.broker.clock_jumped && due > 0;
+        (due > 0 && self.world.now < due + MARGIN_MS)
+            || clock
+            || may_have_expired(key, self.letters, self.world)
+    }
+
+    /// What a crew must have got: everything from where it began, if somebody of it is here.
+    fn judge_crews(&self, court: &mut Court) {
+        for ((log, group), start) in &self.readers.crews {
+            let Some(history) = self.look.histories.get(log) else { continue };
+            let Some((topic, partition)) = topic_of(log) else { continue };
+            if self.readers.careless.contains(&(topic.to_owned(), group.clone())) {
+                continue;
+            }
+            let reads = |life: &Life| {
+                self.readers.open(*life).any(|(place, _)| match place {
+                    Place::Topic { topic: t, group: Some(g), partition: p, auto: false, .. } => {
+                        let here = t == topic && g == group && p.is_none_or(|p| p == partition);
+                        here && !self.hands.is_full(&tray_name(*life, place, crate::seen::Lane::Now))
+                    }
+                    _ => false,
+                })
+            };
+            if !self.look.alive.iter().any(reads) {
+                continue;
+            }
+            let reader = Reader::Crew(group.clone());
+            for (seq, (_, body)) in history.range(start..) {
+                self.judge_entry(log, *seq, body, &reader, court);
+            }
+        }
+    }
+
+    fn judge_entry(&self, log: &str, seq: u64, body: &str, reader: &Reader, court: &mut Court) {
+        let Some(key) = self.letters.by_body(body) else { return };
+        let Some(record) = self.letters.get(key) else { return };
+        let Reader::Crew(group) = reader else { return };
+        if self.fates.is_dead(key, Some(group)) || self.is_early(key, record, reader) {
+            return;
+        }
+        match self.hands.trails.get(key, reader) {
+            None => {
+                let text = format!("{group} never got {log} {seq} ({})", key.id);
+                court.accuse("lost", text);
+            }
+            Some(trail) => {
+                let done = trail.acks > 0 || trail.burials > 0;
+                if !done && !self.in_hand.contains(&(reader.clone(), key)) {
+                    let text = format!("{group} had {log} {seq} ({}) in hand, and nobody has it now", key.id);
+                    court.accuse("lost", text);
+                }
+            }
+        }
+    }
+
+    /// What a reader of its own must have got: everything from where it began, or word that it is gone.
+    fn judge_private(&self, court: &mut Court) {
+        for life in &self.look.alive {
+            for (place, sub) in self.readers.open(*life) {
+                let Place::Topic { topic, group: None, auto: false, .. } = place else { continue };
+                let tray = tray_name(*life, place, crate::seen::Lane::Now);
+                if self.hands.is_full(&tray) || self.hands.is_crowded(&tray) {
+                    continue;
+                }
+                let reader = Reader::of(*life, place);
+                for (partition, start) in sub.starts.iter().flatten() {
+                    let log = format!("topic/{topic}/{partition}");
+                    let Some(history) = self.look.histories.get(&log) else { continue };
+                    for (seq, (_, body)) in history.range(start..) {
+                        let Some(key) = self.letters.by_body(body) else { continue };
+                        let Some(record) = self.letters.get(key) else { continue };
+                        // Where a lease ended, a reader's position says nothing of what was yet to come.
+                        let put_off = record.letter.delay_ms.is_some()
+                            && self.world.may_have_ended_since(life.slot, record.first_at);
+                        let excused = put_off
+                            || sub.misses(*partition, *seq)
+                            || self.fates.is_dead(key, None)
+                            || self.is_early(key, record, &reader);
+                        if !excused && self.hands.trails.get(key, &reader).is_none() {
+                            let text = format!("{} never got {log} {seq} ({})", who(*life), key.id);
+                            court.accuse("lost", text);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The topic and the partition of a log.
+fn topic_of(log: &str) -> Option<(&str, u32)> {
+    let (topic, _) = log.strip_prefix("topic/")?.rsplit_once('/')?;
+    Some((topic, partition_of(log, topic)?))
+}

@@ -1,0 +1,125 @@
+//! Order: first deliveries of a lane or partition come as they were written, to each process; and what came back to
+//! an inbox goes before what was sent after that.
+//!
+//! Not judged: what was given back, delayed or handed to somebody before; competing readers after a crash, whose
+//! claims are taken up in any order; and a process that once had so much in hand that its SDK turned entries away.
+
+use std::collections::BTreeMap;
+
+use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Slot, Verb};
+
+use super::hands::Hands;
+use super::letters::Letters;
+use super::trail::Reader;
+use super::tray::{TrayName, is_crew, tray_name};
+use super::world::World;
+use super::{Court, who};
+
+/// The last first delivery of each process, and what is to come back first.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// By place and log.
+    last: BTreeMap<TrayName, BTreeMap<String, u64>>,
+    /// Entries that were given back to an inbox at once.
+    back: BTreeMap<(Slot, Lane), BTreeMap<u64, Back>>,
+}
+
+/// An entry that was given back.
+#[derive(Debug)]
+struct Back {
+    key: Key,
+    /// Since when it is certain that the broker has it.
+    since: Option<u64>,
+}
+
+impl Order {
+    pub(super) fn see(
+        &mut self,
+        seen: &Seen,
+        hands: &Hands,
+        letters: &Letters,
+        world: &World,
+        court: &mut Court,
+    ) {
+        match seen {
+            Seen::Handed(life, handed) => {
+                self.handed(*life, handed, hands, letters, court);
+                if handed.place == Place::Inbox {
+                    self.check_back(*life, handed, hands, letters, world, court);
+                }
+            }
+            Seen::SubEnded(life, place, _) => _ = self.last.remove(&tray_name(*life, place, Lane::Now)),
+            Seen::Settles(life, Place::Inbox, spot, lane, Verb::Retry(0)) => {
+                if let Some(key) = hands.key_of(*life, &Place::Inbox, spot, *lane) {
+                    let back = Back { key: key.clone(), since: None };
+                    self.back.entry((life.slot, *lane)).or_default().insert(spot.seq, back);
+                }
+            }
+            // Unless it came again before this was known.
+            Seen::Settled(life, Place::Inbox, spot, lane, Verb::Retry(0), outcome) => {
+                let Some(back) = self.back.get_mut(&(life.slot, *lane)) else { return };
+                match back.get_mut(&spot.seq) {
+                    Some(back) if *outcome == Settled::Yes => back.since = Some(world.now),
+                    _ => _ = back.remove(&spot.seq),
+                }
+            }
+            Seen::BrokerDown(_) => {
+                self.last.retain(|(_, place, _), _| !is_crew(place) && *place != Place::MemberInbox);
+            }
+            Seen::Killed(life) | Seen::Ended(life, _) => self.last.retain(|(other, ..), _| other != life),
+            _ => {}
+        }
+    }
+
+    fn handed(&mut self, life: Life, handed: &Handed, hands: &Hands, letters: &Letters, court: &mut Court) {
+        let Handed { place, spot, lane, key, attempt, .. } = handed;
+        let name = tray_name(life, place, *lane);
+        let delayed = letters.get(key).is_none_or(|record| record.letter.delay_ms.is_some());
+        let before = hands.trails.get(key, &Reader::of(life, place)).is_some();
+        if delayed || before || *attempt > 1 || hands.is_crowded(&name) {
+            return;
+        }
+        let last = self.last.entry(name).or_default().insert(spot.log.clone(), spot.seq);
+        if let Some(last) = last
+            && last >= spot.seq
+        {
+            let text =
+                format!("{} was handed {} {} ({}) after {last}", who(life), spot.log, spot.seq, key.id);
+            court.accuse("order", text);
+        }
+    }
+
+    /// What was sent after an entry had come back is newer than it, whatever was on its way. What may have died,
+    /// expired or moved on since is not waited for.
+    fn check_back(
+        &mut self,
+        life: Life,
+        handed: &Handed,
+        hands: &Hands,
+        letters: &Letters,
+        world: &World,
+        court: &mut Court,
+    ) {
+        let Some(back) = self.back.get_mut(&(life.slot, handed.lane)) else { return };
+        back.remove(&handed.spot.seq);
+        let sent_at = letters.sent_at(&handed.key);
+        let waits = |back: &Back| {
+            let Some(since) = back.since.filter(|since| *since < sent_at) else { return false };
+            let mortal = letters.get(&back.key).is_none_or(|record| record.letter.ttl_ms.is_some());
+            let retries = hands.trails.inbox(&back.key).map_or(u32::MAX, |trail| trail.retries);
+            let worn_out = retries >= world.broker.max_attempts;
+            !mortal && !worn_out && !world.may_have_ended_since(life.slot, since)
+        };
+        let found = back.iter().find(|(seq, back)| **seq < handed.spot.seq && waits(back));
+        if let Some(seq) = found.map(|(seq, _)| *seq) {
+            let text = format!(
+                "{} was handed {} {} before {seq}, which had come back before that was sent",
+                who(life),
+                handed.spot.log,
+                handed.spot.seq
+            );
+            court.accuse("order", text);
+            back.remove(&seq);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A process: an SDK session around `core::link`, and the application on top of it.
+//!
+//! This file is the SDK's shell: it turns what the link asks for into what the network does, and back. What the
+//! application does with it is in `app`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use serde::de::DeserializeOwned;
+use tenure_core::link::{
+    DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, RequestNumber, SettleNumber, SockId, SubHandle,
+    Voucher,
+};
+use tenure_core::{Millis, Now};
+use tenure_proto::WireError;
+use tenure_proto::codec::Codec;
+use tenure_proto::error::ErrorCode;
+use tenure_proto::frame::Response;
+use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
+use tenure_proto::peer::Profile;
+
+use crate::broker::HOST;
+use crate::memo::Memo;
+use crate::names::Names;
+use crate::net::WireId;
+use crate::rng::Rng;
+use crate::scenario::Role;
+use crate::seen::{Key, Lane, Letter, Life, Place, Seen, Spot, Verb};
+
+/// What a process wants of the network.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    Dial(SockId),
+    Send(SockId, Vec<u8>),
+    Ping(SockId),
+    Drop(SockId),
+    /// The session is over.
+    Ended(End),
+}
+
+/// What a request of the application was.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Send(Key, Letter, /* contradicts */ bool),
+    Status(crate::seen::Status),
+    Topic,
+    Look(crate::look::Look),
+}
+
+/// A message in hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) place: Place,
+    pub(crate) spot: Spot,
+    pub(crate) lane: Lane,
+    /// When the application is done with it, on the world's clock.
+    pub(crate) due: u64,
+}
+
+/// What a response frame says.
+pub(crate) fn answer<R: DeserializeOwned>(codec: Codec, frame: &[u8]) -> Result<R, WireError> {
+    let garbled = || WireError::new(ErrorCode::Internal, "an answer that does not parse");
+    let response: Response<R> = codec.decode(frame).map_err(|_| garbled())?;
+    match (response.result, response.error) {
+        (Some(result), _) if response.ok => Ok(result),
+        (_, Some(error)) => Err(error),
+        _ => Err(garbled()),
+    }
+}
+
+/// One process.
+pub(crate) struct Process {
+    pub(crate) role: Role,
+    pub(crate) life: Life,
+    pub(crate) names: Rc<Names>,
+    pub(crate) link: Link,
+    /// The token that its last hello got: what a thief would steal.
+    pub(crate) token: Option<String>,
+    /// The last tags that it was given: what a liar would abuse.
+    pub(crate) tags: VecDeque<String>,
+    pub(crate) socks: BTreeMap<SockId, WireId>,
+    pub(crate) rng: Rng,
+    effects: Vec<LinkEffect>,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) memo: Memo,
+    pub(crate) asked: BTreeMap<RequestNumber, Asked>,
+    pub(crate) receipts: BTreeMap<RequestNumber, Key>,
+    pub(crate) subs: BTreeMap<SubHandle, Place>,
+    pub(crate) hand: BTreeMap<DeliveryId, Work>,
+    pub(crate) settling: BTreeMap<SettleNumber, (Place, Spot, Lane, Verb)>,
+    /// When the application acts next, on the world's clock.
+    pub(crate) act_at: u64,
+    pub(crate) send_at: u64,
+    /// Faults are over: it sends nothing new and settles everything.
+    pub(crate) calm: bool,
+    pub(crate) status: crate::seen::Status,
+    pub(crate) topics_made: bool,
+    pub(crate) ended: bool,
+    pub(crate) looks: Vec<crate::look::Look>,
+}
+
+impl Process {
+    pub(crate) fn new(
+        role: &Role,
+        life: Life,
+        names: &Rc<Names>,
+        memo: Memo,
+        root: &Rng,
+        (now, world): (Now, u64),
+    ) -> Option<Process> {
+        let mut rng = root.fork(10_000 + u64::from(life.slot.0) * 1_000 + u64::from(life.number));
+        let member = names.member(role.member)?.clone();
+        let instance_id = format!("i{}-{}", life.slot.0, life.number).parse().ok()?;
+        let config = LinkConfig {
+            mesh: "default".parse().ok()?,
+            session_key: Box::new(names.session(role.slot)?.clone()),
+            voucher: Voucher::MemberKey(Box::new(member), None),
+            profile: Profile::named(format!("s{}", role.slot.0)),
+            inbox: role.inbox,
+            reconcile: role.policy,
+            client: ClientInfo { name: "sim".into(), version: "0".into(), platform: None, instance_id },
+            features: FeatureWishes::default(),
+            codec: role.codec(),
+            host: HOST.to_owned(),
+        };
+        let (mut subs, mut seen) = (BTreeMap::new(), vec![Seen::Born(life)]);
+        if matches!(role.inbox, InboxChoice::Session | InboxChoice::Both) {
+            subs.insert(SubHandle::INBOX, Place::Inbox);
+        }
+        if matches!(role.inbox, InboxChoice::Member | InboxChoice::Both) {
+            subs.insert(SubHandle::MEMBER, Place::MemberInbox);
+            seen.push(Seen::Subscribes(life, Place::MemberInbox, true));
+        }
+        let link = Link::new(config, rng.next(), now);
+        let mut process = Process {
+            role: role.clone(),
+            life,
+            names: names.clone(),
+            link,
+            token: None,
+            tags: VecDeque::new(),
+            socks: BTreeMap::new(),
+            effects: Vec::new(),
+            seen,
+            memo,
+            asked: BTreeMap::new(),
+            receipts: BTreeMap::new(),
+            subs,
+            hand: BTreeMap::new(),
+            settling: BTreeMap::new(),
+            act_at: world,
+            send_at: world + rng.around(role.sends_every_ms.max(1)),
+            calm: false,
+            status: crate::seen::Status::Idle,
+            topics_made: false,
+            ended: false,
+            looks: Vec::new(),
+            rng,
+        };
+        process.link.start(now, &mut process.effects);
+        Some(process)
+    }
+
+    /// Lets the application begin: once, after it was made.
+    pub(crate) fn begin(&mut self, now: Now, world: u64) -> Vec<Wish> {
+        self.with(now, world, |process, effects| process.open_shop(now, effects))
+    }
+
+    /// A socket did something.
+    pub(crate) fn input(&mut self, now: Now, world: u64, input: LinkInput) -> Vec<Wish> {
+        self.with(now, world, |process, effects| process.link.handle(now, input, effects))
+    }
+
+    /// A deadline of the link has come.
+    pub(crate) fn tick(&mut self, now: Now, world: u64) -> Vec<Wish> {
+        self.with(now, world, |process, effects| process.link.tick(now, effects))
+    }
+
+    /// The application's turn.
+    pub(crate) fn act(&mut self, now: Now, world: u64) -> Vec<Wish> {
+        self.with(now, world, |process, effects| process.app(now, world, effects))
+    }
+
+    pub(crate) fn bye(&mut self, now: Now, world: u64) -> Vec<Wish> {
+        self.seen.push(Seen::Bye(self.life));
+        self.with(now, world, |process, effects| process.link.bye(now, effects))
+    }
+
+    /// Its session, as the wire spells it.
+    pub(crate) fn link_session(&self) -> String {
+        self.names.session_key(self.role.slot).map(|key| key.to_string()).unwrap_or_default()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
+        self.link.next_deadline()
+    }
+
+    /// One turn: `act`, then everything that the link asks for, then what leaves together at its end.
+    fn with(
+        &mut self,
+        now: Now,
+        world: u64,
+        act: impl FnOnce(&mut Process, &mut Vec<LinkEffect>),
+    ) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let mut effects = std::mem::take(&mut self.effects);
+        act(self, &mut effects);
+        let mut flushed = false;
+        loop {
+            if effects.is_empty() {
+                if flushed {
+                    return wishes;
+                }
+                flushed = true;
+                self.link.flush(now, &mut effects);
+                continue;
+            }
+            let ending = effects.iter().any(|effect| matches!(effect, LinkEffect::Ended(_)));
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    LinkEffect::Dial(sock) => wishes.push(Wish::Dial(sock)),
+                    LinkEffect::Send(sock, bytes) => wishes.push(Wish::Send(sock, bytes)),
+                    LinkEffect::Ping(sock) => wishes.push(Wish::Ping(sock)),
+                    LinkEffect::Drop(sock) => wishes.push(Wish::Drop(sock)),
+                    LinkEffect::Ended(end) => {
+                        self.ended = true;
+                        let word = match &end {
+                            End::Bye => "bye".to_owned(),
+                            End::Replaced { .. } => "replaced".to_owned(),
+                            End::Stopped { reason, .. } => format!("stopped:{reason}"),
+                        };
+                        self.seen.push(Seen::Ended(self.life, word));
+                        wishes.push(Wish::Ended(end));
+                    }
+                    effect => {
+                        flushed = false;
+                        self.hear(now, world, effect, ending, &mut effects);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One world from its first moment to its verdict.
+
+use std::collections::BTreeMap;
+
+use crate::disk::Broken;
+use crate::fault::Fault;
+use crate::look::Look;
+use crate::oracle::Violation;
+use crate::scenario::{Scenario, TOPICS};
+use crate::seen::{Life, Seen};
+use crate::trace::Trace;
+use crate::world::{Event, World};
+
+/// Virtual time after the last fault by which everything must be at rest, besides leases and timeouts.
+const REST_MS: u64 = 300_000;
+/// Nothing may be under way for so long before it counts as rest.
+const QUIET_MS: u64 = 20_000;
+
+/// How a world went.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The promises that were broken, in the order of time.
+    pub violations: Vec<Violation>,
+    /// How often each fault found a victim.
+    pub injected: BTreeMap<Fault, u64>,
+    /// Facts that applications saw or made.
+    pub operations: u64,
+    /// Virtual milliseconds.
+    pub virtual_ms: u64,
+    /// Lines of the trace, and their hash.
+    pub mark: (u64, u64),
+    /// The trace in words, if it was asked for.
+    pub words: Vec<String>,
+}
+
+/// Runs a scenario; `words` keeps the trace to be read. An error is the machine's, not the scenario's.
+pub fn run(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
+    let trace = if words { Trace::in_words() } else { Trace::default() };
+    let mut world = World::new(scenario, trace)?;
+    world.run_until(scenario.span_ms);
+    world.come_to_rest();
+    world.look();
+    world.see(&Seen::Over);
+    if let Some(broken) = world.broken {
+        return Err(broken);
+    }
+    Ok(Verdict {
+        violations: world.oracle.violations().to_vec(),
+        injected: world.injected,
+        operations: world.operations,
+        virtual_ms: world.t,
+        mark: world.trace.mark(),
+        words: world.trace.words().map(str::to_owned).collect(),
+    })
+}
+
+impl World {
+    /// Everything that was wrong is put right, and everybody does what is left to do.
+    fn come_to_rest(&mut self) {
+        self.calm = true;
+        self.see(&Seen::FaultsOver);
+        self.heal();
+        let config = &self.broker.config;
+        let bound = REST_MS + 3 * config.lease_ttl_ms + 2 * config.ack_timeout_ms;
+        let (end, mut quiet_since) = (self.t + bound, None);
+        let mut quiet = false;
+        while self.t < end && self.broken.is_none() && !quiet {
+            let step = self.t + 1_000;
+            self.run_until(step);
+            if self.under_way().is_empty() {
+                let since = *quiet_since.get_or_insert(self.t);
+                quiet = self.t >= since + QUIET_MS.max(2 * self.broker.config.lease_ttl_ms);
+            } else {
+                quiet_since = None;
+            }
+        }
+        let (waiting, alive) = (self.under_way(), self.attached());
+        self.see(&Seen::Rest { quiet, waiting, alive });
+    }
+
+    fn heal(&mut self) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].path.spike = (0, 0);
+            self.hosts[host].path.race = (0, 0);
+            if let Some((until, ..)) = self.hosts[host].asleep {
+                let at = self.t;
+                if let Some(asleep) = &mut self.hosts[host].asleep {
+                    asleep.0 = at;
+                }
+                let _ = until;
+                self.at(at, Event::HostWakes { host, at });
+            }
+        }
+        if self.broker_frozen.is_some() {
+            let at = self.t;
+            self.broker_frozen = Some(at);
+            self.at(at, Event::BrokerThaws { at });
+        }
+        for wire in self.net.wires.values_mut() {
+            (wire.up.lazy_until, wire.down.lazy_until) = (0, 0);
+            (wire.up.stalled_until, wire.down.stalled_until) = (0, 0);
+            (wire.up.cut_next, wire.down.cut_next) = (false, false);
+        }
+        for wire in self.net.wires.keys().copied().collect::<Vec<_>>() {
+            self.at(self.t, Event::Arrive(wire, crate::net::Way::Up));
+            self.at(self.t, Event::Arrive(wire, crate::net::Way::Down));
+        }
+        self.slow_sync = (0, 0, 0);
+        self.dies_writing = None;
+        self.broker.disk.full = false;
+        self.broker.disk.blind = false;
+        self.see(&Seen::DiskFull(false));
+        self.broker.disk.sync_fails = false;
+        if self.broker.disk.poisoned {
+            self.at(self.t, Event::DiskHeals(Fault::SyncError));
+        }
+        for role in self.scenario.clone().cast.iter() {
+            self.unban(role.slot);
+        }
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].twin {
+                self.kill(seat);
+            } else if let Some(process) = &mut self.seats[seat].process {
+                process.calm = true;
+                for work in process.hand.values_mut() {
+                    work.due = 0;
+                }
+                process.act_at = self.t;
+                self.with(seat, |process, now, world| process.act(now, world));
+            } else {
+                self.at(self.t, Event::Birth { seat });
+            }
+        }
+        self.at(self.t, Event::BrokerStart);
+    }
+
+    /// What somebody waits for, in words.
+    fn under_way(&self) -> Vec<String> {
+        let mut waiting = Vec::new();
+        if !self.broker.is_up() {
+            waiting.push("the broker to start".to_owned());
+        }
+        for seat in self.seats.iter().filter(|seat| !seat.twin) {
+            let Some(process) = &seat.process else {
+                waiting.push(format!("session {} to be started", seat.role.slot.0));
+                continue;
+            };
+            let name = process.life;
+            if !process.link.is_attached() {
+                waiting.push(format!("{name:?} to be attached"));
+            }
+            for asked in process.asked.values() {
+                waiting.push(format!("{name:?} for an answer to {asked:?}"));
+            }
+            waiting.extend(process.settling.values().map(|what| format!("{name:?} for {what:?}")));
+            waiting.extend(process.hand.values().map(|work| format!("{name:?} to settle {:?}", work.spot)));
+            if process.status != crate::seen::Status::Idle {
+                waiting.push(format!("{name:?} to be idle"));
+            }
+        }
+        waiting
+    }
+
+    fn attached(&self) -> Vec<Life> {
+        let processes = self.seats.iter().filter_map(|seat| seat.process.as_ref());
+        processes.filter(|process| process.link.is_attached()).map(|process| process.life).collect()
+    }
+
+    /// The last look, over the wire.
+    fn look(&mut self) {
+        let mut logs: Vec<String> = Vec::new();
+        for (topic, partitions) in TOPICS {
+            logs.extend((0..partitions).map(|partition| format!("topic/{topic}/{partition}")));
+        }
+        let mut first = true;
+        for index in 0..self.seats.len() {
+            let names = self.names.clone();
+            let Some(process) = &mut self.seats[index].process else { continue };
+            let mut looks = vec![Look::Present(None, Default::default())];
+            // A member's ids are kept by each of its sessions for its own.
+            looks.extend(process.memo.all.chunks(200).map(|ids| Look::Fates(ids.to_vec())));
+            let own = [
+                names.session_key(process.role.slot).map(|key| format!("inbox/s/{key}")),
+                names.member_key(process.role.member).map(|key| format!("inbox/m/{key}")),
+            ];
+            looks.extend(own.into_iter().flatten().map(|log| Look::Dead(log, 0, Vec::new())));
+            if std::mem::take(&mut first) {
+                looks.extend(logs.iter().map(|log| Look::History(log.clone(), 1, Vec::new())));
+                looks.extend(logs.iter().map(|log| Look::Dead(log.clone(), 0, Vec::new())));
+            }
+            process.looks = looks;
+        }
+        let end = self.t + 240_000;
+        while self.t < end && self.broken.is_none() && self.is_looking() {
+            let step = self.t + 500;
+            self.run_until(step);
+        }
+    }
+
+    fn is_looking(&self) -> bool {
+        let processes = self.seats.iter().filter_map(|seat| seat.process.as_ref());
+        processes.into_iter().any(|process| !process.looks.is_empty() || !process.asked.is_empty())
+    }
+}

@@ -1,0 +1,168 @@
+//! What a seed means: who is there, with which habits, and what goes wrong when. A list, so that parts of it can
+//! be left out.
+
+use serde::{Deserialize, Serialize};
+use tenure_proto::codec::Codec;
+use tenure_proto::hello::InboxChoice;
+use tenure_proto::reconcile::ReconcilePolicy;
+use tenure_proto::subscribe::{AckMode, From, SubscribeParams};
+
+use crate::fault::Fault;
+use crate::rng::Rng;
+use crate::seen::{Member, Slot};
+
+/// The topics of every world and how many partitions each has.
+pub const TOPICS: [(&str, u32); 3] = [("jobs", 1), ("parts", 3), ("news", 1)];
+
+/// A world before it begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Where everything random comes from.
+    pub seed: u64,
+    /// For how long things go wrong, in virtual milliseconds.
+    pub span_ms: u64,
+    /// The broker's lease; everything else is scaled from it.
+    pub lease_ttl_ms: u64,
+    /// How long a crew's entries stay with a session that lost its socket.
+    pub reconnect_grace_ms: u64,
+    /// How long a member of a crew may take to settle.
+    pub ack_timeout_ms: u64,
+    /// Whether the store is SQLite on a disk that can tear; else the model.
+    pub sqlite: bool,
+    /// Who is there.
+    pub cast: Vec<Role>,
+    /// What goes wrong, in the order of time.
+    pub faults: Vec<Planned>,
+}
+
+/// A fault that is to come.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Planned {
+    /// When.
+    pub at: u64,
+    /// What.
+    pub fault: Fault,
+    /// Which victim, how hard, how long.
+    pub dice: u64,
+}
+
+/// A session and the habits of its application.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Role {
+    /// The session.
+    pub slot: Slot,
+    /// Who vouches for it.
+    pub member: Member,
+    /// Which of that member's sessions it is: part of the ids that it sends under.
+    pub ordinal: u8,
+    /// The machine it runs on.
+    pub host: u8,
+    /// Which inboxes it reads.
+    pub inbox: InboxChoice,
+    /// What else it reads.
+    pub reads: Vec<SubscribeParams>,
+    /// Milliseconds between two sends, about; zero is never.
+    pub sends_every_ms: u64,
+    /// How long it works on a message, about.
+    pub work_ms: u64,
+    /// Whether its status changes now and then.
+    pub moody: bool,
+    /// Whether it spells frames in MessagePack; else in JSON.
+    pub msgpack: bool,
+    /// What it wants to become of subscriptions that the broker forgot.
+    pub policy: ReconcilePolicy,
+}
+
+impl Role {
+    /// How it spells frames.
+    pub fn codec(&self) -> Codec {
+        if self.msgpack { Codec::MsgPack } else { Codec::Json }
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed: `minutes` of trouble.
+    pub fn of(seed: u64, minutes: u64) -> Scenario {
+        let root = Rng::new(seed);
+        let mut rng = root.fork(1);
+        let lease_ttl_ms = [9_000, 30_000, 90_000][rng.below(3) as usize];
+        let reconnect_grace_ms = [0, 2_000, 5_000][rng.below(3) as usize];
+        let ack_timeout_ms = [20_000, 60_000][rng.below(2) as usize];
+        let sqlite = rng.chance(400);
+        let cast = cast(&mut rng);
+        let span_ms = minutes * 60_000;
+        let faults = faults(&root, span_ms);
+        Scenario { seed, span_ms, lease_ttl_ms, reconnect_grace_ms, ack_timeout_ms, sqlite, cast, faults }
+    }
+}
+
+fn cast(rng: &mut Rng) -> Vec<Role> {
+    let (count, members) = (rng.between(3, 7) as u8, rng.between(2, 3) as u8);
+    (0..count)
+        .map(|n| {
+            // Everybody can be reached.
+            let inbox = if rng.chance(500) { InboxChoice::Session } else { InboxChoice::Both };
+            Role {
+                slot: Slot(n),
+                member: Member(n % members),
+                ordinal: n / members,
+                host: rng.below(3) as u8,
+                inbox,
+                reads: reads(rng),
+                sends_every_ms: [0, 400, 1_500, 6_000][rng.below(4) as usize],
+                work_ms: [5, 200, 3_000][rng.below(3) as usize],
+                moody: rng.chance(400),
+                msgpack: rng.chance(500),
+                policy: if rng.chance(500) {
+                    ReconcilePolicy::Conservative
+                } else {
+                    ReconcilePolicy::RestoreClient
+                },
+            }
+        })
+        .collect()
+}
+
+fn reads(rng: &mut Rng) -> Vec<SubscribeParams> {
+    let mut reads = Vec::new();
+    for (topic, partitions) in TOPICS {
+        if !rng.chance(600) {
+            continue;
+        }
+        let shared = rng.chance(600);
+        let auto = !shared && rng.chance(250);
+        let one = partitions > 1 && rng.chance(250);
+        let Ok(topic) = topic.parse() else { continue };
+        reads.push(SubscribeParams {
+            topic,
+            group: if shared { "crew".parse().ok() } else { None },
+            partition: one.then(|| rng.below(u64::from(partitions)) as u32),
+            // The settings of a crew are its members' in common.
+            prefetch: if shared { 4 } else { [1, 4, 32][rng.below(3) as usize] },
+            ack_mode: if auto { AckMode::Auto } else { AckMode::Manual },
+            from: if rng.chance(500) { From::Earliest } else { From::New },
+        });
+    }
+    reads
+}
+
+fn faults(root: &Rng, span_ms: u64) -> Vec<Planned> {
+    let mut faults = Vec::new();
+    let mut rng = root.fork(2);
+    for (index, fault) in Fault::ALL.into_iter().enumerate() {
+        let mut own = root.fork(100 + index as u64);
+        // A world has about two thirds of the kinds, some of them often: what hides behind a common fault shows
+        // where that is absent.
+        if !rng.chance(650) {
+            continue;
+        }
+        let mean = fault.every_s() * [500, 1_000, 1_000, 3_000][rng.below(4) as usize];
+        let mut at = 5_000 + own.around(mean);
+        while at < span_ms {
+            faults.push(Planned { at, fault, dice: own.next() });
+            at += own.around(mean);
+        }
+    }
+    faults.sort_by_key(|planned| planned.at);
+    faults
+}

@@ -1,0 +1,40 @@
+//! Seeds that run with every change, twice each: no promise is broken, and a seed is the same world both times.
+
+use tenure_sim::hunt::Hunt;
+use tenure_sim::run::run;
+use tenure_sim::scenario::Scenario;
+
+/// How many; `cargo xtask sim` runs more.
+const SEEDS: u64 = 200;
+
+#[test]
+fn no_seed_breaks_a_promise_and_each_is_one_world() {
+    let hunt = Hunt { minutes: 1, twice: true, mutant: None, first: false };
+    let bag = hunt.run(0..SEEDS, |_, _| {}).expect("the machine does its part");
+    assert_eq!(bag.seeds, SEEDS);
+    for (seed, violations) in &bag.broken {
+        for violation in violations {
+            eprintln!("seed {seed} at {} ms: {}: {}", violation.at, violation.rule, violation.what);
+        }
+    }
+    assert!(bag.broken.is_empty(), "cargo xtask sim --minutes 1 --shrink --seeds N tells the story");
+    assert_eq!(bag.unlike, Vec::<u64>::new(), "two runs of these seeds differ");
+    // A world in which nothing happens keeps every promise.
+    assert!(bag.operations > 20 * SEEDS && bag.injected.len() > 20, "{bag:?}");
+}
+
+/// Every bug that was ever found stays found: its scenario, made as small as it got.
+#[test]
+fn what_broke_once_does_not_break_again() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
+    let mut found = 0;
+    for entry in std::fs::read_dir(dir).expect("the regressions") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read(&path).expect("a scenario");
+        let scenario: Scenario = serde_json::from_slice(&text).expect("a scenario that parses");
+        let verdict = run(&scenario, false).expect("the machine does its part");
+        assert!(verdict.violations.is_empty(), "{}: {:?}", path.display(), verdict.violations);
+        found += 1;
+    }
+    assert!(found > 0, "no regressions in {dir}");
+}
