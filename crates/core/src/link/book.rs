@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::delivery::DeliveryId;
+use super::delivery::{DeliveryId, Verb};
 
 /// Runs of consecutive entries that are remembered per log, of what was acked and of what is done; the lowest are
 /// forgotten first.
@@ -34,6 +34,11 @@ pub(super) struct Book {
     /// What is with the application, or on its way to being settled.
     in_hand: BTreeMap<u64, DeliveryId>,
     acked: Runs,
+    /// Where a reader that gets every entry wanted to begin: nothing before it is its business, also when the
+    /// subscription had to be made again from further back for the sake of another partition.
+    first: Option<u64>,
+    /// What was given up for good: at which attempt, and how; at most [`RUNS`], the lowest are forgotten first.
+    buried: BTreeMap<u64, (u32, Verb)>,
 }
 
 impl Book {
@@ -45,6 +50,7 @@ impl Book {
     /// The subscription begins at `seq`.
     pub(super) fn begin(&mut self, seq: u64) {
         self.seen = seq.checked_sub(1);
+        self.first.get_or_insert(seq);
         if self.sole {
             // What is before the start and was not done is gone; what was done stays done.
             self.next = self.next.max(Some(seq));
@@ -78,9 +84,24 @@ impl Book {
         [self.acked.0.len(), self.done.0.len()]
     }
 
-    /// Whether `seq` was acked and is remembered.
-    pub(super) fn is_acked(&self, seq: u64) -> bool {
-        self.acked.contains(seq)
+    /// Whether there is nothing to do about `seq` any more: it was acked and is remembered, or a reader that gets
+    /// every entry began after it.
+    pub(super) fn is_over(&self, seq: u64) -> bool {
+        self.acked.contains(seq) || (self.sole && self.first.is_some_and(|first| seq < first))
+    }
+
+    /// How `seq` was given up for good, if this `attempt` is none that came after it was fetched from the dead
+    /// letters.
+    pub(super) fn buried_by(&self, seq: u64, attempt: u32) -> Option<&Verb> {
+        self.buried.get(&seq).filter(|(at, _)| attempt <= *at).map(|(_, verb)| verb)
+    }
+
+    /// `seq` has come, of a reader to whom that is all; says whether it is for the first time.
+    pub(super) fn read(&mut self, seq: u64) -> bool {
+        let new = !self.acked.contains(seq);
+        self.pass(seq);
+        self.acked.insert(seq, seq);
+        new
     }
 
     /// `seq` is in hand.
@@ -98,8 +119,12 @@ impl Book {
     }
 
     /// `seq` is among the dead letters: done, unless somebody fetches it from there.
-    pub(super) fn buried(&mut self, seq: u64, id: DeliveryId) {
+    pub(super) fn buried(&mut self, seq: u64, id: DeliveryId, attempt: u32, how: Verb) {
         if self.let_go(seq, id) {
+            self.buried.insert(seq, (attempt, how));
+            if self.buried.len() > RUNS {
+                self.buried.pop_first();
+            }
             self.finish(seq, seq);
         }
     }
@@ -117,6 +142,7 @@ impl Book {
     pub(super) fn forget(&mut self) {
         self.in_hand.clear();
         self.acked = Runs::default();
+        self.buried.clear();
     }
 
     /// The last entry up to which all is done. Begin after it, and nothing is lost; what comes again although it
@@ -218,7 +244,7 @@ mod tests {
         }
         assert_eq!(book.position(), Some(9), "10 and 11 have not come yet: they may have been delayed");
         book.take(10, DeliveryId(10));
-        book.buried(10, DeliveryId(10));
+        book.buried(10, DeliveryId(10), 1, Verb::Ack);
         assert_eq!(book.position(), Some(10));
         book.gap(11, 11);
         assert_eq!(book.position(), Some(15));
@@ -230,6 +256,29 @@ mod tests {
         assert_eq!(book.position(), Some(15), "what is done stays done");
         book.begin(30);
         assert_eq!(book.position(), Some(29), "what is before the start is gone");
+    }
+
+    #[test]
+    fn what_was_given_up_is_new_only_when_it_comes_from_the_dead_letters() {
+        let mut book = Book::of(Some(0), true);
+        let dead = Verb::Nack { delay_ms: None, dead: true, reason: None };
+        book.begin(3);
+        book.take(4, DeliveryId(1));
+        book.buried(4, DeliveryId(1), 2, dead.clone());
+        assert_eq!((book.buried_by(4, 1), book.buried_by(4, 2)), (Some(&dead), Some(&dead)));
+        assert_eq!((book.buried_by(4, 3), book.buried_by(3, 1)), (None, None));
+    }
+
+    #[test]
+    fn nothing_before_the_first_start_is_a_sole_readers_business() {
+        let mut book = Book::of(Some(1), true);
+        book.begin(5);
+        book.begin(2);
+        assert!(book.is_over(4) && !book.is_over(5));
+        let mut crew = Book::of(Some(1), false);
+        crew.begin(5);
+        assert!(!crew.is_over(4), "a crew goes on where it is");
+        assert!(crew.read(9) && !crew.read(9) && crew.read(7));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Messages in hand: handed to the application once, settled in batches, whatever happens to sockets meanwhile.
 //!
-//! A delivery that comes again while it is in hand only brings a newer tag; one that was acked is acked again; one
-//! that was nacked or let go is handed out again. Settlements wait for [`Link::flush`], so that all those of one
+//! A delivery that comes again while it is in hand only brings a newer tag; one that was acked, or given up for good,
+//! is settled again; one that was given back or let go is handed out again. Settlements wait for [`Link::flush`], so that all those of one
 //! turn leave as one request; after a break they are told in the reconciliation and sent only if that did not
 //! settle them.
 
@@ -57,7 +57,7 @@ struct Hand {
 enum Item {
     /// The application's.
     Of(DeliveryId, SettleNumber),
-    /// Our own: an entry that was acked came again.
+    /// Our own: an entry that is done with came again.
     Echo(Tag),
 }
 
@@ -290,7 +290,7 @@ impl Link {
         let Some(book) = self.subs.book(hand.sub, &hand.log) else { return };
         match verb {
             Verb::Ack => book.acked(hand.seq, id),
-            Verb::Nack { dead: true, .. } => book.buried(hand.seq, id),
+            Verb::Nack { dead: true, .. } => book.buried(hand.seq, id, hand.attempt, verb.clone()),
             Verb::Nack { .. } | Verb::Progress => {
                 book.let_go(hand.seq, id);
             }
@@ -348,12 +348,12 @@ impl Link {
         let book = sub.book(&delivery.message.log);
         let seq = delivery.message.seq.get();
         if auto {
-            book.pass(seq);
-            return Some(Handed { id: None, delivery });
+            // After a broker crash, or a lost lease, it may come again.
+            return book.read(seq).then_some(Handed { id: None, delivery });
         }
-        if book.is_acked(seq) {
-            let echo = Item::Echo(delivery.tag);
-            self.hands.queue.entry(Verb::Ack).or_default().push(echo);
+        let ack = book.is_over(seq).then_some(&Verb::Ack);
+        if let Some(verb) = ack.or_else(|| book.buried_by(seq, delivery.attempt)).cloned() {
+            self.hands.queue.entry(verb).or_default().push(Item::Echo(delivery.tag));
             return None;
         }
         if book.in_hand(seq).is_some_and(|id| self.hands.again(id, &delivery)) {

@@ -96,6 +96,20 @@ fn what_was_acked_is_acked_again_and_not_handed_out() {
 }
 
 #[test]
+fn what_was_given_up_is_given_up_again_until_it_comes_from_the_dead_letters() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 1);
+    let id = peer.hand("s1", 1);
+    peer.settle(id, Verb::Nack { delay_ms: None, dead: true, reason: Some("broken".into()) });
+    let frame = only(&peer.flush(), "nack");
+    peer.reply(id_of(&frame), settled(&[tag(1, 1)]));
+    assert!(messages(&peer.deliver("s1", 1, 1)).is_empty(), "a crash made the broker forget it");
+    let frame = only(&peer.flush(), "nack");
+    assert_eq!(frame["params"], json!({"tags": [tag(1, 1)], "dead": true, "reason": "broken"}));
+    assert_eq!(messages(&peer.deliver("s1", 1, 2)).len(), 1, "somebody fetched it");
+}
+
+#[test]
 fn what_was_nacked_or_stale_is_handed_out_again() {
     let mut peer = Peer::new();
     peer.subscribe(Some("crew"), "s1", 1);
