@@ -206,7 +206,7 @@ impl Messages {
             };
             let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
             for seq in open {
-                reading.group.remove(seq);
+                reading.leave(seq);
             }
             for entry in ids.into_values() {
                 reading.discount(entry);

@@ -10,7 +10,7 @@ use tenure_proto::name::GroupName;
 
 use crate::effect::Push;
 use crate::envelope::Entry;
-use crate::group::{Group, Holder};
+use crate::group::{Claim, Group, Holder, OPEN_MAX};
 use crate::record::{GroupRecord, Origin, Reader};
 
 /// A group with what surrounds it.
@@ -40,6 +40,9 @@ pub(super) struct Reading {
     pub(super) restored_at: Option<u64>,
     /// The floor that the store knows, of a private group.
     pub(super) floor_told: u64,
+    /// Entries of an inbox that had been handed out and were moved on or failed when its lease ended: they are not
+    /// settled, although they are not here any more. Of this run, the last ones.
+    left: BTreeSet<u64>,
 }
 
 impl Reading {
@@ -58,6 +61,7 @@ impl Reading {
             receipts: Vec::new(),
             restored_at: None,
             floor_told: cursor,
+            left: BTreeSet::new(),
         }
     }
 
@@ -78,6 +82,31 @@ impl Reading {
     /// else is handed what somebody has in hand.
     pub(super) fn is_contended(&self) -> bool {
         self.is_shared() || matches!(self.record.log, LogName::Member(_))
+    }
+
+    /// An entry is elsewhere now.
+    pub(super) fn leave(&mut self, seq: u64) {
+        if self.group.remove(seq).is_some_and(|open| open.attempt > 0) {
+            self.left.insert(seq);
+            if self.left.len() > OPEN_MAX {
+                self.left.pop_first();
+            }
+        }
+    }
+
+    /// What a tag of `session` is worth here.
+    pub(super) fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
+        // What was fetched from the dead letters is here again.
+        if self.left.contains(&seq) && self.group.open(seq).is_none() {
+            return Claim::Stale("requeued");
+        }
+        self.group.claim(seq, attempt, session)
+    }
+
+    /// Whether nothing can be known of a delivery of an earlier lease: this inbox has no such entry in hand or waiting,
+    /// because it was settled, or because it went elsewhere when that lease ended.
+    pub(super) fn is_lost_track_of(&self, seq: u64) -> bool {
+        matches!(self.record.log, LogName::Session(_)) && self.group.open(seq).is_none()
     }
 
     /// Whether a delivery is the last hand-out of its entry.

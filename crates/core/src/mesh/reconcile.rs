@@ -113,7 +113,7 @@ impl Mesh {
         for stage in [InflightState::Settled, InflightState::Processing] {
             for (listed, verdict) in params.inflight.iter().zip(&mut inflight) {
                 if listed.state == stage {
-                    let (result, waits) = self.reconcile_delivery(now, session, listed, effects);
+                    let (result, waits) = self.reconcile_delivery(now, session, listed, resumed, effects);
                     (verdict.result, durable) = (result, durable | waits);
                 }
             }
@@ -150,10 +150,19 @@ impl Mesh {
         now: Millis,
         session: SessionKey,
         listed: &ClientInflight,
+        resumed: bool,
         effects: &mut Vec<Effect>,
     ) -> (InflightResult, bool) {
         use super::settle::How;
         let tag = listed.tag.as_str();
+        if !resumed && self.is_lost_track_of(tag) {
+            return (InflightResult::Requeued, false);
+        }
+        if self.is_being_cleared(tag) {
+            // Whether it stays is known when that is done: what is settled is said again then.
+            let said = listed.state == InflightState::Settled;
+            return (if said { InflightResult::Kept } else { InflightResult::Requeued }, false);
+        }
         let given_back = NackParams { tags: Vec::new(), delay_ms: None, dead: false, reason: None };
         let how = match (listed.state, listed.settle) {
             (InflightState::Settled, Some(Settle::Nack)) => How::Nack(&given_back),
@@ -169,6 +178,13 @@ impl Mesh {
         }
     }
 
+    /// Whether a delivery of an earlier lease is not here any more: nobody can say then that its reader settled it.
+    fn is_lost_track_of(&self, tag: &str) -> bool {
+        let Some(parts) = TagParts::parse(tag) else { return false };
+        let reading = self.messages.readings.get(&GroupId(parts.group));
+        reading.is_some_and(|reading| reading.is_lost_track_of(parts.seq))
+    }
+
     /// A delivery that the client works on stays in its hand, or comes back to it if nobody has had it since.
     fn keep_in_hand(&mut self, now: Millis, session: SessionKey, tag: &str) -> InflightResult {
         let Some(parts) = TagParts::parse(tag).filter(|parts| parts.session == session) else {
@@ -177,7 +193,7 @@ impl Mesh {
         let (id, seq) = (GroupId(parts.group), parts.seq);
         self.messages.believe(id, &parts);
         let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
-        match reading.group.claim(seq, parts.attempt, &session) {
+        match reading.claim(seq, parts.attempt, &session) {
             Claim::Done => return InflightResult::Settled,
             Claim::Stale(_) => return InflightResult::Requeued,
             Claim::Good => {}

@@ -1,6 +1,6 @@
 //! Settling: what becomes of entries in hand, by their reader's word or without it.
 
-use tenure_proto::error::WireError;
+use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, Tag};
 use tenure_proto::limits::{DELAY_MAX_MS, MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
@@ -15,6 +15,9 @@ use crate::time::Millis;
 
 use super::Mesh;
 use super::writes::Awaiting;
+
+/// How long somebody waits who settles what may be on its way elsewhere.
+const CLEARING_RETRY_MS: u64 = 100;
 
 /// How a delivery is settled.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,11 @@ impl Mesh {
     ) {
         if let Err(error) = self.may(session, "read").and_then(|()| check(tags, how)) {
             return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+        }
+        if tags.iter().any(|tag| self.is_being_cleared(tag.as_str())) {
+            // What is said now of what is on its way elsewhere would be said to nobody.
+            let outcome = Err(clearing());
+            return effects.push(Effect::Respond { conn, request, outcome });
         }
         let now = self.now;
         let mut result = SettleResult::default();
@@ -59,6 +67,14 @@ impl Mesh {
         }
     }
 
+    /// Whether a tag is of an inbox that the store is clearing after the end of a lease.
+    pub(super) fn is_being_cleared(&self, tag: &str) -> bool {
+        let Some(parts) = TagParts::parse(tag) else { return false };
+        let reading = self.messages.readings.get(&GroupId(parts.group));
+        let log = reading.and_then(|reading| self.messages.logs.get(&reading.record.log));
+        log.is_some_and(|log| log.evacuating)
+    }
+
     /// Settles one delivery. `Ok`: it took effect, now or before, and whether the store must know first.
     pub(super) fn settle_one(
         &mut self,
@@ -80,7 +96,7 @@ impl Mesh {
         let durable = !reading.is_private();
         self.messages.believe(id, &parts);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
-        match reading.group.claim(parts.seq, parts.attempt, &session) {
+        match reading.claim(parts.seq, parts.attempt, &session) {
             Claim::Stale(reason) => return Err(reason),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
@@ -309,6 +325,12 @@ impl Mesh {
             self.await_all(Awaiting::Hello(conn, request, answer), now, effects);
         }
     }
+}
+
+/// What somebody is told who settles what may be on its way elsewhere.
+fn clearing() -> WireError {
+    let text = "the end of an earlier lease of this session is still being carried out; try again";
+    WireError::new(ErrorCode::Unavailable, text).retry_after(CLEARING_RETRY_MS)
 }
 
 fn check(tags: &[Tag], how: How<'_>) -> Result<(), WireError> {

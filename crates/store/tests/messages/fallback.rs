@@ -3,11 +3,12 @@
 use tenure_core::admit::Admission;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
-use tenure_proto::hello::InboxChoice;
+use tenure_proto::hello::{HelloReconcile, InboxChoice};
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::INBOX_ENTRIES;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Fallback, SendParams, SendState};
+use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams, Settle};
 
 use super::inbox::fill;
 use super::words::*;
@@ -68,6 +69,30 @@ fn a_lease_that_runs_out_moves_fails_and_holds() {
         w.pass(100_000);
     });
     check_fates(w, a);
+}
+
+#[test]
+fn what_has_moved_on_or_failed_cannot_be_settled_by_who_had_it_in_hand() {
+    let mut w = world();
+    let (a, b) = (w.join(11), w.join(2));
+    for (id, fallback) in [("hold", Fallback::Hold), ("move", Fallback::Member), ("fail", Fallback::Fail)] {
+        w.post(a, with(fallback, id));
+    }
+    let pushes = w.pushes(b);
+    let (ack, state) = (Some(Settle::Ack), InflightState::Settled);
+    let inflight = pushes.iter().map(|push| ClientInflight { tag: tag(push), state, settle: ack }).collect();
+    let listed = ReconcileParams { inflight, ..ReconcileParams::default() };
+    w.drop_socket(b);
+    w.pass(100_000);
+    w.restart();
+    let reconcile = Some(HelloReconcile::Now(Box::new(listed)));
+    let b = w.dial(Admission { reconcile, ..knock(2) });
+    let told = w.hello(b).reconcile.as_ref().unwrap().inflight.clone();
+    let told: Vec<_> = told.iter().map(|verdict| verdict.result).collect();
+    assert_ne!(told[1], InflightResult::Settled, "it waits for its member");
+    assert_ne!(told[2], InflightResult::Settled, "it is dead");
+    let c = colleague(&mut w);
+    assert_eq!(bodies(&w.pushes(c)), ["move"]);
 }
 
 #[test]
