@@ -296,6 +296,14 @@ impl Group {
         self.skip_to(seq);
     }
 
+    /// Believes the only reader of this place that it was handed an entry as often as it says, although a crash came
+    /// before the store knew.
+    pub fn assume_attempt(&mut self, seq: u64, attempt: u32, session: SessionKey) {
+        let Some(open) = self.open.get_mut(&seq).filter(|open| open.attempt < attempt) else { return };
+        (open.attempt, open.last, open.assumed) = (attempt, Some(session), false);
+        self.touched.insert(seq);
+    }
+
     /// Takes an entry out, whatever its state: it is settled, dead, or not there.
     pub fn remove(&mut self, seq: u64) -> Option<Open> {
         let open = self.open.remove(&seq)?;

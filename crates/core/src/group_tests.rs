@@ -27,6 +27,18 @@ fn a_tag_settles_once_and_again_means_done() {
 }
 
 #[test]
+fn a_lone_reader_is_believed_about_an_attempt_that_a_crash_forgot() {
+    let mut group = Group::at(3);
+    let record = OpenRecord { seq: 2, attempt: 1, tries: 1, holder: None, ready_at: None, lasting: false };
+    group.restore(&record, OpenState::Ready, None);
+    assert_eq!(group.claim(2, 2, &session(1)), Claim::Stale("requeued"));
+    group.assume_attempt(2, 2, session(1));
+    assert_eq!(group.claim(2, 2, &session(1)), Claim::Good);
+    group.assume_attempt(2, 1, session(1));
+    assert_eq!(group.claim(2, 1, &session(1)), Claim::Stale("requeued"), "it was given back");
+}
+
+#[test]
 fn a_late_tag_counts_until_somebody_else_has_the_entry() {
     let mut group = Group::at(0);
     group.take_new(1, holder(1), None, None);

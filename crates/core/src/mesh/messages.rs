@@ -367,8 +367,8 @@ impl Messages {
         }
     }
 
-    /// A tag beyond the cursor, of a place that only its session reads: it was handed out before a crash, and the
-    /// store did not get to know. Where several read, a claim is on disk before its tag is out.
+    /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
+    /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
     pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
         // More cannot have been handed out between two writes.
         const AHEAD: u64 = 16_384;
@@ -384,9 +384,18 @@ impl Messages {
         let old =
             seq <= lane.restored_end && reading.restored_at.is_some_and(|at| seq - at.min(seq) <= AHEAD);
         let room = reading.group.open_len() as u64 + AHEAD <= OPEN_MAX as u64;
-        if own && old && room && tag.attempt == 1 && seq > cursor {
+        if !own || !old {
+            return;
+        }
+        if room && tag.attempt > 0 && seq > cursor {
             reading.group.assume_read(seq);
             reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);
+        }
+        if tag.attempt > 1 {
+            // It was given back and handed out again just before the crash.
+            reading.group.assume_attempt(seq, tag.attempt, tag.session);
+        }
+        if reading.group.is_dirty() {
             self.touch(id);
         }
     }
