@@ -40,28 +40,34 @@ pub(crate) fn place(params: &SubscribeParams) -> Place {
 impl Process {
     /// What the application does when its process begins.
     pub(crate) fn open_shop(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
-        if self.role.slot.0 == 0 {
-            for (name, partitions) in TOPICS {
-                let Ok(name) = name.parse() else { continue };
-                let params = TopicCreateParams { name, partitions, retention_ms: None };
-                if let Ok(number) =
-                    self.link.request(now, Method::TopicsCreate, &params, PATIENCE_MS, effects)
-                {
-                    self.asked.insert(number, Asked::Topic);
-                }
-            }
-        }
+        self.make_topics(now, effects);
         for (id, letter) in self.memo.unanswered.clone() {
             self.send(now, id, letter, true, false, effects);
         }
-        for params in self.role.reads.clone() {
-            self.subscribe(now, params, effects);
+    }
+
+    /// Topics are made before anybody uses them: a topic that is made by its first use has one partition.
+    fn make_topics(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+        for (index, (name, partitions)) in TOPICS.into_iter().enumerate() {
+            let asked = self.asked.values().any(|asked| matches!(asked, Asked::Topic(other) if *other == index));
+            let Ok(name) = name.parse() else { continue };
+            if asked || self.topics.contains(&index) {
+                continue;
+            }
+            let params = TopicCreateParams { name, partitions, retention_ms: None };
+            if let Ok(number) = self.link.request(now, Method::TopicsCreate, &params, PATIENCE_MS, effects) {
+                self.asked.insert(number, Asked::Topic(index));
+            }
         }
+    }
+
+    fn has_topics(&self) -> bool {
+        self.topics.len() == TOPICS.len()
     }
 
     fn subscribe(&mut self, now: Now, params: SubscribeParams, effects: &mut Vec<LinkEffect>) {
         let (place, from_start) = (place(&params), params.from == From::Earliest);
-        if self.subs.values().any(|other| *other == place) {
+        if !self.has_topics() || self.subs.values().any(|other| *other == place) {
             return;
         }
         if let Ok(handle) = self.link.subscribe(now, params, PATIENCE_MS, effects) {
@@ -76,6 +82,12 @@ impl Process {
             return;
         }
         self.settle_due(world, effects);
+        self.make_topics(now, effects);
+        if self.has_topics() && !std::mem::replace(&mut self.reading, true) {
+            for params in self.role.reads.clone() {
+                self.subscribe(now, params, effects);
+            }
+        }
         if self.calm {
             self.calm_down(now, effects);
         } else {
@@ -161,8 +173,9 @@ impl Process {
     }
 
     fn letter(&mut self) -> Letter {
+        let kinds = if self.has_topics() { 10 } else { 6 };
         let rng = &mut self.rng;
-        let to = match rng.below(10) {
+        let to = match rng.below(kinds) {
             0..=4 => To::Session(Slot(rng.below(self.names.slots()) as u8)),
             5 => To::Member(Member(rng.below(self.names.members()) as u8)),
             n => To::Topic(TOPICS[n as usize % TOPICS.len()].0.to_owned()),
@@ -329,11 +342,17 @@ impl Process {
             }
             Asked::Status(status) => {
                 let yes = outcome.and_then(|frame| answer::<tenure_proto::method::Empty>(codec, &frame));
-                if yes.is_ok() {
+                // With others under way it is not known which one holds.
+                let last = !self.asked.values().any(|asked| matches!(asked, Asked::Status(_)));
+                if yes.is_ok() && last {
                     self.seen.push(Seen::StatusTaken(life, status));
                 }
             }
-            Asked::Topic => self.topics_made = true,
+            Asked::Topic(index) => {
+                if outcome.and_then(|frame| answer::<tenure_proto::method::Empty>(codec, &frame)).is_ok() {
+                    self.topics.insert(index);
+                }
+            }
             Asked::Look(look) => self.looked(look, outcome),
         }
     }

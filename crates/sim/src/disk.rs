@@ -258,9 +258,11 @@ fn mix(before: &[u8], after: &[u8], rng: &mut Rng) -> Vec<u8> {
             }
             Some(_) => mixed.extend_from_slice(old),
             None if old == new || rng.chance(500) => mixed.extend_from_slice(new),
-            None if old.len() == SECTOR => mixed.extend_from_slice(old),
-            // Never written, though the file is longer: zeros.
-            None => mixed.extend(std::iter::repeat_n(0, new.len())),
+            // Never written, though the file is longer: what was there, which may be half a sector, and zeros.
+            None => {
+                mixed.extend_from_slice(old);
+                mixed.extend(std::iter::repeat_n(0, new.len().saturating_sub(old.len())));
+            }
         }
     }
     mixed

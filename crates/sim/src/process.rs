@@ -3,7 +3,7 @@
 //! This file is the SDK's shell: it turns what the link asks for into what the network does, and back. What the
 //! application does with it is in `app`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
@@ -43,7 +43,7 @@ pub(crate) enum Wish {
 pub(crate) enum Asked {
     Send(Key, Letter, /* contradicts */ bool),
     Status(crate::seen::Status),
-    Topic,
+    Topic(/* index */ usize),
     Look(crate::look::Look),
 }
 
@@ -94,7 +94,10 @@ pub(crate) struct Process {
     /// Faults are over: it sends nothing new and settles everything.
     pub(crate) calm: bool,
     pub(crate) status: crate::seen::Status,
-    pub(crate) topics_made: bool,
+    /// The topics that are there, by their index.
+    pub(crate) topics: BTreeSet<usize>,
+    /// Whether it has begun to read them.
+    pub(crate) reading: bool,
     pub(crate) ended: bool,
     pub(crate) looks: Vec<crate::look::Look>,
 }
@@ -152,7 +155,8 @@ impl Process {
             send_at: world + rng.around(role.sends_every_ms.max(1)),
             calm: false,
             status: crate::seen::Status::Idle,
-            topics_made: false,
+            topics: BTreeSet::new(),
+            reading: false,
             ended: false,
             looks: Vec::new(),
             rng,

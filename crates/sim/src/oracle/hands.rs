@@ -24,8 +24,8 @@ pub(super) struct Hands {
     trays: BTreeMap<TrayName, Tray>,
     /// Which process of those that compete has an entry.
     holders: BTreeMap<Common, Life>,
-    /// Entries of inboxes and crews that are settled for good, and by whom.
-    settled: BTreeMap<Common, Life>,
+    /// Entries of crews that are settled for good, by whom and at which attempt.
+    settled: BTreeMap<Common, (Life, /* attempt */ u32)>,
     settled_letters: BTreeMap<Key, Life>,
     /// Trays that once held more than they should: an SDK may have turned entries away.
     crowded: BTreeSet<TrayName>,
@@ -57,6 +57,11 @@ impl Hands {
     /// The letter that a process was handed there.
     pub(super) fn key_of(&self, life: Life, place: &Place, spot: &Spot, lane: Lane) -> Option<&Key> {
         Some(&self.trays.get(&tray_name(life, place, lane))?.get(&at(spot))?.key)
+    }
+
+    /// Whether a letter to an inbox is settled for good.
+    pub(super) fn is_settled(&self, key: &Key) -> bool {
+        self.settled_letters.contains_key(key)
     }
 
     fn trays_of(&self, life: Life) -> impl Iterator<Item = (&TrayName, &Tray)> {
@@ -100,7 +105,7 @@ impl Hands {
         }
         let admitted = world.session(life.slot).map_or(0, |session| session.admitted_at);
         let name = tray_name(life, place, *lane);
-        let hand = Hand::new(key, world.now, *attempt, sent_at.max(admitted), world.broker.run);
+        let hand = Hand::new(key, world.now, *attempt, sent_at.max(admitted));
         let tray = self.trays.entry(name.clone()).or_default();
         tray.put(at(spot), hand);
         let held = tray.len();
@@ -140,15 +145,15 @@ impl Hands {
     /// Whether an SDK may have learnt that an entry is not its any more, of which applications are not told.
     fn may_be_lost(&self, (life, place, _): &TrayName, hand: &Hand, world: &World) -> bool {
         let fresh = world.being(*life).fresh_at.is_some_and(|fresh| fresh >= hand.at);
-        // A lone reader's later attempts are told to the store by the way: a crash forgets them.
-        let forgotten =
-            hand.attempt > 1 && hand.run != world.broker.run && (is_private(place) || *place == Place::Inbox);
         let late = is_crew(place) && world.now + SLACK_MS >= hand.pushed_after + world.broker.ack_timeout_ms;
         let taken = match place {
             Place::Topic { group: Some(_), .. } => world.may_have_lost_since(life.slot, hand.at),
             _ => world.may_have_ended_since(life.slot, hand.at),
         };
-        fresh || forgotten || late || taken
+        // Another process with the same key ends what this one reads, and may settle what it has.
+        let session = world.session(life.slot);
+        let replaced = session.and_then(|session| session.replaced_at).is_some_and(|at| at >= hand.at);
+        fresh || late || taken || replaced
     }
 
     /// What is settled stays settled, for everybody.
@@ -156,7 +161,11 @@ impl Hands {
         let Handed { place, spot, lane, key, .. } = handed;
         let by = match place {
             Place::Inbox | Place::MemberInbox => self.settled_letters.get(key),
-            _ => self.settled.get(&common(life, place, spot, *lane)),
+            // Who was too slow may find an earlier attempt in its socket when it wakes.
+            _ => {
+                let settled = self.settled.get(&common(life, place, spot, *lane));
+                settled.filter(|(_, at)| handed.attempt >= *at).map(|(by, _)| by)
+            }
         };
         if let Some(by) = by {
             let text = format!(
@@ -258,10 +267,10 @@ impl Hands {
             (Verb::Progress, _, Settled::Yes) => hand.pushed_after = hand.pushed_after.max(hand.progress_at),
             (Verb::Progress, ..) => tray.remove(&at),
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
-                let key = hand.key.clone();
+                let (key, attempt) = (hand.key.clone(), hand.attempt);
                 tray.turn(&at, State::Done);
                 if is_crew(place) {
-                    self.settled.insert(common(life, place, spot, lane), life);
+                    self.settled.insert(common(life, place, spot, lane), (life, attempt));
                 } else if !is_private(place) {
                     self.settled_letters.insert(key, life);
                 }

@@ -11,7 +11,7 @@ use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Slot, Verb};
 use super::hands::Hands;
 use super::letters::Letters;
 use super::trail::Reader;
-use super::tray::{TrayName, is_crew, tray_name};
+use super::tray::{TrayName, is_auto, is_crew, tray_name};
 use super::world::World;
 use super::{Court, who};
 
@@ -22,6 +22,8 @@ pub(super) struct Order {
     last: BTreeMap<TrayName, BTreeMap<String, u64>>,
     /// Entries that were given back to an inbox at once.
     back: BTreeMap<(Slot, Lane), BTreeMap<u64, Back>>,
+    /// How often each process has given back an entry of its inbox without knowing yet what became of that.
+    asked: BTreeMap<(Life, Lane, u64), u32>,
 }
 
 /// An entry that was given back.
@@ -50,6 +52,7 @@ impl Order {
             }
             Seen::SubEnded(life, place, _) => _ = self.last.remove(&tray_name(*life, place, Lane::Now)),
             Seen::Settles(life, Place::Inbox, spot, lane, Verb::Retry(0)) => {
+                *self.asked.entry((*life, *lane, spot.seq)).or_default() += 1;
                 if let Some(key) = hands.key_of(*life, &Place::Inbox, spot, *lane) {
                     let back = Back { key: key.clone(), since: None };
                     self.back.entry((life.slot, *lane)).or_default().insert(spot.seq, back);
@@ -57,6 +60,11 @@ impl Order {
             }
             // Unless it came again before this was known.
             Seen::Settled(life, Place::Inbox, spot, lane, Verb::Retry(0), outcome) => {
+                let asked = self.asked.entry((*life, *lane, spot.seq)).or_default();
+                *asked = asked.saturating_sub(1);
+                if *asked > 0 {
+                    return;
+                }
                 let Some(back) = self.back.get_mut(&(life.slot, *lane)) else { return };
                 match back.get_mut(&spot.seq) {
                     Some(back) if *outcome == Settled::Yes => back.since = Some(world.now),
@@ -64,9 +72,17 @@ impl Order {
                 }
             }
             Seen::BrokerDown(_) => {
-                self.last.retain(|(_, place, _), _| !is_crew(place) && *place != Place::MemberInbox);
+                let alone = |place: &Place| !is_crew(place) && *place != Place::MemberInbox;
+                // What was written to a socket that nobody read from any more comes again, if it comes, after others.
+                self.last.retain(|(_, place, _), _| alone(place) && !is_auto(place));
             }
-            Seen::Killed(life) | Seen::Ended(life, _) => self.last.retain(|(other, ..), _| other != life),
+            Seen::Attached { life, kept: false, .. } => {
+                self.last.retain(|(other, place, _), _| other != life || !is_auto(place));
+            }
+            Seen::Killed(life) | Seen::Ended(life, _) => {
+                self.last.retain(|(other, ..), _| other != life);
+                self.asked.retain(|(other, ..), _| other != life);
+            }
             _ => {}
         }
     }
@@ -108,7 +124,9 @@ impl Order {
             let mortal = letters.get(&back.key).is_none_or(|record| record.letter.ttl_ms.is_some());
             let retries = hands.trails.inbox(&back.key).map_or(u32::MAX, |trail| trail.retries);
             let worn_out = retries >= world.broker.max_attempts;
-            !mortal && !worn_out && !world.may_have_ended_since(life.slot, since)
+            // Another process of the session may have settled it: then giving it back comes to nothing.
+            let gone = hands.is_settled(&back.key);
+            !mortal && !worn_out && !gone && !world.may_have_ended_since(life.slot, since)
         };
         let found = back.iter().find(|(seq, back)| **seq < handed.spot.seq && waits(back));
         if let Some(seq) = found.map(|(seq, _)| *seq) {

@@ -42,6 +42,8 @@ pub(super) struct Session {
     pub(super) carrier: Option<Life>,
     pub(super) admitted_at: u64,
     last_life: Option<Life>,
+    /// When another process than before last took it over.
+    pub(super) replaced_at: Option<u64>,
     /// From when on crews may give to others what it has in hand, while nobody carries it.
     away: Option<u64>,
     /// When they last may have done so.
@@ -138,7 +140,11 @@ impl Session {
         if ended && self.run.is_some() {
             self.ends.push(at);
         }
-        if new || self.last_life.is_some_and(|last| last != life) {
+        let replaced = self.last_life.is_some_and(|last| last != life);
+        if replaced {
+            self.replaced_at = Some(at);
+        }
+        if new || replaced {
             self.released_at = Some(at);
         }
         self.settle_away(at);

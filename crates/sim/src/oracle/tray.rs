@@ -33,13 +33,11 @@ pub(super) struct Hand {
     /// It cannot have been pushed before: an ack timeout runs from there at the earliest.
     pub(super) pushed_after: u64,
     pub(super) progress_at: u64,
-    /// In which run of the broker.
-    pub(super) run: u64,
 }
 
 impl Hand {
-    pub(super) fn new(key: &Key, at: u64, attempt: u32, pushed_after: u64, run: u64) -> Hand {
-        Hand { key: key.clone(), state: State::Held, at, attempt, pushed_after, progress_at: 0, run }
+    pub(super) fn new(key: &Key, at: u64, attempt: u32, pushed_after: u64) -> Hand {
+        Hand { key: key.clone(), state: State::Held, at, attempt, pushed_after, progress_at: 0 }
     }
 
     pub(super) fn state(&self) -> State {
