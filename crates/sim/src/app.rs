@@ -49,7 +49,8 @@ impl Process {
     /// Topics are made before anybody uses them: a topic that is made by its first use has one partition.
     fn make_topics(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
         for (index, (name, partitions)) in TOPICS.into_iter().enumerate() {
-            let asked = self.asked.values().any(|asked| matches!(asked, Asked::Topic(other) if *other == index));
+            let asked =
+                self.asked.values().any(|asked| matches!(asked, Asked::Topic(other) if *other == index));
             let Ok(name) = name.parse() else { continue };
             if asked || self.topics.contains(&index) {
                 continue;
