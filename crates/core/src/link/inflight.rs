@@ -192,6 +192,10 @@ impl Link {
         if self.current.is_none() || self.hands.holding || paused || self.hands.queue.is_empty() {
             return;
         }
+        // A hello is on its way that says what is in hand: what follows it must be settled after it.
+        if self.is_greeting() {
+            return;
+        }
         self.hands.after = None;
         for (verb, items) in std::mem::take(&mut self.hands.queue) {
             let mut tagged: Vec<(Item, Tag)> = Vec::with_capacity(items.len());
@@ -241,6 +245,11 @@ impl Link {
         outcome: Result<SettleResult, WireError>,
         effects: &mut Vec<LinkEffect>,
     ) {
+        if self.is_greeting() {
+            // The hello on its way says that these are in hand, and may be heard after this was answered: then they
+            // are in our hands again. So they are settled once more, after it.
+            return self.hands.unsend(batch);
+        }
         let result = match outcome {
             Ok(result) => result,
             Err(error) if transient(error.code) => {

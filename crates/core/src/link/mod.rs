@@ -365,7 +365,7 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) {
         // Once a hello has been sent on another socket, this one's numbers mean nothing any more.
-        if self.next.as_ref().is_some_and(|next| next.phase == Phase::AwaitingHello) {
+        if self.is_greeting() {
             return;
         }
         let Some(seq) = seq else { return };
@@ -387,6 +387,11 @@ impl Link {
                 effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
             }
         }
+    }
+
+    /// Whether a hello is on its way.
+    fn is_greeting(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.phase == Phase::AwaitingHello)
     }
 
     fn watch(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
