@@ -446,6 +446,8 @@ impl Process {
         ));
         if let Some(id) = handed.id {
             let work = if self.calm { 0 } else { self.rng.around(self.role.work_ms) };
+            // It works on one copy at a time: an earlier one was taken from it.
+            self.hand.retain(|_, work| work.place != place || work.spot != spot);
             self.hand.insert(id, Work { place, spot, lane, due: world + work });
             self.act_at = self.act_at.min(world + work.max(1));
         }

@@ -112,7 +112,9 @@ fn check_late(
     let (Some(ttl), Some(accepted)) = (record.letter.ttl_ms, &record.accepted) else { return };
     let first = handed.attempt == 1 && !handed.redelivered;
     let end = accepted.at + ttl + MARGIN_MS;
-    let young = world.being(life).attached.is_some_and(|attached| attached > end);
+    // The broker's welcome may have been on its way for as long as the entry.
+    let admitted = world.session(life.slot).is_some_and(|session| session.admitted_at > end);
+    let young = admitted && world.being(life).attached.is_some_and(|attached| attached > end);
     if first && young && hands.trails.get(key, &super::trail::Reader::of(life, &handed.place)).is_none() {
         let text = format!("{} was handed {}, which had expired by {end} ms", who(life), key.id);
         court.accuse("late", text);
