@@ -192,7 +192,9 @@ impl Hands {
             tray.get(&at(spot)).filter(|_| same).map(|hand| (name, hand))
         });
         let Some((name, hand)) = found else { return };
-        if hand.state() != State::Held || self.may_be_lost(name, hand, world) {
+        // An earlier hand-out that was long on its way is not taken from who has it since.
+        let earlier = handed.attempt < hand.attempt;
+        if earlier || hand.state() != State::Held || self.may_be_lost(name, hand, world) {
             return;
         }
         let text = format!(
