@@ -269,7 +269,7 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
 }
 
 /// What is promised about retries: for how long a second send of the same is known to be one.
-fn dedupe(days: Option<u32>) -> serde_json::Value {
+pub(crate) fn dedupe(days: Option<u32>) -> serde_json::Value {
     match days {
         Some(days) => serde_json::json!({
             "version": 2, "mode": "retention_scoped", "retentionDays": days, "fingerprint": true,

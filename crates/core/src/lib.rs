@@ -12,7 +12,8 @@
 //! an argument; randomness comes in as numbers.
 //!
 //! Where to read next: [`lease`] for the life of a session, [`mesh`] for the aggregate, [`stream`] for event
-//! numbering and replay, [`presence`] for who is here, [`conn`] and [`admit`] for who may come in.
+//! numbering and replay, [`presence`] for who is here, [`conn`] and [`admit`] for who may come in, [`outbox`] for what a
+//! daemon promises.
 
 pub mod accept;
 pub mod admit;
@@ -32,6 +33,7 @@ pub mod link;
 pub mod log;
 pub mod mesh;
 pub mod mutant;
+pub mod outbox;
 pub mod presence;
 pub mod reconcile;
 pub mod record;

@@ -19,7 +19,7 @@ const WOBBLE_MS: u64 = 60_000;
 
 /// Both clocks, as far as they are believed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     /// A moment when they were.
     believed: Now,
     /// Since when the wall clock stands where it strayed to.
@@ -38,13 +38,18 @@ enum Turn {
 }
 
 impl Clocks {
-    pub(super) fn new(now: Now) -> Clocks {
+    pub(crate) fn new(now: Now) -> Clocks {
         Clocks { believed: now, strayed: None }
     }
 
     /// Whether the wall clock is not believed.
-    pub(super) fn are_astray(&self) -> bool {
+    pub(crate) fn are_astray(&self) -> bool {
         self.strayed.is_some()
+    }
+
+    /// Looks at both clocks; for those who only ask [`Clocks::are_astray`].
+    pub(crate) fn watch(&mut self, now: Now) {
+        self.look(now);
     }
 
     fn look(&mut self, now: Now) -> Option<Turn> {

@@ -56,7 +56,7 @@ use crate::time::{Millis, Now};
 pub use bans::BANS_MAX;
 use bans::Bans;
 pub use census::SessionState;
-use clocks::Clocks;
+pub(crate) use clocks::Clocks;
 use drain::Drain;
 use messages::Messages;
 use writes::Awaiting;

@@ -1,0 +1,121 @@
+//! How long a row may wait: strictly less than the broker remembers ids, so that a late retry is never a second
+//! message.
+//!
+//! Integer hours: `margin = max(24, ceil(days * 24 / 10))`, `max_age = days * 24 - margin`. A broker that never
+//! forgets needs no margin; a week is still long enough to wait.
+
+use crate::mesh::Clocks;
+use crate::time::Now;
+
+use super::window::Window;
+
+/// Hours that a row may wait where the broker never forgets.
+pub const PERMANENT_HOURS: u64 = 168;
+/// The most that an operator may make of them.
+pub const PERMANENT_HOURS_CAP: u64 = 720;
+/// Hours that must lie between the end of a row and the end of the broker's memory of it.
+const MARGIN_HOURS: u64 = 24;
+const HOUR_MS: u64 = 3_600_000;
+
+/// The operator wants rows to outlive the broker's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "outbox_max_age_above_dedupe_window: rows may wait {asked} h, but with this broker at most {most} h are safe"
+)]
+pub struct AboveWindow {
+    /// Hours asked for.
+    pub asked: u64,
+    /// The most that is safe.
+    pub most: u64,
+}
+
+/// Hours that a row may wait with a broker that remembers ids for `window`, unless the operator says otherwise.
+pub fn max_age_hours(window: Window, wanted: Option<u64>) -> Result<u64, AboveWindow> {
+    match window {
+        Window::Permanent => Ok(wanted.unwrap_or(PERMANENT_HOURS).min(PERMANENT_HOURS_CAP)),
+        Window::Days(days) => {
+            let hours = u64::from(days) * 24;
+            let most = hours.saturating_sub(MARGIN_HOURS);
+            match wanted {
+                Some(asked) if asked <= most => Ok(asked),
+                Some(asked) => Err(AboveWindow { asked, most }),
+                None => Ok(hours.saturating_sub(MARGIN_HOURS.max(hours.div_ceil(10)))),
+            }
+        }
+    }
+}
+
+/// Who is too old, by a wall clock that is only believed while it goes with the monotonic one.
+#[derive(Clone, Copy, Debug)]
+pub struct Ageing {
+    clocks: Clocks,
+}
+
+impl Ageing {
+    /// Starts to watch the clocks.
+    pub fn new(now: Now) -> Ageing {
+        Ageing { clocks: Clocks::new(now) }
+    }
+
+    /// Rows that were queued before this moment are too old; `None` while the wall clock is not believed, because
+    /// what has been given up cannot be called back.
+    pub fn cutoff(&mut self, now: Now, max_age_hours: u64) -> Option<u64> {
+        self.clocks.watch(now);
+        if self.clocks.are_astray() {
+            return None;
+        }
+        now.wall.checked_sub(max_age_hours.saturating_mul(HOUR_MS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::time::Millis;
+
+    #[test]
+    fn the_examples_of_the_contract() {
+        for (days, hours) in [(7, 144), (10, 216), (11, 237), (30, 648), (365, 7_884)] {
+            assert_eq!(max_age_hours(Window::Days(days), None), Ok(hours), "{days} days");
+        }
+        assert_eq!(max_age_hours(Window::Permanent, None), Ok(168));
+    }
+
+    #[test]
+    fn an_operator_may_go_up_to_a_day_before_the_end() {
+        assert_eq!(max_age_hours(Window::Days(7), Some(144)), Ok(144));
+        assert_eq!(max_age_hours(Window::Days(30), Some(696)), Ok(696));
+        let above = max_age_hours(Window::Days(7), Some(145)).unwrap_err();
+        assert!(above.to_string().starts_with("outbox_max_age_above_dedupe_window"), "{above}");
+        assert_eq!(max_age_hours(Window::Permanent, Some(700)), Ok(700));
+        assert_eq!(max_age_hours(Window::Permanent, Some(10_000)), Ok(720));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_gives_nothing_up() {
+        let week = 168;
+        let now = |at, wall| Now { at: Millis(at), wall };
+        let mut ageing = Ageing::new(now(0, 1_000 * HOUR_MS));
+        assert_eq!(ageing.cutoff(now(5, 1_000 * HOUR_MS + 5), week), Some(832 * HOUR_MS + 5));
+        assert_eq!(ageing.cutoff(now(6, 9_000 * HOUR_MS), week), None);
+        assert_eq!(ageing.cutoff(now(7, 1_000 * HOUR_MS + 7), week), Some(832 * HOUR_MS + 7));
+        let believed = now(6 + HOUR_MS, 9_001 * HOUR_MS);
+        assert_eq!(ageing.cutoff(now(6, 9_000 * HOUR_MS), week), None);
+        assert_eq!(ageing.cutoff(believed, week), Some((9_001 - week) * HOUR_MS), "it went on steadily");
+        assert_eq!(Ageing::new(now(0, 5)).cutoff(now(0, 5), week), None, "a clock of 1970");
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_never_outlives_the_memory_less_a_day(days in 7u32..40_000, wanted in proptest::option::of(0u64..2_000_000)) {
+            if let Ok(hours) = max_age_hours(Window::Days(days), wanted) {
+                prop_assert!(hours + 24 <= u64::from(days) * 24);
+                prop_assert!(wanted.is_some() || hours >= 144);
+            } else {
+                prop_assert!(wanted.is_some_and(|wanted| wanted + 24 > u64::from(days) * 24));
+            }
+        }
+    }
+}
