@@ -4,7 +4,7 @@
 //! randomness. The walk follows normal dependencies on every platform and with the features the whole workspace
 //! asks for, so it sees more than one build would; that is the safe direction to be wrong in.
 //!
-//! Direction: `proto ← core ← {store, client} ← broker`, and broker and client never meet.
+//! Direction: `proto ← core ← {store, client} ← {broker, daemon}`, and broker and client never meet.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +59,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("tenure-client", &["tenure-proto", "tenure-core"]),
     ("tenure-sim", &["tenure-proto", "tenure-core", "tenure-store"]),
     ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-store"]),
+    ("tenure-daemon", &["tenure-proto", "tenure-core", "tenure-client"]),
 ];
 
 /// One line for each impure package that a pure crate reaches, with the way there.

@@ -1,0 +1,181 @@
+//! How a file of the daemon is opened: made for its owner alone, durable, migrated forward, refused if it is damaged
+//! or newer than this program.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, Error, ErrorCode, OpenFlags, TransactionBehavior};
+
+/// How long a statement waits for somebody's database shell to let go of the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes that the write-ahead log's file is cut back to once it has been copied.
+const LOG_FILE_BYTES: u32 = 16 * 1024 * 1024;
+
+/// Why a file of the daemon cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DbError {
+    /// A newer program wrote it; it is left as it is.
+    #[error("{file} has schema version {found}; this program knows {supported}: run the newer one")]
+    Newer {
+        /// Which file.
+        file: String,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        supported: i64,
+    },
+    /// It, or something in it, is not what this program wrote.
+    #[error("damaged: {0}")]
+    Corrupt(String),
+    /// There is no room for more, on the disk or under the cap.
+    #[error("no room: {0}")]
+    Full(String),
+    /// A write failed in a way that leaves open what is on the disk: nothing is written any more in this process.
+    #[error("writing failed, and nothing more is written until a restart: {0}")]
+    Poisoned(String),
+    /// Not now.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+}
+
+impl From<Error> for DbError {
+    fn from(error: Error) -> DbError {
+        let text = match error.sqlite_extended_error_code() {
+            Some(code) => format!("{error} (SQLite error {code})"),
+            None => error.to_string(),
+        };
+        match &error {
+            Error::SqliteFailure(failure, _) => match failure.code {
+                ErrorCode::DiskFull => DbError::Full(text),
+                ErrorCode::SystemIoFailure => DbError::Poisoned(text),
+                ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::Unknown
+                | ErrorCode::ConstraintViolation
+                | ErrorCode::TypeMismatch => DbError::Corrupt(text),
+                _ => DbError::Unavailable(text),
+            },
+            Error::SqlInputError { .. }
+            | Error::FromSqlConversionFailure(..)
+            | Error::IntegralValueOutOfRange(..)
+            | Error::InvalidColumnType(..)
+            | Error::Utf8Error(..)
+            | Error::QueryReturnedNoRows => DbError::Corrupt(text),
+            _ => DbError::Unavailable(text),
+        }
+    }
+}
+
+/// What a file of ours is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schema {
+    /// What `PRAGMA application_id` holds in it.
+    pub(crate) application_id: i32,
+    /// The steps, in order; a step is never edited once it was released.
+    pub(crate) steps: &'static [&'static str],
+}
+
+/// Opens the file at `path`, or makes it, and takes the steps that it has not taken yet.
+pub(crate) fn open(path: &Path, schema: Schema) -> Result<Connection, DbError> {
+    make_private(path)?;
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    refuse_unknown(&connection, path, schema)?;
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let why = format!("its file system has no write-ahead log (journal mode {mode})");
+        return Err(DbError::Unavailable(why));
+    }
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // Where a plain sync stops at the drive's cache, ask for the real one; elsewhere these do nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_FILE_BYTES)?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(DbError::Corrupt(format!("{}: {verdict}", name(path))));
+    }
+    migrate(&mut connection, schema)?;
+    Ok(connection)
+}
+
+/// Another connection to a file that is open, which cannot write.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, DbError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
+    // No URI flag: a path is a path, whatever it looks like.
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(connection)
+}
+
+fn refuse_unknown(connection: &Connection, path: &Path, schema: Schema) -> Result<(), DbError> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let supported = schema.steps.len() as i64;
+    if found > supported {
+        return Err(DbError::Newer { file: name(path), found, supported });
+    }
+    let application_id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found < 0 || found > 0 && application_id != schema.application_id {
+        return Err(DbError::Corrupt(format!("{} belongs to another program", name(path))));
+    }
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection, schema: Schema) -> Result<(), DbError> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    for (next, step) in (1i64..).zip(schema.steps).skip(usize::try_from(found).unwrap_or(0)) {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(step)?;
+        transaction.pragma_update(None, "application_id", schema.application_id)?;
+        transaction.pragma_update(None, "user_version", next)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// SQLite would make the file readable for everybody, and gives its other files the mode of this one.
+fn make_private(path: &Path) -> Result<(), DbError> {
+    let cannot = |error: std::io::Error| DbError::Unavailable(format!("make {}: {error}", path.display()));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).map_err(cannot)?;
+    // SQLite takes an empty file for a new one, and would delete the log beside it.
+    let empty = file.metadata().map_err(cannot)?.len() <= 1;
+    let log = path.with_extension("db-wal");
+    if empty && fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+        return Err(DbError::Corrupt(format!("{} is empty, but its log is not", name(path))));
+    }
+    Ok(())
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A number as SQLite holds it: 63 bits. Larger ones do not occur; they would be kept as the largest.
+pub(crate) fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number that must not be negative.
+pub(crate) fn natural(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The checksum of a row: over what it is called and what it says, so that neither can change alone.
+pub(crate) fn checksum(parts: &[&[u8]]) -> u32 {
+    parts.iter().fold(0, |sum, part| {
+        let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
+        crc32c::crc32c_append(sum, part)
+    })
+}

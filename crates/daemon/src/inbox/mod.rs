@@ -1,0 +1,113 @@
+//! `inbox.db`: what came for the sessions of this machine, each message once for each recipient, kept before it is
+//! settled at the broker.
+
+mod rows;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use tenure_core::outbox::arrival::Recipient;
+use tenure_proto::Codec;
+use tenure_proto::message::Message;
+use tenure_proto::name::MeshName;
+
+pub use rows::{Filter, Letter};
+
+use crate::db::{self, DbError};
+use crate::outbox::{Cap, used};
+use crate::worker::{Worker, answer};
+
+/// Bytes of messages in one page, unless the first alone is more.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A damaged inbox that was put aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutAside {
+    /// Where it is now.
+    pub path: PathBuf,
+    /// What was wrong with it.
+    pub why: String,
+}
+
+/// An open inbox. Dropped, it waits until all that it was asked for is on the disk.
+#[derive(Debug)]
+pub struct Inbox {
+    writer: Worker,
+    reader: Worker,
+    cap: Cap,
+}
+
+impl Inbox {
+    /// Opens the inbox in `dir`, or makes it. A damaged one is renamed to `inbox.db.corrupt-<wall>` and an empty one
+    /// takes its place: what was settled is history, what was not comes again. One of a newer program is refused.
+    pub fn open(dir: &Path, cap: Cap, wall: u64) -> Result<(Inbox, Option<PutAside>), DbError> {
+        let path = dir.join("inbox.db");
+        let (connection, aside) = match db::open(&path, schema::SCHEMA) {
+            Ok(connection) => (connection, None),
+            Err(DbError::Corrupt(why)) => {
+                let aside = put_aside(&path, wall)?;
+                tracing::error!(event = "inbox_damaged", why, aside = %aside.display(), "the inbox starts empty");
+                (db::open(&path, schema::SCHEMA)?, Some(PutAside { path: aside, why }))
+            }
+            Err(error) => return Err(error),
+        };
+        let reader = Worker::reader("inbox-reader", db::open_reader(&path)?)?;
+        Ok((Inbox { writer: Worker::writer("inbox-writer", connection)?, reader, cap }, aside))
+    }
+
+    /// Keeps a message, unless it is kept already: then nothing, and it must not be shown again. Only when this has
+    /// answered may it be settled at the broker.
+    pub async fn keep(
+        &self,
+        mesh: MeshName,
+        recipient: Recipient,
+        message: &Message,
+        wall: u64,
+    ) -> Result<Option<Letter>, DbError> {
+        let (json, cap) = (Codec::Json.encode(message), self.cap);
+        let new = rows::New::of(&mesh, &recipient, message, json, wall);
+        answer(self.writer.submit(move |connection| {
+            if used(connection)? >= cap.closed_at() {
+                return Err(DbError::Full(format!("the inbox holds 95 % of its {} bytes", cap.bytes)));
+            }
+            rows::insert(connection, new)
+        }))
+        .await
+    }
+
+    /// Messages that `filter` lets through, in the order of their arrival: a page of them, and where to go on.
+    pub async fn list(&self, filter: Filter) -> Result<(Vec<Letter>, Option<u64>), DbError> {
+        answer(self.reader.submit(move |connection| rows::list(connection, &filter))).await
+    }
+
+    /// The number of the newest message.
+    pub async fn newest(&self) -> Result<u64, DbError> {
+        answer(self.reader.submit(rows::newest)).await
+    }
+
+    /// Marks messages of one of these recipients as seen; answers how many were not before.
+    pub async fn seen(&self, recipients: Vec<Recipient>, ids: Vec<u64>, wall: u64) -> Result<u64, DbError> {
+        answer(self.writer.submit(move |connection| rows::seen(connection, &recipients, &ids, wall))).await
+    }
+
+    /// Forgets what was seen before `before`, up to a slice of it; answers how many. What nobody has seen stays.
+    pub async fn prune(&self, before: u64) -> Result<u64, DbError> {
+        answer(self.writer.submit(move |connection| rows::prune(connection, before))).await
+    }
+}
+
+/// Renames the database and what SQLite keeps beside it.
+fn put_aside(path: &Path, wall: u64) -> Result<PathBuf, DbError> {
+    let aside = |suffix: &str| path.with_file_name(format!("inbox.db.corrupt-{wall}{suffix}"));
+    for suffix in ["", "-wal", "-shm"] {
+        let from = path.with_file_name(format!("inbox.db{suffix}"));
+        match std::fs::rename(&from, aside(suffix)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(DbError::Unavailable(format!("rename {}: {error}", from.display()))),
+        }
+    }
+    Ok(aside(""))
+}

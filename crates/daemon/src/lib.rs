@@ -1,0 +1,21 @@
+//! The local daemon: what a program hands to it is on this machine's disk before the answer, reaches the broker once,
+//! and what comes back is kept once.
+//!
+//! What this crate is for: [`outbox::Outbox`] and [`inbox::Inbox`], two SQLite files, each with one writer thread that
+//! shares a commit among all that waits.
+//!
+//! What it promises: what was answered is on the disk (WAL with `synchronous=FULL`); a damaged file is a named error,
+//! never a panic; a file of a newer program is left as it is; a row that does not match its checksum is named and
+//! never sent or shown.
+//!
+//! What it never does: decide. Whether a message is taken, when it is sent and what an answer means is asked of
+//! `tenure_core::outbox`.
+//!
+//! Where to read next: [`outbox`], then `db` for how a file is opened and `worker` for who writes to it.
+
+pub mod db;
+pub mod inbox;
+pub mod outbox;
+mod worker;
+
+pub use db::DbError;

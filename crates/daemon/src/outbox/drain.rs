@@ -1,0 +1,180 @@
+//! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
+
+use rusqlite::{Connection, OptionalExtension};
+use tenure_core::outbox::verdict::Verdict;
+use tenure_core::outbox::{LaneId, Status, Step};
+use tenure_proto::ids::SessionKey;
+use tenure_proto::message::SendParams;
+
+use super::row;
+use crate::db::{DbError, integer, natural};
+
+/// Rows that one sweep gives up or deletes, so that it never holds the writer for long.
+pub(super) const SLICE: u32 = 1_000;
+
+/// A row that is to be sent now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Its number.
+    pub id: u64,
+    /// What to send: what was accepted, byte for byte.
+    pub params: SendParams,
+    /// How often it was sent, this time included.
+    pub attempts: u32,
+}
+
+/// A lane that has rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundLane {
+    /// Which.
+    pub lane: LaneId,
+    /// How often its oldest row was sent.
+    pub attempts: u32,
+    /// When that is to be sent next, Unix milliseconds.
+    pub next_attempt_at: u64,
+}
+
+/// Nobody knows what became of what was on its way: it is sent again, under the same id.
+pub(super) fn restart(connection: &Connection) -> Result<u64, DbError> {
+    move_all(Step::Restarted, "", |sql| connection.execute(sql, []))
+}
+
+/// Marks the oldest row of a lane as sent, before it is. A row that is damaged is dead instead.
+pub(super) fn take(connection: &Connection, lane: LaneId) -> Result<Option<Outgoing>, DbError> {
+    loop {
+        let sql = "SELECT id, status, attempts FROM outbox \
+                   WHERE lane = ?1 AND status IN ('pending', 'inflight') ORDER BY id LIMIT 1";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?));
+        let oldest = connection.prepare_cached(sql)?.query_row([integer(lane.0)], read).optional()?;
+        let Some((id, status, attempts)): Option<(i64, String, i64)> = oldest else { return Ok(None) };
+        if status != Status::Pending.as_str() {
+            return Ok(None);
+        }
+        let id = natural(id);
+        set(connection, id, Step::Taken)?;
+        let attempts = attempts.saturating_add(1);
+        let sql = "UPDATE outbox SET attempts = ?2 WHERE id = ?1";
+        connection.prepare_cached(sql)?.execute((integer(id), attempts))?;
+        match row::frozen(connection, id)? {
+            Ok(params) => {
+                let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+                return Ok(Some(Outgoing { id, params, attempts }));
+            }
+            Err(error) => {
+                tracing::error!(event = "outbox_row_damaged", row = id, "a row does not match its checksum");
+                settle(connection, id, &Verdict::Dead { error }, 0, 0)?;
+            }
+        }
+    }
+}
+
+/// Records what the broker's answer made of a row that was on its way; answers whether its lane has more.
+pub(super) fn settle(
+    connection: &Connection,
+    id: u64,
+    verdict: &Verdict,
+    wall: u64,
+    next_attempt_at: u64,
+) -> Result<bool, DbError> {
+    if set(connection, id, verdict.step())? {
+        match verdict {
+            Verdict::Done(place) => {
+                let sql =
+                    "UPDATE outbox SET delivered_at = ?2, broker_message_id = ?3, log_seq = ?4 WHERE id = ?1";
+                let values = (integer(id), integer(wall), place.id.to_string(), place.seq.map(integer));
+                connection.prepare_cached(sql)?.execute(values)?;
+            }
+            Verdict::Again { error, .. } => {
+                let sql = "UPDATE outbox SET last_error = ?2, next_attempt_at = ?3 WHERE id = ?1";
+                connection.prepare_cached(sql)?.execute((integer(id), error, integer(next_attempt_at)))?;
+            }
+            Verdict::Dead { error } => {
+                let sql = "UPDATE outbox SET last_error = ?2 WHERE id = ?1";
+                connection.prepare_cached(sql)?.execute((integer(id), error))?;
+            }
+        }
+    }
+    let sql = "SELECT EXISTS (SELECT 1 FROM outbox AS other, outbox AS this WHERE this.id = ?1 \
+               AND other.lane = this.lane AND other.status IN ('pending', 'inflight'))";
+    Ok(connection.prepare_cached(sql)?.query_row([integer(id)], |row| row.get(0))?)
+}
+
+/// Lets a row take a step, if it applies where the row stands.
+pub(super) fn set(connection: &Connection, id: u64, step: Step) -> Result<bool, DbError> {
+    for from in Status::ALL {
+        if let Some(to) = from.after(step) {
+            let sql = "UPDATE outbox SET status = ?3 WHERE id = ?1 AND status = ?2";
+            let values = (integer(id), from.as_str(), to.as_str());
+            if connection.prepare_cached(sql)?.execute(values)? > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The lanes of a session that have rows, with their oldest row.
+pub(super) fn lanes(
+    connection: &Connection,
+    mesh: &str,
+    sender: &SessionKey,
+) -> Result<Vec<FoundLane>, DbError> {
+    let sql = "SELECT outbox.lane, attempts, next_attempt_at, min(outbox.id) FROM outbox JOIN lanes USING (lane) \
+               WHERE status IN ('pending', 'inflight') AND lanes.mesh = ?1 AND lanes.sender = ?2 GROUP BY outbox.lane";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map((mesh, &sender.0), |row| {
+        Ok(FoundLane {
+            lane: LaneId(natural(row.get(0)?)),
+            attempts: u32::try_from(row.get::<_, i64>(1)?).unwrap_or(u32::MAX),
+            next_attempt_at: natural(row.get(2)?),
+        })
+    })?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
+/// The senders that have rows to send, with their meshes.
+pub(super) fn senders(connection: &Connection) -> Result<Vec<(String, SessionKey)>, DbError> {
+    let sql = "SELECT DISTINCT lanes.mesh, lanes.sender FROM outbox JOIN lanes USING (lane) \
+               WHERE status IN ('pending', 'inflight')";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map([], |row| Ok((row.get(0)?, SessionKey(row.get(1)?))))?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
+/// Gives up rows of a mesh that were accepted before `cutoff`, a slice at a time; answers how many.
+pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64) -> Result<u64, DbError> {
+    let rest = format!(
+        ", last_error = 'expired: it waited longer than the broker remembers ids' WHERE id IN (SELECT id FROM outbox \
+         WHERE status = 'pending' AND enqueued_at < ?1 AND mesh = ?2 ORDER BY enqueued_at LIMIT {SLICE})"
+    );
+    move_all(Step::Expired, &rest, |sql| connection.execute(sql, (integer(cutoff), mesh)))
+}
+
+/// Forgets what was done before `before`, a slice at a time; answers how many. What was taken back is remembered for
+/// ever: its id is never free again.
+pub(super) fn prune(connection: &Connection, before: u64) -> Result<u64, DbError> {
+    let sql = format!(
+        "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE status = 'done' AND delivered_at < ?1 LIMIT {SLICE})"
+    );
+    Ok(connection.execute(&sql, [integer(before)])? as u64)
+}
+
+/// Lets every row that `rest` selects take a step, by the one table of steps.
+fn move_all(
+    step: Step,
+    rest: &str,
+    execute: impl Fn(&str) -> rusqlite::Result<usize>,
+) -> Result<u64, DbError> {
+    let mut moved = 0;
+    for from in Status::ALL {
+        let Some(to) = from.after(step) else { continue };
+        let (from, to) = (from.as_str(), to.as_str());
+        let sql = if rest.is_empty() {
+            format!("UPDATE outbox SET status = '{to}' WHERE status = '{from}'")
+        } else {
+            format!("UPDATE outbox SET status = '{to}'{rest} AND status = '{from}'")
+        };
+        moved += execute(&sql)? as u64;
+    }
+    Ok(moved)
+}

@@ -1,0 +1,191 @@
+//! `outbox.db`: what programs of this machine have handed over, until the broker has it.
+//!
+//! Every method is one transaction; when it has answered, what it did is on the disk. Concurrent ones share a commit.
+//! Rules are `tenure_core::outbox`'s.
+
+mod accept;
+mod admin;
+mod drain;
+mod row;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use rusqlite::Connection;
+use tenure_core::outbox::verdict::Verdict;
+use tenure_core::outbox::{LaneId, Status};
+use tenure_proto::Codec;
+use tenure_proto::ids::SessionKey;
+use tenure_proto::name::MeshName;
+
+pub use accept::{Accepted, Cap, Request};
+pub use admin::{Anew, Patch, Requeued, Withdrawn};
+pub use drain::{FoundLane, Outgoing};
+pub use row::Entry;
+
+pub(crate) use accept::used;
+
+use crate::db::{self, DbError, natural};
+use crate::worker::{Pending, Worker, answer};
+
+/// What an outbox may hold unless told otherwise: 5 GiB.
+pub const CAP: Cap = Cap { bytes: 5 * 1024 * 1024 * 1024 };
+
+/// How many rows stand where, and how full the file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Rows that wait.
+    pub pending: u64,
+    /// Rows on their way.
+    pub inflight: u64,
+    /// Rows that the broker has.
+    pub done: u64,
+    /// Rows that it will never have.
+    pub dead: u64,
+    /// Rows that were taken back.
+    pub aborted: u64,
+    /// Bytes in use.
+    pub bytes: u64,
+}
+
+/// An open outbox. Dropped, it waits until all that it was asked for is on the disk.
+#[derive(Debug)]
+pub struct Outbox {
+    writer: Worker,
+    reader: Worker,
+    cap: Cap,
+}
+
+impl Outbox {
+    /// Opens the outbox in `dir`, or makes it. What was on its way when the last process ended is pending again.
+    ///
+    /// A damaged file is [`DbError::Corrupt`], one of a newer program [`DbError::Newer`]; both are left as they are.
+    pub fn open(dir: &Path, cap: Cap) -> Result<Outbox, DbError> {
+        let path = dir.join("outbox.db");
+        let connection = db::open(&path, schema::SCHEMA)?;
+        let returned = drain::restart(&connection)?;
+        if returned > 0 {
+            tracing::info!(event = "outbox_restarted", rows = returned, "what was on its way is sent again");
+        }
+        let reader = Worker::reader("outbox-reader", db::open_reader(&path)?)?;
+        Ok(Outbox { writer: Worker::writer("outbox-writer", connection)?, reader, cap })
+    }
+
+    /// Takes a request, or says why not. When the answer is `Insert`, the row is on the disk as pending.
+    pub async fn accept(&self, request: Request, wall: u64) -> Result<Accepted, DbError> {
+        answer(self.accepting(request, wall)).await
+    }
+
+    fn accepting(&self, request: Request, wall: u64) -> Pending<Accepted> {
+        let cap = self.cap;
+        let payload = Codec::Json.encode(&request.params);
+        self.writer.submit(move |connection| accept::accept(connection, &request, &payload, wall, cap))
+    }
+
+    /// Marks the oldest row of a lane as sent and gives it; nothing if there is none, or one is on its way.
+    pub async fn take(&self, lane: LaneId) -> Result<Option<Outgoing>, DbError> {
+        answer(self.writer.submit(move |connection| drain::take(connection, lane))).await
+    }
+
+    /// Records what became of a row that was sent; `next_attempt_at` counts if it is to be sent again. Answers
+    /// whether its lane has more.
+    pub async fn settle(
+        &self,
+        row: u64,
+        verdict: Verdict,
+        wall: u64,
+        next_attempt_at: u64,
+    ) -> Result<bool, DbError> {
+        let work =
+            move |connection: &Connection| drain::settle(connection, row, &verdict, wall, next_attempt_at);
+        answer(self.writer.submit(work)).await
+    }
+
+    /// The lanes of a session that have rows.
+    pub async fn lanes(&self, mesh: MeshName, sender: SessionKey) -> Result<Vec<FoundLane>, DbError> {
+        answer(self.writer.submit(move |connection| drain::lanes(connection, mesh.as_str(), &sender))).await
+    }
+
+    /// The sessions that have rows to send, with their meshes.
+    pub async fn senders(&self) -> Result<Vec<(String, SessionKey)>, DbError> {
+        answer(self.reader.submit(drain::senders)).await
+    }
+
+    /// Gives up rows of a mesh that were accepted before `cutoff`, up to a slice of them; answers how many.
+    pub async fn expire(&self, mesh: MeshName, cutoff: u64) -> Result<u64, DbError> {
+        answer(self.writer.submit(move |connection| drain::expire(connection, mesh.as_str(), cutoff))).await
+    }
+
+    /// Forgets rows that were done before `before`, up to a slice of them; answers how many.
+    pub async fn prune(&self, before: u64) -> Result<u64, DbError> {
+        answer(self.writer.submit(move |connection| drain::prune(connection, before))).await
+    }
+
+    /// Sends a row anew, under another id.
+    pub async fn requeue(&self, row: u64, anew: Anew, wall: u64) -> Result<Requeued, DbError> {
+        answer(self.writer.submit(move |connection| admin::requeue(connection, row, anew, wall))).await
+    }
+
+    /// Takes a row back.
+    pub async fn withdraw(&self, row: u64, by: String, wall: u64) -> Result<Withdrawn, DbError> {
+        answer(self.writer.submit(move |connection| admin::drop_row(connection, row, &by, wall))).await
+    }
+
+    /// One row.
+    pub async fn get(&self, row: u64) -> Result<Option<Entry>, DbError> {
+        answer(self.reader.submit(move |connection| row::get(connection, row))).await
+    }
+
+    /// Rows after `after`, at most `limit`, in the order of their acceptance.
+    pub async fn list(
+        &self,
+        status: Option<Status>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Entry>, DbError> {
+        answer(self.reader.submit(move |connection| row::list(connection, status, after, limit))).await
+    }
+
+    /// How many rows stand where.
+    pub async fn census(&self) -> Result<Census, DbError> {
+        answer(self.reader.submit(census)).await
+    }
+
+    /// How much it may hold.
+    pub fn cap(&self) -> Cap {
+        self.cap
+    }
+}
+
+fn census(connection: &Connection) -> Result<Census, DbError> {
+    let mut statement = connection.prepare_cached("SELECT status, count(*) FROM outbox GROUP BY status")?;
+    let counts = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+    let mut census = Census { bytes: used(connection)?, ..Census::default() };
+    for count in counts {
+        let (status, count) = count?;
+        let place = match Status::from_text(&status) {
+            Some(Status::Pending) => &mut census.pending,
+            Some(Status::Inflight) => &mut census.inflight,
+            Some(Status::Done) => &mut census.done,
+            Some(Status::Dead) => &mut census.dead,
+            Some(Status::Aborted) => &mut census.aborted,
+            None => return Err(DbError::Corrupt(format!("status is {status:?}"))),
+        };
+        *place = natural(count);
+    }
+    Ok(census)
+}
+
+/// What a crash leaves: the files as they are at this moment.
+#[cfg(test)]
+pub(crate) fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    let mut names: Vec<_> =
+        std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    for name in names.iter().filter(|name| !name.to_string_lossy().ends_with("-shm")) {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}

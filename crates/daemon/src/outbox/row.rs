@@ -1,0 +1,155 @@
+//! A row, as it is read.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use tenure_core::outbox::{Held, Place, Status};
+use tenure_proto::Codec;
+use tenure_proto::fingerprint::Fingerprint;
+use tenure_proto::ids::SessionKey;
+use tenure_proto::message::SendParams;
+
+use crate::db::{DbError, checksum, natural};
+
+/// What there is to know of a row besides its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub id: u64,
+    /// Of which mesh.
+    pub mesh: String,
+    /// The sender's id for it.
+    pub client_message_id: String,
+    /// Who sends it.
+    pub sender: SessionKey,
+    /// Where it goes.
+    pub target: String,
+    /// How urgent it is.
+    pub priority: String,
+    /// Where it stands.
+    pub status: Status,
+    /// When it was accepted, Unix milliseconds as all times here.
+    pub enqueued_at: u64,
+    /// How often it was sent.
+    pub attempts: u32,
+    /// When it is sent next, while it is pending.
+    pub next_attempt_at: u64,
+    /// Why it was refused last.
+    pub last_error: Option<String>,
+    /// When the broker was known to have it.
+    pub delivered_at: Option<u64>,
+    /// Where the broker put it.
+    pub place: Option<Place>,
+    /// When a person took it back.
+    pub aborted_at: Option<u64>,
+    /// Who that was.
+    pub aborted_by: Option<String>,
+    /// The row that went in its place.
+    pub superseded_by: Option<u64>,
+    /// Bytes of its frozen request.
+    pub bytes: u64,
+}
+
+const COLUMNS: &str = "id, mesh, client_message_id, sender_session, target, priority, status, enqueued_at, attempts, \
+    next_attempt_at, last_error, delivered_at, broker_message_id, log_seq, aborted_at, aborted_by, superseded_by, \
+    length(payload)";
+
+/// The row with this number.
+pub(super) fn get(connection: &Connection, id: u64) -> Result<Option<Entry>, DbError> {
+    let sql = format!("SELECT {COLUMNS} FROM outbox WHERE id = ?1");
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_row([crate::db::integer(id)], |row| Ok(entry(row))).optional()?.transpose()
+}
+
+/// Rows after this number, at most so many; of one state, if one is given.
+pub(super) fn list(
+    connection: &Connection,
+    status: Option<Status>,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Entry>, DbError> {
+    let sql = match status {
+        Some(_) => {
+            format!("SELECT {COLUMNS} FROM outbox WHERE status = ?3 AND id > ?1 ORDER BY id LIMIT ?2")
+        }
+        None => format!("SELECT {COLUMNS} FROM outbox WHERE id > ?1 AND ?3 IS NULL ORDER BY id LIMIT ?2"),
+    };
+    let mut statement = connection.prepare_cached(&sql)?;
+    let params =
+        (crate::db::integer(after), crate::db::integer(limit as u64), status.map(|status| status.as_str()));
+    let mut rows = statement.query(params)?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(entry(row)?);
+    }
+    Ok(entries)
+}
+
+fn entry(row: &Row<'_>) -> Result<Entry, DbError> {
+    let time = |column: &str| row.get::<_, Option<i64>>(column).map(|time| time.map(natural));
+    Ok(Entry {
+        id: natural(row.get("id")?),
+        mesh: row.get("mesh")?,
+        client_message_id: row.get("client_message_id")?,
+        sender: SessionKey(row.get("sender_session")?),
+        target: row.get("target")?,
+        priority: row.get("priority")?,
+        status: status(&row.get::<_, String>("status")?)?,
+        enqueued_at: natural(row.get("enqueued_at")?),
+        attempts: u32::try_from(row.get::<_, i64>("attempts")?).unwrap_or(u32::MAX),
+        next_attempt_at: natural(row.get("next_attempt_at")?),
+        last_error: row.get("last_error")?,
+        delivered_at: time("delivered_at")?,
+        place: place(row)?,
+        aborted_at: time("aborted_at")?,
+        aborted_by: row.get("aborted_by")?,
+        superseded_by: time("superseded_by")?,
+        bytes: natural(row.get("length(payload)")?),
+    })
+}
+
+/// What is held under an id.
+pub(super) fn held(connection: &Connection, mesh: &str, id: &str) -> Result<Option<Held>, DbError> {
+    let sql = "SELECT status, request_fingerprint, broker_message_id, log_seq, last_error FROM outbox \
+               WHERE mesh = ?1 AND client_message_id = ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let read = |row: &Row<'_>| -> Result<Held, DbError> {
+        Ok(Held {
+            status: status(&row.get::<_, String>("status")?)?,
+            fingerprint: Fingerprint(row.get("request_fingerprint")?),
+            place: place(row)?,
+            last_error: row.get("last_error")?,
+        })
+    };
+    statement.query_row([mesh, id], |row| Ok(read(row))).optional()?.transpose()
+}
+
+fn place(row: &Row<'_>) -> Result<Option<Place>, DbError> {
+    let Some(id) = row.get::<_, Option<String>>("broker_message_id")? else { return Ok(None) };
+    let id = id.parse().map_err(|_| DbError::Corrupt(format!("broker_message_id is {id:?}")))?;
+    Ok(Some(Place { id, seq: row.get::<_, Option<i64>>("log_seq")?.map(natural) }))
+}
+
+fn status(text: &str) -> Result<Status, DbError> {
+    Status::from_text(text).ok_or_else(|| DbError::Corrupt(format!("status is {text:?}")))
+}
+
+/// The frozen request of a row: what was accepted, or a word about what is wrong with it.
+pub(super) fn frozen(connection: &Connection, id: u64) -> Result<Result<SendParams, String>, DbError> {
+    let sql = "SELECT mesh, client_message_id, sender_session, request_fingerprint, payload, crc FROM outbox WHERE id = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let (payload, crc, sum) = statement.query_row([crate::db::integer(id)], |row| {
+        let (mesh, name): (String, String) = (row.get(0)?, row.get(1)?);
+        let (sender, print): ([u8; 32], [u8; 32]) = (row.get(2)?, row.get(3)?);
+        let payload: Vec<u8> = row.get(4)?;
+        let sum = sum(&mesh, &name, &sender, &print, &payload);
+        Ok((payload, row.get::<_, i64>(5)?, sum))
+    })?;
+    if crc != i64::from(sum) {
+        return Ok(Err("damaged: the row does not match its checksum".to_owned()));
+    }
+    Ok(Codec::Json.decode(&payload).map_err(|error| format!("damaged: {error}")))
+}
+
+/// The checksum of a row.
+pub(super) fn sum(mesh: &str, id: &str, sender: &[u8; 32], print: &[u8; 32], payload: &[u8]) -> u32 {
+    checksum(&[mesh.as_bytes(), id.as_bytes(), sender, print, payload])
+}

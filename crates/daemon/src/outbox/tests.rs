@@ -1,0 +1,304 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use tenure_core::outbox::requeue::{Lookup, Refusal};
+use tenure_core::outbox::{Answer, Place, Status};
+use tenure_proto::ids::MessageId;
+use tenure_proto::message::SendParams;
+
+use super::*;
+
+mod model;
+
+pub(super) const ME: SessionKey = SessionKey([1; 32]);
+
+pub(super) fn mesh() -> MeshName {
+    "default".parse().unwrap()
+}
+
+pub(super) fn request(id: &str, to: &str, body: &str) -> Request {
+    let json = serde_json::json!({"to": to, "body": body, "clientMessageId": id, "ttlMs": 60_000});
+    let params: SendParams = serde_json::from_value(json).unwrap();
+    Request::new(mesh(), ME, params).unwrap()
+}
+
+fn open(dir: &Path) -> Outbox {
+    Outbox::open(dir, CAP).unwrap()
+}
+
+fn place(n: u64) -> Place {
+    Place { id: MessageId::from_parts(n, 1), seq: Some(n) }
+}
+
+async fn insert(outbox: &Outbox, id: &str, body: &str) -> (u64, LaneId) {
+    let accepted = outbox.accept(request(id, "topic:a", body), 10).await.unwrap();
+    assert_eq!(accepted.answer, Answer::Insert);
+    accepted.row.unwrap()
+}
+
+fn anew(id: &str, lookup: Lookup) -> Anew {
+    let client_message_id = id.parse().unwrap();
+    Anew { client_message_id, body: None, lookup, force: false, by: "op".into() }
+}
+
+#[tokio::test]
+async fn every_cell_of_the_table_twice_through_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    for id in ["pending", "inflight", "done", "dead", "aborted"] {
+        let accepted = outbox.accept(request(id, &format!("topic:t-{id}"), "x"), 10).await.unwrap();
+        let (row, lane) = accepted.row.unwrap();
+        if matches!(id, "inflight" | "done" | "dead") {
+            outbox.take(lane).await.unwrap().unwrap();
+        }
+        match id {
+            "done" => _ = outbox.settle(row, Verdict::Done(place(7)), 20, 0).await.unwrap(),
+            "dead" => _ = outbox.settle(row, Verdict::Dead { error: "why".into() }, 20, 0).await.unwrap(),
+            "aborted" => {
+                assert_eq!(outbox.withdraw(row, "op".into(), 20).await.unwrap(), Withdrawn::Done)
+            }
+            _ => {}
+        }
+    }
+    for _ in 0..2 {
+        for id in ["pending", "inflight", "done", "dead", "aborted"] {
+            let again = |body| outbox.accept(request(id, &format!("topic:t-{id}"), body), 30);
+            let (same, other) = (again("x").await.unwrap(), again("y").await.unwrap());
+            assert_eq!((same.row, other.row), (None, None));
+            match (id, &same.answer) {
+                ("pending", Answer::Queued) | ("inflight", Answer::Inflight) => {}
+                ("done", Answer::Done(Some(held))) => assert_eq!(*held, place(7)),
+                ("dead", Answer::Conflict(conflict)) => {
+                    assert_eq!(
+                        (conflict.name(), conflict.reason.as_deref()),
+                        ("outbox_dead_fingerprint_match", Some("why"))
+                    );
+                }
+                ("aborted", Answer::Conflict(conflict)) => {
+                    assert_eq!(conflict.name(), "outbox_aborted_fingerprint_match");
+                }
+                other => panic!("{other:?}"),
+            }
+            let Answer::Conflict(conflict) = other.answer else { panic!("{:?}", other.answer) };
+            assert_eq!(conflict.name(), format!("outbox_{id}_fingerprint_mismatch"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_accepted_is_there_after_a_crash_and_what_was_on_its_way_is_sent_again() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let outbox = open(dir.path());
+    let (first, lane) = insert(&outbox, "1", "one").await;
+    insert(&outbox, "2", "two").await;
+    let sent = outbox.take(lane).await.unwrap().unwrap();
+    assert_eq!((sent.id, sent.attempts, sent.params.body.as_deref()), (first, 1, Some("one")));
+    assert_eq!(outbox.take(lane).await.unwrap(), None, "one at a time");
+    copy_files(dir.path(), copy.path());
+    let crashed = open(copy.path());
+    let lanes = crashed.lanes(mesh(), ME).await.unwrap();
+    assert_eq!(lanes, [FoundLane { lane, attempts: 1, next_attempt_at: 10 }]);
+    let again = crashed.take(lane).await.unwrap().unwrap();
+    assert_eq!((again.id, again.attempts, &again.params), (first, 2, &sent.params), "the very same bytes");
+    assert!(crashed.settle(first, Verdict::Done(place(1)), 20, 0).await.unwrap(), "there is more");
+    crashed.settle(first, Verdict::Dead { error: "late".into() }, 21, 0).await.unwrap();
+    assert_eq!(crashed.get(first).await.unwrap().unwrap().status, Status::Done, "done is done");
+    let census = crashed.census().await.unwrap();
+    assert_eq!((census.pending, census.inflight, census.done), (1, 0, 1));
+    let mode = fs::metadata(dir.path().join("outbox.db-wal")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_refusal_for_now_keeps_its_place_and_its_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (first, lane) = insert(&outbox, "1", "one").await;
+    insert(&outbox, "2", "two").await;
+    outbox.take(lane).await.unwrap();
+    let again = Verdict::Again { error: "busy: full".into(), wish_ms: None };
+    assert!(outbox.settle(first, again, 20, 520).await.unwrap());
+    let entry = outbox.get(first).await.unwrap().unwrap();
+    assert_eq!((entry.status, entry.next_attempt_at), (Status::Pending, 520));
+    assert_eq!(entry.last_error.as_deref(), Some("busy: full"));
+    assert_eq!(outbox.take(lane).await.unwrap().unwrap().id, first, "the younger one does not pass");
+}
+
+#[tokio::test]
+async fn lanes_are_by_target_and_of_an_inbox_by_priority() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let inbox = format!("member:{}", SessionKey([5; 32]));
+    let mut lanes = Vec::new();
+    for (n, (to, priority)) in
+        [("topic:a", "next"), ("topic:a", "now"), (&inbox, "next"), (&inbox, "now"), (&inbox, "next")]
+            .into_iter()
+            .enumerate()
+    {
+        let json = serde_json::json!({"to": to, "body": "b", "clientMessageId": n.to_string(), "priority": priority});
+        let request = Request::new(mesh(), ME, serde_json::from_value(json).unwrap()).unwrap();
+        lanes.push(outbox.accept(request, 1).await.unwrap().row.unwrap().1);
+    }
+    assert_eq!(lanes[0], lanes[1], "a topic has one order");
+    assert_eq!(lanes[2], lanes[4]);
+    assert!(lanes[2] != lanes[3] && lanes[0] != lanes[2], "what is urgent passes what is not");
+    assert_eq!(outbox.senders().await.unwrap(), [("default".to_owned(), ME)]);
+    assert_eq!(outbox.lanes(mesh(), SessionKey([2; 32])).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn old_rows_are_given_up_and_done_ones_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (old, lane) = insert(&outbox, "1", "one").await;
+    outbox.accept(request("2", "topic:a", "two"), 99).await.unwrap();
+    assert_eq!(outbox.expire("other".parse().unwrap(), 50).await.unwrap(), 0);
+    assert_eq!(outbox.expire(mesh(), 50).await.unwrap(), 1);
+    let entry = outbox.get(old).await.unwrap().unwrap();
+    assert_eq!(entry.status, Status::Dead);
+    assert!(entry.last_error.unwrap().starts_with("expired"));
+    let next = outbox.take(lane).await.unwrap().unwrap();
+    assert_eq!(outbox.expire(mesh(), 1_000).await.unwrap(), 0, "what is on its way is not given up");
+    outbox.settle(next.id, Verdict::Done(place(1)), 100, 0).await.unwrap();
+    assert_eq!((outbox.prune(100).await.unwrap(), outbox.prune(101).await.unwrap()), (0, 1));
+    assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1, "the dead one stays");
+}
+
+#[tokio::test]
+async fn a_row_is_sent_anew_with_all_its_routing() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (row, lane) = insert(&outbox, "1", "one").await;
+    outbox.take(lane).await.unwrap();
+    let dead = Verdict::Dead { error: "too_large: no".into() };
+    assert_eq!(
+        outbox.requeue(row, anew("2", Lookup::NotAsked), 30).await.unwrap(),
+        Requeued::Refused(Refusal::Inflight)
+    );
+    outbox.settle(row, dead, 20, 0).await.unwrap();
+    assert_eq!(
+        outbox.requeue(row, anew("2", Lookup::NotAsked), 30).await.unwrap(),
+        Requeued::Ask("1".into())
+    );
+    assert_eq!(
+        outbox.requeue(row, anew("2", Lookup::Unreachable), 30).await.unwrap(),
+        Requeued::Refused(Refusal::MayHaveArrived)
+    );
+    assert_eq!(outbox.requeue(row, anew("1", Lookup::Unknown), 30).await.unwrap(), Requeued::IdTaken);
+    let patched = Anew { body: Some(Patch::Text("uno".into())), ..anew("2", Lookup::Unknown) };
+    let Requeued::Replaced { row: new, lane: same, .. } = outbox.requeue(row, patched, 30).await.unwrap()
+    else {
+        panic!("not replaced")
+    };
+    assert_eq!(same, lane);
+    let old = outbox.get(row).await.unwrap().unwrap();
+    assert_eq!(
+        (old.status, old.superseded_by, old.aborted_by.as_deref()),
+        (Status::Aborted, Some(new), Some("op"))
+    );
+    let sent = outbox.take(lane).await.unwrap().unwrap();
+    let expected = request("2", "topic:a", "uno");
+    assert_eq!((sent.id, &sent.params), (new, expected.params()), "ttl and fingerprint included");
+    assert_eq!(outbox.requeue(99, anew("3", Lookup::Unknown), 30).await.unwrap(), Requeued::NoSuchRow);
+}
+
+#[tokio::test]
+async fn what_the_broker_has_is_not_sent_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (row, lane) = insert(&outbox, "1", "one").await;
+    outbox.take(lane).await.unwrap();
+    outbox.settle(row, Verdict::Again { error: "?".into(), wish_ms: None }, 20, 30).await.unwrap();
+    let known = outbox.requeue(row, anew("2", Lookup::Known(place(4))), 30).await.unwrap();
+    assert_eq!(known, Requeued::Finished(place(4)));
+    assert_eq!(outbox.get(row).await.unwrap().unwrap().status, Status::Done);
+    assert_eq!(
+        outbox.withdraw(row, "op".into(), 40).await.unwrap(),
+        Withdrawn::Refused(Refusal::Final(Status::Done))
+    );
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_dead_and_the_next_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (row, lane) = insert(&outbox, "1", "one").await;
+    let (next, _) = insert(&outbox, "2", "two").await;
+    drop(outbox);
+    let connection = Connection::open(dir.path().join("outbox.db")).unwrap();
+    connection.execute("UPDATE outbox SET payload = CAST(replace(CAST(payload AS TEXT), 'one', 'eno') AS BLOB) WHERE id = 1", []).unwrap();
+    drop(connection);
+    let outbox = open(dir.path());
+    assert_eq!(outbox.take(lane).await.unwrap().unwrap().id, next);
+    let dead = outbox.get(row).await.unwrap().unwrap();
+    assert!(dead.status == Status::Dead && dead.last_error.unwrap().starts_with("damaged"));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_an_error_and_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    for content in [vec![7u8; 8192], b"SQLite format 3\0 and then nothing".to_vec()] {
+        fs::write(&path, &content).unwrap();
+        let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+        assert!(matches!(refused, DbError::Corrupt(_)), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+    fs::remove_file(&path).unwrap();
+    drop(open(dir.path()));
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(refused.to_string().contains("outbox.db has schema version 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn any_page_overwritten_is_a_named_error_never_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    for n in 0..50 {
+        insert(&outbox, &n.to_string(), &"x".repeat(500)).await;
+    }
+    drop(outbox);
+    let good = fs::read(dir.path().join("outbox.db")).unwrap();
+    for page in 0..good.len() / 4096 {
+        let copy = tempfile::tempdir().unwrap();
+        let mut bad = good.clone();
+        bad[page * 4096..(page + 1) * 4096].fill(0xa5);
+        fs::write(copy.path().join("outbox.db"), &bad).unwrap();
+        if let Ok(outbox) = Outbox::open(copy.path(), CAP) {
+            // What the check at the start does not see is seen when it is read, or not there to be read.
+            for lane in outbox.lanes(mesh(), ME).await.unwrap_or_default() {
+                let _ = outbox.take(lane.lane).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_outbox_answers_retries_and_refuses_what_is_new() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let outbox = open(dir.path());
+    insert(&outbox, "1", "one").await;
+    drop(outbox);
+    let outbox = Outbox::open(dir.path(), Cap { bytes: 20_000 }).unwrap();
+    let refused = outbox.accept(request("2", "topic:a", "two"), 1).await.unwrap_err();
+    assert!(matches!(refused, DbError::Full(_)), "{refused}");
+    let retry = outbox.accept(request("1", "topic:a", "one"), 1).await.unwrap();
+    assert_eq!(retry.answer, Answer::Queued);
+    assert_eq!((Cap { bytes: 1_000 }.closed_at(), Cap { bytes: 1_000 }.warn_at()), (950, 800));
+}
+
+#[tokio::test]
+async fn many_at_once_share_commits_and_twins_are_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let waiting: Vec<_> =
+        (0..500).map(|n| outbox.accepting(request(&(n / 2).to_string(), "topic:a", "x"), 1)).collect();
+    let mut inserted = 0;
+    for pending in waiting {
+        inserted += usize::from(answer(pending).await.unwrap().answer == Answer::Insert);
+    }
+    assert_eq!(inserted, 250);
+    assert_eq!(outbox.census().await.unwrap().pending, 250);
+}

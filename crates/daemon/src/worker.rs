@@ -1,0 +1,138 @@
+//! Who works on a file: one thread that writes, and shares a commit among all that waits; one that reads.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use crate::db::DbError;
+
+/// Jobs that may wait; one more is told that this is too many.
+const WAITING: usize = 4_096;
+/// Jobs of one commit.
+const BATCH: usize = 1_024;
+
+/// Tells who asked, once it is known whether what the job did is on the disk.
+type Tell = Box<dyn FnOnce(Result<(), DbError>) + Send>;
+/// Work inside a transaction.
+type Job = Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>;
+
+/// A thread with a connection.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    queue: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An answer that is on its way.
+pub(crate) type Pending<T> = oneshot::Receiver<Result<T, DbError>>;
+
+impl Worker {
+    /// A thread that writes: what waits is one transaction, and everybody in it is answered after its sync.
+    pub(crate) fn writer(name: &str, connection: Connection) -> Result<Worker, DbError> {
+        Worker::start(name, move |jobs| write(connection, &jobs))
+    }
+
+    /// A thread that reads: every job sees one moment.
+    pub(crate) fn reader(name: &str, connection: Connection) -> Result<Worker, DbError> {
+        Worker::start(name, move |jobs| read(connection, &jobs))
+    }
+
+    fn start(name: &str, run: impl FnOnce(Receiver<Job>) + Send + 'static) -> Result<Worker, DbError> {
+        let (queue, jobs) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(jobs));
+        let thread = thread.map_err(|error| DbError::Unavailable(format!("start a thread: {error}")))?;
+        Ok(Worker { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Has `work` done. It is decided whether or not the answer is waited for.
+    pub(crate) fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, DbError> + Send + 'static,
+    ) -> Pending<T> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |connection| {
+            let (done, outcome) = match work(connection) {
+                Ok(value) => (Ok(()), Ok(value)),
+                Err(error) => (Err(error.clone()), Err(error)),
+            };
+            let tell = move |committed: Result<(), DbError>| {
+                // Nobody listens any more: then nobody is told.
+                let _ = answer.send(committed.and(outcome));
+            };
+            (done, Box::new(tell))
+        });
+        let refused = match self.queue.as_ref().map(|queue| queue.try_send(job)) {
+            Some(Ok(())) => return answered,
+            Some(Err(TrySendError::Full(_))) => "too much waits for the disk",
+            Some(Err(TrySendError::Disconnected(_))) | None => "the file is closed",
+        };
+        let (answer, answered) = oneshot::channel();
+        let _ = answer.send(Err(DbError::Unavailable(refused.to_owned())));
+        answered
+    }
+}
+
+impl Drop for Worker {
+    /// Waits until everything that was asked for is on the disk.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for an answer; a thread that died without one is `Unavailable`.
+pub(crate) async fn answer<T>(pending: Pending<T>) -> Result<T, DbError> {
+    pending.await.unwrap_or_else(|_| Err(DbError::Unavailable("the file is closed".to_owned())))
+}
+
+fn write(mut connection: Connection, jobs: &Receiver<Job>) {
+    let mut poisoned: Option<DbError> = None;
+    while let Ok(first) = jobs.recv() {
+        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH - 1)).collect();
+        let mut told = Vec::with_capacity(batch.len());
+        let outcome = match &poisoned {
+            Some(error) => Err(error.clone()),
+            None => commit(&mut connection, batch, &mut told),
+        };
+        if let Err(error @ DbError::Poisoned(_)) = &outcome {
+            poisoned = Some(error.clone());
+        }
+        told.into_iter().for_each(|tell: Tell| tell(outcome.clone()));
+    }
+}
+
+/// One transaction around all of `batch`. A job that fails is undone alone; jobs that were not reached drop their
+/// answer, which says the same as a failure.
+fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) -> Result<(), DbError> {
+    let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for job in batch {
+        let savepoint = transaction.savepoint()?;
+        let (done, tell) = job(&savepoint);
+        told.push(tell);
+        match done {
+            Ok(()) => savepoint.commit()?,
+            Err(error @ DbError::Poisoned(_)) => return Err(error),
+            // Dropped, the savepoint undoes what this job did, unless SQLite has undone everything.
+            Err(error) => {
+                if savepoint.is_autocommit() {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn read(mut connection: Connection, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        if let Ok(view) = connection.transaction() {
+            let (_, tell) = job(&view);
+            tell(Ok(()));
+        }
+    }
+}
