@@ -117,6 +117,12 @@ impl Options {
         self
     }
 
+    /// Feature bits without which the broker must refuse this session, rather than serve it without them.
+    pub fn require(mut self, bits: &[&str]) -> Options {
+        self.link.features.require = bits.iter().map(|bit| (*bit).to_owned()).collect();
+        self
+    }
+
     /// What program this is, for the broker's log.
     pub fn client(mut self, name: &str, version: &str) -> Options {
         (self.link.client.name, self.link.client.version) = (name.to_owned(), version.to_owned());

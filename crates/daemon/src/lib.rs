@@ -1,8 +1,8 @@
 //! The local daemon: what a program hands to it is on this machine's disk before the answer, reaches the broker once,
 //! and what comes back is kept once.
 //!
-//! What this crate is for: [`outbox::Outbox`] and [`inbox::Inbox`], two SQLite files, each with one writer thread that
-//! shares a commit among all that waits.
+//! What this crate is for: [`Daemon::start`], which answers HTTP over a Unix socket around [`outbox::Outbox`] and
+//! [`inbox::Inbox`], two SQLite files, each with one writer thread that shares a commit among all that waits.
 //!
 //! What it promises: what was answered is on the disk (WAL with `synchronous=FULL`); a damaged file is a named error,
 //! never a panic; a file of a newer program is left as it is; a row that does not match its checksum is named and
@@ -11,11 +11,26 @@
 //! What it never does: decide. Whether a message is taken, when it is sent and what an answer means is asked of
 //! `tenure_core::outbox`.
 //!
-//! Where to read next: [`outbox`], then `db` for how a file is opened and `worker` for who writes to it.
+//! Where to read next: `ipc` for the routes, [`outbox`], then `db` for how a file is opened and `worker` for who writes
+//! to it; `sessions` for who is calling.
 
+mod clock;
+pub mod config;
+mod daemon;
 pub mod db;
+mod home;
 pub mod inbox;
+mod ipc;
+mod link;
+mod listen;
 pub mod outbox;
+mod sessions;
+mod shared;
 mod worker;
 
+pub use config::{Config, MeshChoice};
+pub use daemon::{Daemon, StartError};
 pub use db::DbError;
+pub use home::HomeError;
+pub use ipc::document;
+pub use sessions::SessionError;

@@ -33,6 +33,8 @@ pub struct Letter {
 /// Which messages are wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
+    /// Of this mesh.
+    pub mesh: String,
     /// Of these recipients.
     pub recipients: Vec<Recipient>,
     /// After this number.
@@ -99,10 +101,10 @@ pub(super) fn insert(connection: &Connection, new: New) -> Result<Option<Letter>
 }
 
 pub(super) fn list(connection: &Connection, filter: &Filter) -> Result<(Vec<Letter>, Option<u64>), DbError> {
-    let mut sql =
-        "SELECT id, mesh, recipient, message_id, message, crc, received_at, seen_at FROM inbox WHERE id > ?"
-            .to_owned();
-    let mut values = vec![Value::Integer(integer(filter.after))];
+    let mut sql = "SELECT id, mesh, recipient, message_id, message, crc, received_at, seen_at FROM inbox \
+                   WHERE id > ? AND mesh = ?"
+        .to_owned();
+    let mut values = vec![Value::Integer(integer(filter.after)), Value::Text(filter.mesh.clone())];
     sql += " AND recipient IN (";
     sql += &vec!["?"; filter.recipients.len()].join(", ");
     sql += ")";

@@ -31,7 +31,7 @@ fn open(dir: &Path) -> Inbox {
 }
 
 fn all(recipient: Recipient) -> Filter {
-    Filter { recipients: vec![recipient], limit: 100, ..Filter::default() }
+    Filter { mesh: "default".into(), recipients: vec![recipient], limit: 100, ..Filter::default() }
 }
 
 async fn numbers(inbox: &Inbox, filter: Filter) -> Vec<u64> {

@@ -1,0 +1,54 @@
+//! What a daemon is told before it starts: validated values, no strings of the operator's to parse.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tenure_proto::name::MeshName;
+
+use crate::outbox::{CAP, Cap};
+
+/// How a daemon runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where its state lives: keys, files, the socket.
+    pub home: PathBuf,
+    /// The meshes it is in; the first is meant when a request names none. At least one.
+    pub meshes: Vec<MeshChoice>,
+    /// What peers see of the daemon's own session.
+    pub name: String,
+    /// A loopback address to listen on besides the Unix socket.
+    pub tcp: Option<SocketAddr>,
+    /// Origins that may call over TCP; every other is refused.
+    pub allowed_origins: Vec<String>,
+    /// How much the outbox may hold.
+    pub outbox_cap: Cap,
+    /// How much the inbox may hold.
+    pub inbox_cap: Cap,
+    /// Hours that a message may wait for the broker, unless the broker's memory says otherwise.
+    pub max_age_hours: Option<u64>,
+}
+
+/// A mesh, and where its broker is.
+#[derive(Clone, Debug)]
+pub struct MeshChoice {
+    /// The mesh.
+    pub name: MeshName,
+    /// Its broker: `ws://HOST:PORT`.
+    pub broker: String,
+}
+
+impl Config {
+    /// A daemon in `home`, in one mesh.
+    pub fn new(home: PathBuf, mesh: MeshChoice, name: &str) -> Config {
+        Config {
+            home,
+            meshes: vec![mesh],
+            name: name.to_owned(),
+            tcp: None,
+            allowed_origins: Vec::new(),
+            outbox_cap: CAP,
+            inbox_cap: CAP,
+            max_age_hours: None,
+        }
+    }
+}

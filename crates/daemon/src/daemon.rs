@@ -1,0 +1,163 @@
+//! The daemon as a whole: started, watched, stopped.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::host::Doors;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::DbError;
+use crate::home::{Home, HomeError};
+use crate::inbox::{Inbox, PutAside};
+use crate::ipc::{self, Door};
+use crate::link::Standing;
+use crate::listen;
+use crate::outbox::Outbox;
+use crate::sessions::{SessionError, Sessions};
+use crate::shared::{REQUESTS, STREAMS, Shared};
+
+/// How long requests may take to be answered when the daemon stops.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The directory cannot be used, or another daemon has it.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The outbox cannot be used. It holds what was promised, so nothing goes on without it.
+    #[error("open the outbox: {0}; `tenure daemon recover` says what can be saved")]
+    Outbox(#[source] DbError),
+    /// The inbox cannot be used.
+    #[error("open the inbox: {0}")]
+    Inbox(#[source] DbError),
+    /// A session cannot be started.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The address cannot be listened on.
+    #[error("listen on {0}: {1}")]
+    Listen(String, #[source] std::io::Error),
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    shared: Arc<Shared>,
+    tcp: Option<SocketAddr>,
+    put_aside: Option<PutAside>,
+    /// Servers end by themselves once they are told to stop.
+    servers: TaskTracker,
+}
+
+impl Daemon {
+    /// Takes the directory, opens what it holds, joins the meshes and listens. When this returns, requests are
+    /// answered; whether the broker can be reached is another matter.
+    pub async fn start(config: Config) -> Result<Daemon, StartError> {
+        let home = Home::hold(&config.home)?;
+        let clock = Clock::start();
+        let outbox = Outbox::open(home.path(), config.outbox_cap).map_err(StartError::Outbox)?;
+        let (inbox, put_aside) =
+            Inbox::open(home.path(), config.inbox_cap, clock.wall()).map_err(StartError::Inbox)?;
+        let tasks = TaskTracker::new();
+        let sessions = Sessions::start(&config, &home, &tasks)?;
+        let newest = inbox.newest().await.map_err(StartError::Inbox)?;
+        let shared = Arc::new(Shared {
+            clock,
+            outbox,
+            inbox,
+            sessions,
+            requests: Semaphore::new(REQUESTS),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            arrived: watch::channel(newest).0,
+            stopping: CancellationToken::new(),
+            tasks,
+            config,
+            home,
+        });
+        let servers = TaskTracker::new();
+        let tcp = match shared.config.tcp {
+            Some(addr) => Some(serve_tcp(&shared, addr, &servers).await?),
+            None => None,
+        };
+        let path = shared.home.socket();
+        let listener =
+            listen::unix(&path).map_err(|error| StartError::Listen(path.display().to_string(), error))?;
+        let served = axum::serve(listener, ipc::router(&shared))
+            .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
+        servers.spawn(async move { served.await });
+        shared.start_sessions();
+        Ok(Daemon { shared, tcp, put_aside, servers })
+    }
+
+    /// The Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.shared.home.socket()
+    }
+
+    /// Where it listens besides.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+
+    /// The damaged inbox that was put aside at the start, if there was one.
+    pub fn put_aside(&self) -> Option<&PutAside> {
+        self.put_aside.as_ref()
+    }
+
+    /// Waits until the daemon cannot do its work any more, and says why in one sentence: a broker that does not
+    /// promise enough, or will not have this member. Whoever runs it then ends with a code that is not zero.
+    pub async fn failed(&self) -> String {
+        let own = self.shared.sessions.all().into_iter().filter(|local| local.own);
+        let waits = own.map(|local| {
+            let mut standing = local.standing.clone();
+            Box::pin(async move {
+                let failed = standing.wait_for(|standing| matches!(standing, Standing::Failed(_))).await;
+                match failed.as_deref() {
+                    Ok(Standing::Failed(why)) => format!("mesh {}: {why}", local.mesh),
+                    _ => std::future::pending().await,
+                }
+            })
+        });
+        futures_util::future::select_all(waits).await.0
+    }
+
+    /// Stops in good order: no request is left half-answered, what was promised is on the disk, sessions stay as
+    /// leases at the broker for the next start.
+    pub async fn stop(self) {
+        self.shared.stopping.cancel();
+        self.servers.close();
+        if tokio::time::timeout(STOP, self.servers.wait()).await.is_err() {
+            tracing::warn!(event = "stop_incomplete", "some clients did not let go of their connections");
+        }
+        self.shared.stop_sessions().await;
+        self.shared.tasks.close();
+        let _ = tokio::time::timeout(STOP, self.shared.tasks.wait()).await;
+        let _ = std::fs::remove_file(self.shared.home.socket());
+    }
+}
+
+async fn serve_tcp(
+    shared: &Arc<Shared>,
+    addr: SocketAddr,
+    servers: &TaskTracker,
+) -> Result<SocketAddr, StartError> {
+    let failed = |error| StartError::Listen(addr.to_string(), error);
+    let listener = listen::tcp(addr).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let token = shared.home.secret(&shared.home.path().join("daemon.token"))?;
+    let door = Door {
+        doors: Arc::new(Doors::loopback(bound.port(), &[], &[]).also(&bound.to_string())),
+        origins: shared.config.allowed_origins.iter().map(|origin| origin.to_ascii_lowercase()).collect(),
+        token: token.trim().into(),
+    };
+    let served = axum::serve(listener, ipc::router_over_tcp(shared, door))
+        .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
+    servers.spawn(async move { served.await });
+    Ok(bound)
+}

@@ -1,0 +1,107 @@
+//! JSON in and out: what is wrong with a request is told with the field that is.
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_path_to_error::{Path, Segment};
+use tenure_proto::error::ErrorCode;
+
+use super::problem::Problem;
+
+/// Bytes of a request.
+pub(crate) const REQUEST_BYTES: usize = 1024 * 1024;
+
+/// A body that is JSON of a type.
+#[derive(Clone, Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Json<T>, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
+        // A web page can send anything else without asking first.
+        if !essence.eq_ignore_ascii_case("application/json") {
+            let detail = "send the body as application/json";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_request", detail));
+        }
+        let body = to_bytes(request.into_body(), REQUEST_BYTES).await.map_err(|_| {
+            Problem::of(ErrorCode::TooLarge, format!("a request has at most {REQUEST_BYTES} bytes"))
+        })?;
+        parse(&body).map(Json)
+    }
+}
+
+/// Reads JSON; an error names the field.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer)
+        .map_err(|error| Problem::bad(&pointer(error.path()), error.inner().to_string()))?;
+    deserializer.end().map_err(|error| Problem::bad("", error.to_string()))?;
+    Ok(value)
+}
+
+/// A path as a JSON pointer (RFC 6901).
+fn pointer(path: &Path) -> String {
+    let segment = |segment: &Segment| match segment {
+        Segment::Seq { index } => Some(format!("/{index}")),
+        Segment::Map { key } => Some(format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
+        Segment::Enum { variant } => Some(format!("/{variant}")),
+        Segment::Unknown => None,
+    };
+    path.iter().filter_map(segment).collect()
+}
+
+/// The parameters of a query string.
+#[derive(Clone, Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Problem> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(value)) => Ok(Query(value)),
+            Err(rejection) => Err(Problem::of(ErrorCode::BadRequest, rejection.body_text())),
+        }
+    }
+}
+
+/// An answer in JSON.
+pub(crate) fn answer(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => {
+            let kind = HeaderValue::from_static("application/json");
+            (status, [(header::CONTENT_TYPE, kind)], body).into_response()
+        }
+        Err(error) => {
+            tracing::error!(event = "answer_unspeakable", %error);
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the answer has no JSON")
+                .into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn the_field_that_is_wrong_is_named() {
+        let told = |text: &str| {
+            let problem = parse::<BTreeMap<String, Vec<u8>>>(text.as_bytes()).unwrap_err();
+            serde_json::to_value(problem).unwrap()["pointer"].clone()
+        };
+        assert_eq!(told(r#"{"a/b":[1,"x"]}"#), "/a~1b/1");
+        assert_eq!(told(r#"{"a":7}"#), "/a");
+        assert_eq!(told("[]"), "");
+        assert_eq!(told("{} {}"), "");
+    }
+}

@@ -1,0 +1,149 @@
+//! How the daemon is.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::body::{Query, answer};
+use super::guard::Caller;
+use super::mesh::MeshQuery;
+use super::problem::Problem;
+use crate::link::Standing;
+use crate::shared::Shared;
+
+/// How the daemon is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// Whether the broker can be reached.
+    connected: bool,
+    /// Why not, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// The mesh.
+    mesh: String,
+    /// The member.
+    member: String,
+    /// The session that asks.
+    session: String,
+    /// Local sessions, the daemon's own included.
+    sessions: usize,
+    /// What waits.
+    outbox: OutboxHealth,
+    /// The daemon's version.
+    version: &'static str,
+}
+
+/// How the outbox is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct OutboxHealth {
+    /// Rows that wait.
+    pending: u64,
+    /// Rows on their way.
+    inflight: u64,
+    /// Rows that a person must look at.
+    dead: u64,
+    /// Bytes in use.
+    bytes: u64,
+    /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, and then nothing new is taken.
+    space: &'static str,
+}
+
+/// How the daemon is, and its way to the broker.
+#[utoipa::path(get, path = "/v1/health", params(MeshQuery), responses(
+    (status = 200, description = "How it is", body = Health),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn health(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+) -> Result<Response, Problem> {
+    let local = caller.session(&shared, query.mesh.as_ref(), None)?;
+    let census = shared.outbox.census().await?;
+    let cap = shared.outbox.cap();
+    let space = match census.bytes {
+        bytes if bytes >= cap.closed_at() => "full",
+        bytes if bytes >= cap.warn_at() => "warn",
+        _ => "ok",
+    };
+    let standing = local.standing.borrow().clone();
+    let health = Health {
+        connected: standing.is_attached(),
+        reason: match standing {
+            Standing::Away(why) => why,
+            Standing::Failed(why) => Some(why),
+            Standing::Ended => Some("the session is over".to_owned()),
+            Standing::Attached { .. } => None,
+        },
+        mesh: local.mesh.to_string(),
+        member: local.member.to_string(),
+        session: local.key.to_string(),
+        sessions: shared.sessions.all().len(),
+        outbox: OutboxHealth {
+            pending: census.pending,
+            inflight: census.inflight,
+            dead: census.dead,
+            bytes: census.bytes,
+            space,
+        },
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    Ok(answer(StatusCode::OK, &health))
+}
+
+/// Which versions this is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Version {
+    /// The daemon's.
+    version: &'static str,
+    /// The protocol's.
+    protocol: u32,
+    /// This interface's.
+    api: &'static str,
+}
+
+/// Which versions this is.
+#[utoipa::path(get, path = "/v1/version", responses((status = 200, description = "Versions", body = Version),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn version() -> Response {
+    let version =
+        Version { version: env!("CARGO_PKG_VERSION"), protocol: tenure_proto::limits::PROTOCOL, api: "v1" };
+    answer(StatusCode::OK, &version)
+}
+
+/// Counts, for a scraper.
+#[utoipa::path(get, path = "/v1/metrics", responses(
+    (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
+    let census = shared.outbox.census().await?;
+    let sessions = shared.sessions.all();
+    let attached = sessions.iter().filter(|local| local.standing.borrow().is_attached()).count();
+    let mut registry = Registry::with_prefix("tenure_daemon");
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let gauge = Gauge::<u64, AtomicU64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    gauge("outbox_pending", "Rows that wait", census.pending);
+    gauge("outbox_inflight", "Rows on their way to a broker", census.inflight);
+    gauge("outbox_dead", "Rows that a person must look at", census.dead);
+    gauge("outbox_bytes", "Bytes of the outbox in use", census.bytes);
+    gauge("inbox_newest", "The number of the newest message that came", *shared.arrived.borrow());
+    gauge("sessions", "Local sessions", sessions.len() as u64);
+    gauge("sessions_attached", "Local sessions that a broker carries now", attached as u64);
+    let mut text = String::new();
+    encode(&mut text, &registry)
+        .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no metrics"))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}

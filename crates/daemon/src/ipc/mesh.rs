@@ -1,0 +1,216 @@
+//! What only the broker knows: peers, profiles, topics, histories, runs and services. While it cannot be reached these
+//! are `unavailable`; nothing of them is queued.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tenure_proto::error::ErrorCode;
+use tenure_proto::message::HistoryParams;
+use tenure_proto::method::Method;
+use tenure_proto::name::{MeshName, TopicName};
+use tenure_proto::number::U53;
+use tenure_proto::peer::{Peer, ProfilePatch};
+use tenure_proto::run::RunStartParams;
+use tenure_proto::service::{ServiceRenewParams, ServicesListParams};
+use utoipa::{IntoParams, ToSchema};
+
+use super::body::{Json, Query, answer};
+use super::guard::Caller;
+use super::problem::Problem;
+use crate::link::Standing;
+use crate::sessions::Local;
+use crate::shared::Shared;
+
+/// Which mesh.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MeshQuery {
+    /// The mesh; the daemon's first one if absent.
+    #[param(value_type = Option<String>)]
+    pub(crate) mesh: Option<MeshName>,
+}
+
+/// The session that asks, if its broker can be reached.
+fn attached(shared: &Shared, caller: &Caller, mesh: Option<&MeshName>) -> Result<Arc<Local>, Problem> {
+    let local = caller.session(shared, mesh, None)?;
+    let standing = local.standing.borrow().clone();
+    match standing {
+        Standing::Attached { .. } => Ok(local),
+        Standing::Away(why) => {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            Err(Problem::of(ErrorCode::Unavailable, format!("the broker cannot be reached now{why}")))
+        }
+        Standing::Ended => Err(Problem::of(ErrorCode::LeaseExpired, "the session is over")),
+        Standing::Failed(why) => Err(Problem::of(ErrorCode::LeaseExpired, why)),
+    }
+}
+
+/// Everybody who is here.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Peers {
+    /// As in the protocol.
+    #[schema(value_type = Vec<Object>)]
+    peers: Vec<Peer>,
+}
+
+/// Who is here.
+#[utoipa::path(get, path = "/v1/peers", params(MeshQuery), responses(
+    (status = 200, description = "Everybody", body = Peers),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn peers(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+) -> Result<Response, Problem> {
+    let local = attached(&shared, &caller, query.mesh.as_ref())?;
+    Ok(answer(StatusCode::OK, &Peers { peers: local.client.peers(false).await? }))
+}
+
+/// Changes what peers see of the session that asks.
+#[utoipa::path(post, path = "/v1/profile", params(MeshQuery), request_body(content = Object, description = "Any of the fields of a profile"), responses(
+    (status = 204, description = "Changed"),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn profile(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+    Json(patch): Json<ProfilePatch>,
+) -> Result<StatusCode, Problem> {
+    let local = attached(&shared, &caller, query.mesh.as_ref())?;
+    local.client.set_profile(patch).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn topic(text: &str) -> Result<TopicName, Problem> {
+    text.parse().map_err(|error: tenure_proto::WireError| Problem::of(ErrorCode::BadRequest, error.message))
+}
+
+/// Whether a session follows a topic from here on.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Following {
+    /// Whether it does.
+    following: bool,
+    /// Whether that is new.
+    changed: bool,
+}
+
+/// Follows a topic: what is posted from now on comes to the inbox, also what is posted while the daemon is away.
+#[utoipa::path(post, path = "/v1/topics/{topic}/subscribe", params(("topic" = String, Path, description = "The topic"), MeshQuery), responses(
+    (status = 200, description = "It is followed", body = Following),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn subscribe(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<MeshQuery>,
+) -> Result<Response, Problem> {
+    let local = caller.session(&shared, query.mesh.as_ref(), None)?;
+    let changed = local.follow(topic(&name)?)?;
+    Ok(answer(StatusCode::OK, &Following { following: true, changed }))
+}
+
+/// Follows a topic no more.
+#[utoipa::path(post, path = "/v1/topics/{topic}/unsubscribe", params(("topic" = String, Path, description = "The topic"), MeshQuery), responses(
+    (status = 200, description = "It is not followed", body = Following),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn unsubscribe(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<MeshQuery>,
+) -> Result<Response, Problem> {
+    let local = caller.session(&shared, query.mesh.as_ref(), None)?;
+    let changed = local.unfollow(&topic(&name)?)?;
+    Ok(answer(StatusCode::OK, &Following { following: false, changed }))
+}
+
+/// Which part of a log.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HistoryQuery {
+    /// The mesh; the daemon's first one if absent.
+    #[param(value_type = Option<String>)]
+    mesh: Option<MeshName>,
+    /// The log: `topic/<name>/<partition>`, `inbox/s/<hex>` or `inbox/m/<hex>`.
+    log: String,
+    /// Where to begin.
+    from: Option<u64>,
+    /// At most so many, up to 256.
+    limit: Option<u64>,
+}
+
+/// What a log has, as the broker says it.
+#[utoipa::path(get, path = "/v1/history", params(HistoryQuery), responses(
+    (status = 200, description = "As `history` of the protocol", body = Object),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn history(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Response, Problem> {
+    let local = attached(&shared, &caller, query.mesh.as_ref())?;
+    let number = |number: Option<u64>| number.map(U53::saturating);
+    let params = HistoryParams { log: query.log, from: number(query.from), limit: number(query.limit) };
+    Ok(answer(StatusCode::OK, &local.client.history(params).await?))
+}
+
+/// Asks the broker, and gives its answer as it is.
+async fn ask<P>(local: &Local, method: Method, params: P) -> Result<Response, Problem>
+where
+    P: Serialize + DeserializeOwned + Send + 'static,
+{
+    let result: Value = local.client.request(method, params).await?;
+    Ok(answer(StatusCode::OK, &result))
+}
+
+/// Starts a run, or finds the one with that key.
+#[utoipa::path(post, path = "/v1/runs", params(MeshQuery), request_body(content = Object, description = "As `run.start` of the protocol"), responses(
+    (status = 200, description = "As `run.start` of the protocol", body = Object),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached, or has no runs", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn runs(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+    Json(params): Json<RunStartParams>,
+) -> Result<Response, Problem> {
+    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::RunStart, params).await
+}
+
+/// The services of a mesh.
+#[utoipa::path(get, path = "/v1/services", params(MeshQuery), responses(
+    (status = 200, description = "As `services.list` of the protocol", body = Object),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached, or has no services", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn services(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+) -> Result<Response, Problem> {
+    let params: ServicesListParams = super::body::parse(b"{}")?;
+    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServicesList, params).await
+}
+
+/// Takes and renews services for the session that asks.
+#[utoipa::path(post, path = "/v1/services", params(MeshQuery), request_body(content = Object, description = "As `service.renew` of the protocol"), responses(
+    (status = 200, description = "As `service.renew` of the protocol", body = Object),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "The broker cannot be reached, or has no services", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn renew(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Query(query): Query<MeshQuery>,
+    Json(params): Json<ServiceRenewParams>,
+) -> Result<Response, Problem> {
+    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServiceRenew, params).await
+}

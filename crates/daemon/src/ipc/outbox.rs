@@ -1,0 +1,299 @@
+//! What waits to be sent, and what a person does about it.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tenure_core::outbox::requeue::{Lookup, Refusal};
+use tenure_core::outbox::{Place, Status};
+use tenure_proto::error::ErrorCode;
+use tenure_proto::ids::ClientMessageId;
+use tenure_proto::limits::MAX_PAYLOAD_BYTES;
+use tenure_proto::message::{Bytes, SendState, SendStatusParams, SendStatusResult};
+use tenure_proto::method::Method;
+use utoipa::{IntoParams, ToSchema};
+
+use super::body::{Json, Query, answer};
+use super::inbox::PAGE;
+use super::problem::Problem;
+use crate::outbox::{Anew, Entry, Patch, Requeued, Withdrawn};
+use crate::shared::Shared;
+
+/// Which rows are wanted.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct OutboxQuery {
+    /// `pending`, `inflight`, `done`, `dead` or `aborted`.
+    status: Option<String>,
+    /// After this number: the `next` of the page before.
+    after: Option<u64>,
+    /// At most so many, up to 256.
+    limit: Option<usize>,
+}
+
+/// A row of the outbox.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Row {
+    /// Its number.
+    id: u64,
+    /// Of which mesh.
+    mesh: String,
+    /// The sender's id for it.
+    client_message_id: String,
+    /// The session that sends it.
+    session: String,
+    /// Where it goes.
+    to: String,
+    /// How urgent it is.
+    priority: String,
+    /// `pending`, `inflight`, `done`, `dead` or `aborted`.
+    status: &'static str,
+    /// When it was taken, Unix milliseconds as all times here.
+    enqueued_at: u64,
+    /// How often it was sent.
+    attempts: u32,
+    /// When it is sent next, while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt_at: Option<u64>,
+    /// Why it was refused last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    /// When the broker was known to have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivered_at: Option<u64>,
+    /// The broker's id for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker_message_id: Option<String>,
+    /// Its number in its log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_seq: Option<u64>,
+    /// When it was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aborted_at: Option<u64>,
+    /// Who took it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aborted_by: Option<String>,
+    /// The row that went in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    superseded_by: Option<u64>,
+    /// Bytes of its frozen request.
+    bytes: u64,
+}
+
+impl From<Entry> for Row {
+    fn from(entry: Entry) -> Row {
+        Row {
+            id: entry.id,
+            mesh: entry.mesh,
+            client_message_id: entry.client_message_id,
+            session: entry.sender.to_string(),
+            to: entry.target,
+            priority: entry.priority,
+            status: entry.status.as_str(),
+            enqueued_at: entry.enqueued_at,
+            attempts: entry.attempts,
+            next_attempt_at: (entry.status == Status::Pending).then_some(entry.next_attempt_at),
+            last_error: entry.last_error,
+            delivered_at: entry.delivered_at,
+            broker_message_id: entry.place.as_ref().map(|place| place.id.to_string()),
+            log_seq: entry.place.and_then(|place| place.seq),
+            aborted_at: entry.aborted_at,
+            aborted_by: entry.aborted_by,
+            superseded_by: entry.superseded_by,
+            bytes: entry.bytes,
+        }
+    }
+}
+
+/// A page of rows.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct OutboxPage {
+    /// In the order in which they were taken.
+    rows: Vec<Row>,
+    /// What to pass as `after` to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+}
+
+/// What waits, is on its way, is done or is dead.
+#[utoipa::path(get, path = "/v1/outbox", params(OutboxQuery), responses(
+    (status = 200, description = "A page", body = OutboxPage),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<OutboxQuery>,
+) -> Result<Response, Problem> {
+    let status = match query.status.as_deref() {
+        None => None,
+        Some(text) => Some(Status::from_text(text).ok_or_else(|| {
+            Problem::of(ErrorCode::BadRequest, "status is pending, inflight, done, dead or aborted")
+        })?),
+    };
+    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE);
+    let rows = shared.outbox.list(status, query.after.unwrap_or(0), limit).await?;
+    let next = rows.last().map(|row| row.id).filter(|_| rows.len() == limit);
+    Ok(answer(StatusCode::OK, &OutboxPage { rows: rows.into_iter().map(Row::from).collect(), next }))
+}
+
+/// One row.
+#[utoipa::path(get, path = "/v1/outbox/{id}", params(("id" = u64, Path, description = "The row")), responses(
+    (status = 200, description = "The row", body = Row),
+    (status = "4XX", description = "There is none", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn get(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let entry = shared.outbox.get(number(&id)?).await?.ok_or_else(no_such_row)?;
+    Ok(answer(StatusCode::OK, &Row::from(entry)))
+}
+
+/// How a row is to be sent anew.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RequeueRequest {
+    /// The new id; a fresh one if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 128)]
+    new_client_message_id: Option<ClientMessageId>,
+    /// Another text.
+    #[serde(default)]
+    body: Option<String>,
+    /// Other bytes, in standard base64.
+    #[serde(default, rename = "bodyB64")]
+    #[schema(value_type = Option<String>)]
+    body_b64: Option<Bytes>,
+    /// Whether it is worth arriving twice, should the broker be out of reach.
+    #[serde(default)]
+    force: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RequeueAnswer {
+    /// `queued`, or `done` when the broker has had it all along.
+    status: &'static str,
+    /// The new row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    /// Its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_message_id: Option<String>,
+    /// The broker's id, when it has had it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker_message_id: Option<String>,
+}
+
+/// Sends a dead or pending row anew under another id; the old one is never free again. A row that was attempted is
+/// first looked up at the broker.
+#[utoipa::path(post, path = "/v1/outbox/{id}/requeue", params(("id" = u64, Path, description = "The row")),
+    request_body = RequeueRequest, responses(
+    (status = 202, description = "Queued anew", body = RequeueAnswer),
+    (status = 200, description = "The broker has had it all along", body = RequeueAnswer),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn requeue(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Json(request): Json<RequeueRequest>,
+) -> Result<Response, Problem> {
+    let row = number(&id)?;
+    let body = match (request.body, request.body_b64) {
+        (None, None) => None,
+        (Some(text), None) => Some(Patch::Text(text)),
+        (None, Some(bytes)) => Some(Patch::Bytes(bytes.0)),
+        (Some(_), Some(_)) => return Err(Problem::bad("/bodyB64", "give body or bodyB64, not both")),
+    };
+    let size = body.as_ref().map_or(0, |body| match body {
+        Patch::Text(text) => text.len(),
+        Patch::Bytes(bytes) => bytes.len(),
+    });
+    if size > MAX_PAYLOAD_BYTES {
+        return Err(Problem::of(ErrorCode::TooLarge, "the body is too large").at("/body"));
+    }
+    let fresh = request.new_client_message_id.or_else(|| shared.clock.mint());
+    let client_message_id =
+        fresh.ok_or_else(|| Problem::of(ErrorCode::Unavailable, "the system gave no randomness"))?;
+    let (lookup, by) = (Lookup::NotAsked, "http".to_owned());
+    let mut anew = Anew { client_message_id, body, lookup, force: request.force, by };
+    let mut outcome = shared.outbox.requeue(row, anew.clone(), shared.clock.wall()).await?;
+    if matches!(outcome, Requeued::Ask(_)) {
+        anew.lookup = look_up(&shared, row).await?;
+        outcome = shared.outbox.requeue(row, anew, shared.clock.wall()).await?;
+    }
+    let told = |status, id, client_message_id, place: Option<Place>| RequeueAnswer {
+        status,
+        id,
+        client_message_id,
+        broker_message_id: place.map(|place| place.id.to_string()),
+    };
+    Ok(match outcome {
+        Requeued::Replaced { row, client_message_id, .. } => {
+            let id = Some(client_message_id.to_string());
+            answer(StatusCode::ACCEPTED, &told("queued", Some(row), id, None))
+        }
+        Requeued::Finished(place) => answer(StatusCode::OK, &told("done", None, None, Some(place))),
+        Requeued::NoSuchRow => return Err(no_such_row()),
+        Requeued::Refused(refusal) => return Err(refused(refusal)),
+        Requeued::IdTaken => {
+            let problem = Problem::of(ErrorCode::IdempotencyKeyReused, "the new id is used already");
+            return Err(problem.at("/newClientMessageId"));
+        }
+        Requeued::Damaged(why) => return Err(Problem::of(ErrorCode::Conflict, why)),
+        Requeued::Ask(_) => return Err(refused(Refusal::MayHaveArrived)),
+    })
+}
+
+/// Asks the broker what it knows of a row.
+async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
+    let entry = shared.outbox.get(row).await?.ok_or_else(no_such_row)?;
+    let mesh = entry.mesh.parse().map_err(|_| no_such_row())?;
+    // Ids are the member's, so any of its sessions may ask.
+    let Some(local) = shared.sessions.own(&mesh) else { return Ok(Lookup::Unreachable) };
+    if !local.standing.borrow().is_attached() {
+        return Ok(Lookup::Unreachable);
+    }
+    let id: ClientMessageId = entry.client_message_id.parse().map_err(|_| no_such_row())?;
+    let params = SendStatusParams { client_message_ids: vec![id] };
+    let answer: Result<SendStatusResult, _> = local.client.request(Method::SendStatus, params).await;
+    let status = answer.ok().and_then(|answer| answer.statuses.into_iter().next());
+    Ok(match status.map(|status| (status.state, status.id)) {
+        None => Lookup::Unreachable,
+        Some((SendState::Unknown, _)) => Lookup::Unknown,
+        Some((_, Some(id))) => Lookup::Known(Place { id, seq: None }),
+        Some((_, None)) => Lookup::Unreachable,
+    })
+}
+
+/// Takes a dead or pending row back; its id is never free again.
+#[utoipa::path(delete, path = "/v1/outbox/{id}", params(("id" = u64, Path, description = "The row")), responses(
+    (status = 204, description = "Taken back"),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn withdraw(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    match shared.outbox.withdraw(number(&id)?, "http".to_owned(), shared.clock.wall()).await? {
+        Withdrawn::Done => Ok(StatusCode::NO_CONTENT),
+        Withdrawn::NoSuchRow => Err(no_such_row()),
+        Withdrawn::Refused(refusal) => Err(refused(refusal)),
+    }
+}
+
+fn number(text: &str) -> Result<u64, Problem> {
+    text.parse().map_err(|_| Problem::of(ErrorCode::NotFound, "a row is named by its number"))
+}
+
+fn no_such_row() -> Problem {
+    Problem::of(ErrorCode::NotFound, "there is no such row")
+}
+
+fn refused(refusal: Refusal) -> Problem {
+    Problem::of(ErrorCode::Conflict, refusal.to_string())
+}

@@ -1,0 +1,87 @@
+//! Sessions of their own for shells and agents.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tenure_proto::error::ErrorCode;
+use tenure_proto::ids::SessionKey;
+use tenure_proto::name::MeshName;
+use tenure_proto::peer::Profile;
+use utoipa::ToSchema;
+
+use super::body::{Json, answer};
+use super::guard::Caller;
+use super::problem::Problem;
+use crate::shared::Shared;
+
+/// A session that is wanted.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub(crate) struct SessionRequest {
+    /// The mesh; the daemon's first one if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    mesh: Option<MeshName>,
+    /// What peers see; the same name is the same session.
+    #[schema(min_length = 1, max_length = 100)]
+    name: String,
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct SessionAnswer {
+    /// Its key: its address is `session:<key>`.
+    session: String,
+    /// The mesh that it is in.
+    mesh: String,
+    /// What to send as `Tenure-Session` to speak for it.
+    token: String,
+}
+
+/// Gives a shell or an agent a session of its own.
+#[utoipa::path(post, path = "/v1/sessions", request_body = SessionRequest, responses(
+    (status = 200, description = "The session, new or as it was", body = SessionAnswer),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn make(
+    State(shared): State<Arc<Shared>>,
+    Json(request): Json<SessionRequest>,
+) -> Result<Response, Problem> {
+    let mesh = request.mesh.as_ref().or_else(|| shared.sessions.default_mesh());
+    let mesh = mesh.ok_or_else(|| Problem::of(ErrorCode::NotFound, "this daemon is in no mesh"))?.clone();
+    Profile::named(&request.name).check().map_err(|error| Problem::bad("/name", error.message))?;
+    if request.name.len() > 100 {
+        return Err(Problem::bad("/name", "a session's name has at most 100 bytes"));
+    }
+    let local = shared.open_session(&mesh, &request.name)?;
+    let (session, token) = (local.key.to_string(), local.token());
+    Ok(answer(StatusCode::OK, &SessionAnswer { session, mesh: local.mesh.to_string(), token }))
+}
+
+/// Lets a session go: nobody speaks for it any more, and it leaves the mesh when its last message has left.
+#[utoipa::path(delete, path = "/v1/sessions/{session}", params(("session" = String, Path, description = "Its key")), responses(
+    (status = 204, description = "Let go"),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn close(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(session): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let unknown = || Problem::of(ErrorCode::NotFound, "there is no such session");
+    let key: SessionKey = session.parse().map_err(|_| unknown())?;
+    let local = shared.sessions.all().into_iter().find(|local| local.key == key).ok_or_else(unknown)?;
+    if local.own {
+        return Err(Problem::of(
+            ErrorCode::Forbidden,
+            "the daemon's own session stays while the daemon does",
+        ));
+    }
+    // The token of the session is the right to let it go.
+    caller.session(&shared, None, Some(&key))?;
+    shared.sessions.close(&local.mesh, &key)?;
+    shared.bury_if_idle(&local).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,69 @@
+//! One local session's way to its broker: the SDK's session, and how it is.
+
+use tenure_client::{End, Events, SessionEvent};
+use tenure_core::outbox::age::max_age_hours;
+use tenure_core::outbox::window::window;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How a session stands with its broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// No socket carries it now; why not, if that is known.
+    Away(Option<String>),
+    /// A socket does, to a broker that remembers ids long enough: rows may wait so many hours.
+    Attached { max_age_hours: u64 },
+    /// It is over: this daemon ended it.
+    Ended,
+    /// It is over, and trying again cannot help: one sentence that says why.
+    Failed(String),
+}
+
+impl Standing {
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self, Standing::Attached { .. })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Standing::Ended | Standing::Failed(_))
+    }
+}
+
+/// Follows the events of a session until it is over. A broker that does not promise enough is not worked with.
+pub(crate) async fn follow(
+    mut events: Events,
+    wanted_hours: Option<u64>,
+    standing: watch::Sender<Standing>,
+    leaving: CancellationToken,
+) {
+    loop {
+        // Both are cancel-safe.
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = leaving.cancelled() => return,
+        };
+        let next = match event {
+            Ok(SessionEvent::Attached(hello)) => match window(&hello.features) {
+                Err(unfit) => Standing::Failed(unfit.to_string()),
+                Ok(window) => match max_age_hours(window, wanted_hours) {
+                    Ok(max_age_hours) => Standing::Attached { max_age_hours },
+                    Err(above) => Standing::Failed(above.to_string()),
+                },
+            },
+            Ok(SessionEvent::Detached { reason }) => Standing::Away(Some(reason)),
+            Ok(SessionEvent::Waiting { reason, .. }) => Standing::Away(Some(reason)),
+            Ok(SessionEvent::Event { .. }) => continue,
+            Err(End::Bye) => Standing::Ended,
+            Err(end) => Standing::Failed(end.to_string()),
+        };
+        let over = next.is_over();
+        standing.send_if_modified(|now| {
+            let changed = *now != next;
+            *now = next;
+            changed
+        });
+        if over {
+            return;
+        }
+    }
+}

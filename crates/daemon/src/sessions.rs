@@ -1,0 +1,334 @@
+//! The local sessions: the daemon's own in each mesh, and those that shells and agents asked for, each with its own
+//! key and a token that says who is calling.
+//!
+//! What is known of a session is a file of its own, so that it is the same after a restart: its name, its token, the
+//! topics it follows. Its key is where the command keeps keys.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ed25519_dalek::SigningKey;
+use serde::{Deserialize, Serialize};
+use tenure_client::{InboxChoice, Options, OptionsError, Session};
+use tenure_core::outbox::arrival::Recipient;
+use tenure_core::outbox::window::DEDUPE;
+use tenure_proto::ids::{MemberKey, SessionKey};
+use tenure_proto::name::{MeshName, TopicName};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, MeshChoice};
+use crate::home::{Home, HomeError, random_hex, write_private};
+use crate::link::{Standing, follow};
+
+/// Sessions of one daemon.
+pub(crate) const SESSIONS: usize = 256;
+/// Topics that one session follows.
+pub(crate) const TOPICS: usize = 256;
+/// How long one request to the broker may take, breaks included.
+const REQUEST_MS: u64 = 20_000;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// What the broker is to be told does not hold together.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// This daemon is not in that mesh.
+    #[error("this daemon is not in the mesh {0}")]
+    NoSuchMesh(String),
+    /// There are as many as there may be.
+    #[error("there are {SESSIONS} sessions already")]
+    TooMany,
+}
+
+/// What a file says of a session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    name: String,
+    mesh: MeshName,
+    session: SessionKey,
+    token: String,
+    /// Each topic with the group that keeps this session's place in it.
+    #[serde(default)]
+    topics: BTreeMap<TopicName, String>,
+    /// Its owner let it go: it stays until its last row has left.
+    #[serde(default)]
+    closing: bool,
+}
+
+/// A session of this machine.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) mesh: MeshName,
+    pub(crate) name: String,
+    pub(crate) key: SessionKey,
+    pub(crate) member: MemberKey,
+    /// Whether it is the daemon's own, whose key is the member's.
+    pub(crate) own: bool,
+    pub(crate) client: Session,
+    pub(crate) standing: watch::Receiver<Standing>,
+    /// Whether something works for it.
+    pub(crate) at_work: AtomicBool,
+    /// Ends what works for it.
+    pub(crate) leaving: CancellationToken,
+    record: Mutex<Record>,
+    /// Changes when topics do.
+    pub(crate) topics_changed: watch::Sender<u64>,
+    path: PathBuf,
+}
+
+impl Local {
+    /// Whose letters it may read: its own; the daemon's session also its member's.
+    pub(crate) fn recipients(&self) -> Vec<Recipient> {
+        let own = Recipient::Session(self.key);
+        if self.own { vec![own, Recipient::Member(self.member)] } else { vec![own] }
+    }
+
+    /// What says that a caller is this session.
+    pub(crate) fn token(&self) -> String {
+        self.record().token.clone()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.record().closing
+    }
+
+    /// Follows a topic from now on, also when the daemon was away; `false` if it does already.
+    pub(crate) fn follow(&self, topic: TopicName) -> Result<bool, SessionError> {
+        let group = format!("daemon.{}.{}", &self.key.to_string()[..16], &random_hex()?[..8]);
+        self.change(|record| {
+            if record.topics.contains_key(&topic) {
+                return Ok(false);
+            }
+            if record.topics.len() >= TOPICS {
+                return Err(SessionError::TooMany);
+            }
+            record.topics.insert(topic, group);
+            Ok(true)
+        })
+    }
+
+    /// Follows a topic no more; `false` if it did not.
+    pub(crate) fn unfollow(&self, topic: &TopicName) -> Result<bool, SessionError> {
+        self.change(|record| Ok(record.topics.remove(topic).is_some()))
+    }
+
+    fn close(&self) -> Result<bool, SessionError> {
+        self.change(|record| {
+            record.topics.clear();
+            Ok(!std::mem::replace(&mut record.closing, true))
+        })
+    }
+
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Record) -> Result<bool, SessionError>,
+    ) -> Result<bool, SessionError> {
+        let mut held = self.record();
+        let mut record = held.clone();
+        let changed = change(&mut record)?;
+        if changed {
+            write_private(&self.path, &serde_json::to_string(&record).unwrap_or_default())?;
+            *held = record;
+            drop(held);
+            self.topics_changed.send_modify(|version| *version += 1);
+        }
+        Ok(changed)
+    }
+
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All sessions of a daemon.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    dir: PathBuf,
+    meshes: Vec<MeshChoice>,
+    max_age_hours: Option<u64>,
+    member_key: SigningKey,
+    all: Mutex<BTreeMap<(MeshName, SessionKey), Arc<Local>>>,
+    tasks: TaskTracker,
+}
+
+impl Sessions {
+    /// Starts the daemon's own session in each mesh, and every other that there was.
+    pub(crate) fn start(config: &Config, home: &Home, tasks: &TaskTracker) -> Result<Sessions, SessionError> {
+        let sessions = Sessions {
+            dir: home.path().join("sessions"),
+            meshes: config.meshes.clone(),
+            max_age_hours: config.max_age_hours,
+            member_key: home.member_key()?,
+            all: Mutex::default(),
+            tasks: tasks.clone(),
+        };
+        for mesh in &config.meshes {
+            let key = sessions.member_key.clone();
+            sessions.open(&mesh.name, &config.name, key, None)?;
+        }
+        for record in sessions.records() {
+            let key = home.session_key(record.mesh.as_str(), &record.name)?;
+            let known = sessions.meshes.iter().any(|mesh| mesh.name == record.mesh);
+            if known && tenure_proto::canonical::session_key(&key) == record.session {
+                let (mesh, name) = (record.mesh.clone(), record.name.clone());
+                sessions.open(&mesh, &name, key, Some(record))?;
+            }
+        }
+        Ok(sessions)
+    }
+
+    /// The session called `name`, made if there is none; the same name is the same session.
+    pub(crate) fn make(&self, home: &Home, mesh: &MeshName, name: &str) -> Result<Arc<Local>, SessionError> {
+        if self.lock().len() >= SESSIONS {
+            return Err(SessionError::TooMany);
+        }
+        let key = home.session_key(mesh.as_str(), name)?;
+        self.open(mesh, name, key, None)
+    }
+
+    fn open(
+        &self,
+        mesh: &MeshName,
+        name: &str,
+        key: SigningKey,
+        record: Option<Record>,
+    ) -> Result<Arc<Local>, SessionError> {
+        let choice = self.meshes.iter().find(|choice| choice.name == *mesh);
+        let choice = choice.ok_or_else(|| SessionError::NoSuchMesh(mesh.to_string()))?;
+        let session = tenure_proto::canonical::session_key(&key);
+        let mut all = self.lock();
+        let reusable = |local: &&Arc<Local>| !local.standing.borrow().is_over() && !local.is_closing();
+        if let Some(local) = all.get(&(mesh.clone(), session)).filter(reusable) {
+            return Ok(Arc::clone(local));
+        }
+        let own = key == self.member_key;
+        let path = self.dir.join(format!("{mesh}.{session}.json"));
+        let record = match record.or_else(|| read(&path)) {
+            Some(record) => Record { closing: record.closing && !own, ..record },
+            None => {
+                let (name, token) = (name.to_owned(), random_hex()?);
+                let fresh = Record {
+                    name,
+                    mesh: mesh.clone(),
+                    session,
+                    token,
+                    topics: BTreeMap::new(),
+                    closing: false,
+                };
+                write_private(&path, &serde_json::to_string(&fresh).unwrap_or_default())?;
+                fresh
+            }
+        };
+        let mut options = Options::new(&choice.broker, self.member_key.clone(), name)?
+            .mesh(mesh.as_str())?
+            .client("tenure-daemon", env!("CARGO_PKG_VERSION"))
+            .require(&[DEDUPE])
+            .timeout_ms(REQUEST_MS)
+            .inbox(if own { InboxChoice::Both } else { InboxChoice::Session });
+        if !own {
+            options = options.session_key(key);
+        }
+        let (client, events) = Session::start(options)?;
+        let (sender, standing) = watch::channel(Standing::Away(None));
+        let leaving = CancellationToken::new();
+        self.tasks.spawn(follow(events, self.max_age_hours, sender, leaving.clone()));
+        let local = Arc::new(Local {
+            mesh: mesh.clone(),
+            name: record.name.clone(),
+            key: session,
+            member: client.member(),
+            own,
+            client,
+            standing,
+            at_work: AtomicBool::new(false),
+            leaving,
+            record: Mutex::new(record),
+            topics_changed: watch::channel(0).0,
+            path,
+        });
+        all.insert((mesh.clone(), session), Arc::clone(&local));
+        Ok(local)
+    }
+
+    /// What the files say, of sessions that are not the daemon's own.
+    fn records(&self) -> Vec<Record> {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
+        let own = tenure_proto::canonical::session_key(&self.member_key);
+        let json = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "json"));
+        json.filter_map(|path| read(&path)).filter(|record| record.session != own).collect()
+    }
+
+    /// The mesh that is meant when none is named.
+    pub(crate) fn default_mesh(&self) -> Option<&MeshName> {
+        self.meshes.first().map(|mesh| &mesh.name)
+    }
+
+    /// The daemon's own session in a mesh.
+    pub(crate) fn own(&self, mesh: &MeshName) -> Option<Arc<Local>> {
+        self.get(mesh, &tenure_proto::canonical::session_key(&self.member_key))
+    }
+
+    /// A session by its key.
+    pub(crate) fn get(&self, mesh: &MeshName, key: &SessionKey) -> Option<Arc<Local>> {
+        self.lock().get(&(mesh.clone(), *key)).cloned()
+    }
+
+    /// The session whose token this is. Compared in full for each, so that time tells nothing.
+    pub(crate) fn by_token(&self, token: &str) -> Option<Arc<Local>> {
+        let all = self.lock();
+        let mut found = None;
+        for local in all.values().filter(|local| !local.is_closing()) {
+            if same_secret(&local.token(), token) {
+                found = Some(Arc::clone(local));
+            }
+        }
+        found
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Local>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Lets a session go: nobody speaks for it any more, and it leaves when its last row has. `false` if it is not
+    /// there, or is the daemon's own.
+    pub(crate) fn close(&self, mesh: &MeshName, key: &SessionKey) -> Result<bool, SessionError> {
+        match self.get(mesh, key) {
+            Some(local) if !local.own => local.close(),
+            _ => Ok(false),
+        }
+    }
+
+    /// Says goodbye for a session that was let go and has nothing left to send, and forgets it.
+    pub(crate) async fn bury(&self, local: &Local) {
+        local.leaving.cancel();
+        local.client.bye().await;
+        self.lock().remove(&(local.mesh.clone(), local.key));
+        let _ = std::fs::remove_file(&local.path);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(MeshName, SessionKey), Arc<Local>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(path: &std::path::Path) -> Option<Record> {
+    serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
+}
+
+/// Whether two secrets are one, in a time that does not tell where they differ.
+pub(crate) fn same_secret(ours: &str, theirs: &str) -> bool {
+    let differing = ours.bytes().zip(theirs.bytes()).fold(0u8, |sum, (a, b)| sum | (a ^ b));
+    ours.len() == theirs.len() && std::hint::black_box(differing) == 0
+}

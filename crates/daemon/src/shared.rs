@@ -1,0 +1,82 @@
+//! What the tasks of a daemon share.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tenure_proto::name::MeshName;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::db::DbError;
+use crate::home::Home;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::sessions::{Local, SessionError, Sessions};
+
+/// Requests that are worked on at once.
+pub(crate) const REQUESTS: usize = 64;
+/// Streams of events that are open at once.
+pub(crate) const STREAMS: usize = 32;
+
+/// What the tasks of a daemon share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
+    pub(crate) sessions: Sessions,
+    pub(crate) requests: Semaphore,
+    pub(crate) streams: Arc<Semaphore>,
+    /// The number of the newest letter.
+    pub(crate) arrived: watch::Sender<u64>,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Last: files are closed before the directory is let go.
+    pub(crate) home: Home,
+}
+
+impl Shared {
+    /// Lets the daemon's own sessions, and every other that there was, do their work.
+    pub(crate) fn start_sessions(self: &Arc<Self>) {
+        for local in self.sessions.all() {
+            self.start_session(local);
+        }
+    }
+
+    /// The session called `name`, at work.
+    pub(crate) fn open_session(
+        self: &Arc<Self>,
+        mesh: &MeshName,
+        name: &str,
+    ) -> Result<Arc<Local>, SessionError> {
+        let local = self.sessions.make(&self.home, mesh, name)?;
+        self.start_session(Arc::clone(&local));
+        Ok(local)
+    }
+
+    fn start_session(self: &Arc<Self>, local: Arc<Local>) {
+        if local.at_work.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::info!(event = "session_started", session = %local.key, mesh = %local.mesh, name = local.name);
+    }
+
+    /// A session that was let go leaves the mesh once it has nothing more to send.
+    pub(crate) async fn bury_if_idle(&self, local: &Local) -> Result<(), DbError> {
+        if local.is_closing() && self.outbox.lanes(local.mesh.clone(), local.key).await?.is_empty() {
+            self.sessions.bury(local).await;
+        }
+        Ok(())
+    }
+
+    /// Ends what works for sessions; their leases stay at the broker for the next start.
+    pub(crate) async fn stop_sessions(&self) {
+        for local in self.sessions.all() {
+            local.leaving.cancel();
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The daemon's HTTP through real sockets, without a broker: what is taken, what is refused and how, who may call.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod client;
+mod doors;
+mod table;
+
+use serde_json::{Value, json};
+use tenure_daemon::outbox::Cap;
+use tenure_daemon::{Config, Daemon, MeshChoice, StartError};
+
+use client::Client;
+
+/// Nobody listens there.
+const NOWHERE: &str = "ws://127.0.0.1:9";
+
+struct House {
+    daemon: Daemon,
+    client: Client,
+    dir: tempfile::TempDir,
+}
+
+fn config(dir: &tempfile::TempDir) -> Config {
+    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: NOWHERE.to_owned() };
+    Config::new(dir.path().to_owned(), mesh, "laptop")
+}
+
+async fn house_with(change: impl FnOnce(&mut Config)) -> House {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(&dir);
+    change(&mut config);
+    let daemon = Daemon::start(config).await.unwrap();
+    let client = Client::new(daemon.socket());
+    House { daemon, client, dir }
+}
+
+async fn house() -> House {
+    house_with(|_| {}).await
+}
+
+fn send(id: &str, body: &str) -> Value {
+    json!({"to": "topic:jobs", "body": body, "clientMessageId": id})
+}
+
+#[tokio::test]
+async fn what_is_taken_is_on_disk_and_there_after_a_restart() {
+    let house = house().await;
+    let (status, sent) = house.client.post("/v1/send", &send("a", "x")).await;
+    assert_eq!((status, &sent["status"], &sent["clientMessageId"]), (202, &json!("queued"), &json!("a")));
+    let (status, fresh) = house.client.post("/v1/send", &json!({"to": "topic:jobs", "body": "y"})).await;
+    assert_eq!((status, fresh["clientMessageId"].as_str().unwrap().len()), (202, 26), "a ULID");
+    let key = [("Idempotency-Key", "from header")];
+    let (_, sent) = house.client.call("POST", "/v1/send", &key, Some(&send("from body", "z"))).await;
+    assert_eq!(sent["clientMessageId"], "from header");
+    let (_, page) = house.client.get("/v1/outbox?status=pending").await;
+    assert_eq!(page["rows"].as_array().unwrap().len(), 3);
+    let config = config(&house.dir);
+    house.daemon.stop().await;
+    let daemon = Daemon::start(config).await.unwrap();
+    let (_, row) = Client::new(daemon.socket()).get("/v1/outbox/1").await;
+    assert_eq!(
+        (&row["status"], &row["to"], &row["attempts"]),
+        (&json!("pending"), &json!("topic:jobs"), &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn a_refused_request_consumes_nothing_and_names_the_field() {
+    let house = house().await;
+    let b64 = "x".repeat(1_100_000);
+    let cases = [
+        (json!({"to": "topic:jobs", "clientMessageId": "a"}), 400, Value::Null),
+        (json!({"to": "topic:jobs", "body": 7, "clientMessageId": "a"}), 400, json!("/body")),
+        (json!({"to": "topic:Bad Name", "body": "x", "clientMessageId": "a"}), 400, json!("/to")),
+        (json!({"body": "x", "clientMessageId": "a"}), 400, json!("")),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "run:a"}),
+            400,
+            json!("/clientMessageId"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "priority": "soon"}),
+            400,
+            json!("/priority"),
+        ),
+        (json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "meta": [1]}), 400, json!("/meta")),
+        (json!({"to": "topic:jobs", "bodyB64": "?", "clientMessageId": "a"}), 400, json!("/bodyB64")),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "fallback": "member"}),
+            400,
+            Value::Null,
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "key": "k".repeat(300)}),
+            400,
+            json!("/key"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "mesh": "other"}),
+            404,
+            json!("/mesh"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "session": "ab".repeat(32)}),
+            403,
+            json!("/session"),
+        ),
+        (json!({"to": "alice", "body": "x", "clientMessageId": "a"}), 503, json!("/to")),
+        (json!({"to": "topic:jobs", "body": b64, "clientMessageId": "a"}), 413, Value::Null),
+    ];
+    for (body, expected, pointer) in cases {
+        let (status, problem) = house.client.post("/v1/send", &body).await;
+        let shown: String = body.to_string().chars().take(120).collect();
+        assert_eq!((status, &problem["pointer"]), (expected, &pointer), "{shown}: {problem}");
+        assert_eq!(problem["status"], expected);
+        assert!(problem["code"].is_string() && problem["detail"].is_string(), "{problem}");
+    }
+    let (status, _) =
+        house.client.raw("POST", "/v1/send", &[("Content-Type", "application/json")], b"{").await;
+    assert_eq!(status, 400);
+    let (status, _) = house.client.raw("POST", "/v1/send", &[("Content-Type", "text/plain")], b"{}").await;
+    assert_eq!(status, 415);
+    let (status, sent) = house.client.post("/v1/send", &send("a", "x")).await;
+    assert_eq!((status, &sent["status"]), (202, &json!("queued")), "the id was never used");
+    let (_, page) = house.client.get("/v1/outbox").await;
+    assert_eq!(page["rows"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_full_outbox_is_507_and_still_answers_retries() {
+    let house = house_with(|config| config.outbox_cap = Cap { bytes: 60_000 }).await;
+    let mut last = 202;
+    for n in 0..100 {
+        let (status, problem) =
+            house.client.post("/v1/send", &send(&n.to_string(), &"x".repeat(2_000))).await;
+        last = status;
+        if status != 202 {
+            assert_eq!((status, &problem["code"]), (507, &json!("insufficient_storage")));
+            break;
+        }
+    }
+    assert_eq!(last, 507);
+    let (status, _) = house.client.post("/v1/send", &send("0", &"x".repeat(2_000))).await;
+    assert_eq!(status, 202);
+    let (_, health) = house.client.get("/v1/health").await;
+    assert_eq!(health["outbox"]["space"], "full");
+}
+
+#[tokio::test]
+async fn a_row_is_requeued_and_dropped() {
+    let house = house().await;
+    house.client.post("/v1/send", &send("a", "x")).await;
+    let (status, anew) =
+        house.client.post("/v1/outbox/1/requeue", &json!({"newClientMessageId": "b", "body": "y"})).await;
+    assert_eq!((status, &anew["id"], &anew["clientMessageId"]), (202, &json!(2), &json!("b")));
+    let (_, old) = house.client.get("/v1/outbox/1").await;
+    assert_eq!((&old["status"], &old["supersededBy"]), (&json!("aborted"), &json!(2)));
+    assert_eq!(house.client.post("/v1/outbox/1/requeue", &json!({})).await.0, 409);
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/2", &[], None).await.0, 204);
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/2", &[], None).await.0, 409);
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/9", &[], None).await.0, 404);
+    assert_eq!(house.client.get("/v1/outbox/none").await.0, 404);
+    assert_eq!(house.client.get("/v1/outbox?status=lost").await.0, 400);
+    let (status, problem) = house.client.post("/v1/send", &send("b", "y")).await;
+    assert_eq!((status, &problem["conflict"]), (409, &json!("outbox_aborted_fingerprint_match")));
+}
+
+#[tokio::test]
+async fn what_needs_the_broker_says_that_it_cannot_be_reached() {
+    let house = house().await;
+    for path in ["/v1/peers", "/v1/services", "/v1/history?log=topic/jobs/0"] {
+        let (status, problem) = house.client.get(path).await;
+        assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{path}");
+    }
+    assert_eq!(house.client.post("/v1/profile", &json!({"status": "working"})).await.0, 503);
+    let run = json!({"to": format!("member:{}", "ab".repeat(32)), "input": 1, "idempotencyKey": "k"});
+    assert_eq!(house.client.post("/v1/runs", &run).await.0, 503);
+    let (status, health) = house.client.get("/v1/health").await;
+    assert_eq!((status, &health["connected"], &health["mesh"]), (200, &json!(false), &json!("default")));
+    assert_eq!(house.client.get("/v1/version").await.1["api"], "v1");
+    let (status, text) = house.client.raw("GET", "/v1/metrics", &[], b"").await;
+    assert!(status == 200 && text.contains("tenure_daemon_outbox_pending 0"), "{text}");
+}
+
+#[tokio::test]
+async fn the_document_names_every_route() {
+    let house = house().await;
+    let (status, document) = house.client.get("/v1/openapi.json").await;
+    assert_eq!(status, 200);
+    let paths = document["paths"].as_object().unwrap();
+    for path in [
+        "/v1/send",
+        "/v1/inbox",
+        "/v1/inbox/seen",
+        "/v1/outbox",
+        "/v1/outbox/{id}",
+        "/v1/outbox/{id}/requeue",
+        "/v1/peers",
+        "/v1/profile",
+        "/v1/topics/{topic}/subscribe",
+        "/v1/topics/{topic}/unsubscribe",
+        "/v1/history",
+        "/v1/runs",
+        "/v1/services",
+        "/v1/events",
+        "/v1/sessions",
+        "/v1/sessions/{session}",
+        "/v1/health",
+        "/v1/version",
+        "/v1/metrics",
+    ] {
+        assert!(paths.contains_key(path), "{path} is not documented");
+    }
+    assert!(document["components"]["schemas"]["SendRequest"]["properties"]["to"].is_object());
+    assert_eq!(serde_json::to_value(tenure_daemon::document()).unwrap(), document);
+}
+
+#[tokio::test]
+async fn a_second_daemon_is_told_who_is_the_first() {
+    let house = house().await;
+    let refused = Daemon::start(config(&house.dir)).await.unwrap_err();
+    assert!(matches!(refused, StartError::Home(_)));
+    assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
+    assert_eq!(house.client.get("/v1/version").await.0, 200, "the first goes on");
+}
+
+#[tokio::test]
+async fn a_damaged_outbox_refuses_to_start_and_a_damaged_inbox_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("inbox.db"), vec![1u8; 5_000]).unwrap();
+    let daemon = Daemon::start(config(&dir)).await.unwrap();
+    assert!(daemon.put_aside().is_some());
+    daemon.stop().await;
+    std::fs::write(dir.path().join("outbox.db"), vec![1u8; 5_000]).unwrap();
+    let refused = Daemon::start(config(&dir)).await.unwrap_err().to_string();
+    assert!(refused.contains("tenure daemon recover"), "{refused}");
+}
