@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Fetch(SubHandle, u64, u64, Answer<Vec<Received>>),
     /// Say goodbye.
     Bye,
+    /// Go without a word.
+    Part,
     /// Cut the transport, as a broken network would.
     Sever,
 }
@@ -198,6 +200,8 @@ impl Driver {
         // Nobody waiting any more is nobody to tell: failures to answer are ignored throughout.
         match command {
             None | Some(Command::Bye) => self.link.bye(now, &mut self.effects),
+            // Its sockets end with the task, without a word.
+            Some(Command::Part) => self.effects.push(LinkEffect::Ended(End::Bye)),
             Some(Command::Sever) => {
                 for sock in std::mem::take(&mut self.socks) {
                     let id = sock.id;

@@ -277,6 +277,12 @@ impl Session {
         let _ = self.commands.send(Command::Bye).await;
     }
 
+    /// Goes without a word, as a process that is killed would: peers notice nothing until the lease runs out, and whoever
+    /// has the key can take the session up before. The events end with [`End::Bye`].
+    pub async fn part(&self) {
+        let _ = self.commands.send(Command::Part).await;
+    }
+
     /// Cuts the transport as a broken network would, to see what happens: nothing, if all is well.
     pub async fn sever(&self) {
         let _ = self.commands.send(Command::Sever).await;

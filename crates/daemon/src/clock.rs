@@ -1,22 +1,36 @@
-//! The wall clock, and what is made of it.
+//! The two clocks: one that decides, one that is shown; and ids made of the second.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tenure_core::{Millis, Now};
 use tenure_proto::ids::{ClientMessageId, MessageId};
 
-/// Reads the clock.
+/// Reads both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock;
+pub(crate) struct Clock(Instant);
 
 impl Clock {
     pub(crate) fn start() -> Clock {
-        Clock
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn at(&self) -> Millis {
+        Millis(u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Unix milliseconds.
     pub(crate) fn wall(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { at: self.at(), wall: self.wall() }
+    }
+
+    /// How long it is until a moment of the clock that decides.
+    pub(crate) fn until(&self, at: Millis) -> Duration {
+        Duration::from_millis(at.since(self.at()))
     }
 
     /// A fresh id for a message: a ULID.

@@ -21,6 +21,7 @@ use crate::listen;
 use crate::outbox::Outbox;
 use crate::sessions::{SessionError, Sessions};
 use crate::shared::{REQUESTS, STREAMS, Shared};
+use crate::upkeep;
 
 /// How long requests may take to be answered when the daemon stops.
 const STOP: Duration = Duration::from_secs(5);
@@ -91,6 +92,7 @@ impl Daemon {
         let served = axum::serve(listener, ipc::router(&shared))
             .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
         servers.spawn(async move { served.await });
+        shared.tasks.spawn(upkeep::run(Arc::clone(&shared)));
         shared.start_sessions();
         Ok(Daemon { shared, tcp, put_aside, servers })
     }
@@ -136,8 +138,6 @@ impl Daemon {
             tracing::warn!(event = "stop_incomplete", "some clients did not let go of their connections");
         }
         self.shared.stop_sessions().await;
-        self.shared.tasks.close();
-        let _ = tokio::time::timeout(STOP, self.shared.tasks.wait()).await;
         let _ = std::fs::remove_file(self.shared.home.socket());
     }
 }

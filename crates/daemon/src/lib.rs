@@ -18,14 +18,18 @@ mod clock;
 pub mod config;
 mod daemon;
 pub mod db;
+mod drain;
 mod home;
 pub mod inbox;
 mod ipc;
 mod link;
 mod listen;
 pub mod outbox;
+mod queue;
+mod reader;
 mod sessions;
 mod shared;
+mod upkeep;
 mod worker;
 
 pub use config::{Config, MeshChoice};

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, MeshChoice};
 use crate::home::{Home, HomeError, random_hex, write_private};
 use crate::link::{Standing, follow};
+use crate::queue::Queue;
 
 /// Sessions of one daemon.
 pub(crate) const SESSIONS: usize = 256;
@@ -74,6 +75,8 @@ pub(crate) struct Local {
     pub(crate) own: bool,
     pub(crate) client: Session,
     pub(crate) standing: watch::Receiver<Standing>,
+    /// How its drain hears of new rows.
+    pub(crate) queue: Queue,
     /// Whether something works for it.
     pub(crate) at_work: AtomicBool,
     /// Ends what works for it.
@@ -98,6 +101,11 @@ impl Local {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.record().closing
+    }
+
+    /// The topics that it follows, each with the group that keeps its place.
+    pub(crate) fn topics(&self) -> BTreeMap<TopicName, String> {
+        self.record().topics.clone()
     }
 
     /// Follows a topic from now on, also when the daemon was away; `false` if it does already.
@@ -248,6 +256,7 @@ impl Sessions {
             own,
             client,
             standing,
+            queue: Queue::default(),
             at_work: AtomicBool::new(false),
             leaving,
             record: Mutex::new(record),

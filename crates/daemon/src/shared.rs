@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use tenure_core::outbox::LaneId;
+use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -10,16 +13,20 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::db::DbError;
+use crate::drain;
 use crate::home::Home;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
+use crate::reader;
 use crate::sessions::{Local, SessionError, Sessions};
 
 /// Requests that are worked on at once.
 pub(crate) const REQUESTS: usize = 64;
 /// Streams of events that are open at once.
 pub(crate) const STREAMS: usize = 32;
+
+/// How long the last words of tasks may take when the daemon stops.
+const STOP: Duration = Duration::from_secs(5);
 
 /// What the tasks of a daemon share.
 #[derive(Debug)]
@@ -62,21 +69,32 @@ impl Shared {
         if local.at_work.swap(true, Ordering::Relaxed) {
             return;
         }
+        reader::start(self, &local);
+        self.tasks.spawn(drain::run(Arc::clone(self), Arc::clone(&local)));
         tracing::info!(event = "session_started", session = %local.key, mesh = %local.mesh, name = local.name);
     }
 
-    /// A session that was let go leaves the mesh once it has nothing more to send.
-    pub(crate) async fn bury_if_idle(&self, local: &Local) -> Result<(), DbError> {
-        if local.is_closing() && self.outbox.lanes(local.mesh.clone(), local.key).await?.is_empty() {
-            self.sessions.bury(local).await;
+    /// A row is on the disk: its sender's drain hears of it; that of the daemon's own session, if the sender is not
+    /// here any more.
+    pub(crate) fn queued(&self, mesh: &MeshName, sender: &SessionKey, lane: LaneId) {
+        if let Some(local) = self.sessions.get(mesh, sender).or_else(|| self.sessions.own(mesh)) {
+            local.queue.push(lane);
         }
-        Ok(())
     }
 
     /// Ends what works for sessions; their leases stay at the broker for the next start.
     pub(crate) async fn stop_sessions(&self) {
-        for local in self.sessions.all() {
-            local.leaving.cancel();
+        let sessions = self.sessions.all();
+        sessions.iter().for_each(|local| local.leaving.cancel());
+        self.tasks.close();
+        if tokio::time::timeout(STOP, self.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                event = "stop_incomplete",
+                "not everything was written down in time; it is sent again"
+            );
+        }
+        for local in sessions {
+            local.client.part().await;
         }
     }
 }

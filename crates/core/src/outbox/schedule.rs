@@ -152,15 +152,18 @@ impl Schedule {
         }
     }
 
-    /// The row that was on its way is to be sent again: gives the milliseconds until then.
-    pub fn refused(&mut self, now: Millis, id: LaneId, wish_ms: Option<u64>) -> u64 {
-        let roll = self.roll();
-        let Some(lane) = self.landed(id) else { return 0 };
+    /// How many milliseconds the row of a lane that is to be sent again should wait; a throw of the dice each time.
+    pub fn wait_ms(&mut self, id: LaneId, wish_ms: Option<u64>) -> u64 {
+        let refusals = self.lanes.get(&id).map_or(0, |lane| lane.refusals);
+        wait_ms(refusals.saturating_add(1), wish_ms, self.roll())
+    }
+
+    /// The row that was on its way is to be sent again, after so many milliseconds.
+    pub fn refused(&mut self, now: Millis, id: LaneId, wait_ms: u64) {
+        let Some(lane) = self.landed(id) else { return };
         lane.refusals = lane.refusals.saturating_add(1);
         lane.state = State::Waiting;
-        let wait = wait_ms(lane.refusals, wish_ms, roll);
-        self.waits.set(id, now.plus(wait));
-        wait
+        self.waits.set(id, now.plus(wait_ms));
     }
 
     /// When something becomes due that is not now.

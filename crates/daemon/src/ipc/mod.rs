@@ -17,7 +17,8 @@ use axum::Router;
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, Info, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,7 +33,16 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         "HTTP/1.1 over the daemon's Unix socket. A 2xx to /v1/send means that the message is on this machine's disk."
             .to_owned(),
     );
-    let document = OpenApiBuilder::new().info(info).build();
+    let session = ApiKeyValue::with_description(
+        guard::SESSION_HEADER,
+        "The token of the session that is calling; without it the daemon's own session is.",
+    );
+    let scheme = SecurityScheme::ApiKey(ApiKey::Header(session));
+    let components = ComponentsBuilder::new().security_scheme("session", scheme).build();
+    let optional =
+        [SecurityRequirement::default(), SecurityRequirement::new("session", Vec::<String>::new())];
+    let document =
+        OpenApiBuilder::new().info(info).components(Some(components)).security(Some(optional)).build();
     OpenApiRouter::with_openapi(document)
         .routes(routes!(send::send))
         .routes(routes!(inbox::list))

@@ -233,7 +233,8 @@ pub(crate) async fn requeue(
         broker_message_id: place.map(|place| place.id.to_string()),
     };
     Ok(match outcome {
-        Requeued::Replaced { row, client_message_id, .. } => {
+        Requeued::Replaced { row, client_message_id, lane, sender } => {
+            shared.queued(&sender.0, &sender.1, lane);
             let id = Some(client_message_id.to_string());
             answer(StatusCode::ACCEPTED, &told("queued", Some(row), id, None))
         }

@@ -144,6 +144,9 @@ pub(crate) async fn send(
     let frozen = Request::new(local.mesh.clone(), local.key, params)?;
     let print = *frozen.fingerprint();
     let accepted = shared.outbox.accept(frozen, wall).await?;
+    if let Some((_, lane)) = accepted.row {
+        shared.queued(&local.mesh, &local.key, lane);
+    }
     let sent = |status, place: Option<Place>| Sent {
         client_message_id: id.to_string(),
         status,

@@ -82,6 +82,7 @@ pub(crate) async fn close(
     // The token of the session is the right to let it go.
     caller.session(&shared, None, Some(&key))?;
     shared.sessions.close(&local.mesh, &key)?;
-    shared.bury_if_idle(&local).await?;
+    // It leaves when it has nothing more to send, which may be now.
+    local.queue.ring();
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,8 +4,9 @@ use rusqlite::Connection;
 use tenure_core::outbox::requeue::{Lookup, Refusal, Requeue, requeue as rule, withdraw};
 use tenure_core::outbox::{LaneId, Place, Step};
 use tenure_proto::Codec;
-use tenure_proto::ids::ClientMessageId;
+use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::message::Bytes;
+use tenure_proto::name::MeshName;
 
 use super::accept::{Request, insert};
 use super::{drain, row};
@@ -58,6 +59,8 @@ pub enum Requeued {
         client_message_id: ClientMessageId,
         /// Its lane.
         lane: LaneId,
+        /// Whose it is.
+        sender: (MeshName, SessionKey),
     },
 }
 
@@ -107,7 +110,8 @@ pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -
     drain::set(connection, id, Step::Withdrawn)?;
     let sql = "UPDATE outbox SET aborted_at = ?2, aborted_by = ?3, superseded_by = ?4 WHERE id = ?1";
     connection.execute(sql, (integer(id), integer(wall), anew.by, integer(row)))?;
-    Ok(Requeued::Replaced { row, client_message_id: anew.client_message_id, lane })
+    let sender = (request.mesh, request.sender);
+    Ok(Requeued::Replaced { row, client_message_id: anew.client_message_id, lane, sender })
 }
 
 /// The broker says that it has had a row all along.

@@ -118,3 +118,30 @@ async fn a_bad_last_event_id_is_refused() {
     let (status, _) = house.client.call("GET", "/v1/events", &[("Last-Event-ID", "x")], None).await;
     assert_eq!(status, 400);
 }
+
+/// A request that is begun and not ended holds one of 64 places.
+#[tokio::test]
+async fn no_more_than_so_many_requests_at_once() {
+    let house = house().await;
+    let mut begun = Vec::new();
+    for _ in 0..64 {
+        let mut socket = house.client.open().await;
+        let whole = request("POST", "/v1/send", &[("Content-Type", "application/json")], &[b' '; 9]);
+        socket.write_all(&whole[..whole.len() - 1]).await.unwrap();
+        begun.push(socket);
+    }
+    let busy = async {
+        loop {
+            let (status, problem) = house.client.get("/v1/version").await;
+            if status == 429 {
+                return problem;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let problem = tokio::time::timeout(std::time::Duration::from_secs(30), busy).await.expect("never busy");
+    assert_eq!((&problem["code"], &problem["retryable"]), (&json!("busy"), &json!(true)));
+    drop(begun);
+    let free = async { while house.client.get("/v1/version").await.0 != 200 {} };
+    tokio::time::timeout(std::time::Duration::from_secs(30), free).await.expect("the places stay taken");
+}

@@ -1,0 +1,32 @@
+//! What is forgotten, in time: rows that were done and letters that were seen a month ago.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::outbox::age::Ageing;
+
+use crate::shared::Shared;
+
+/// How often somebody looks.
+const LOOK: Duration = Duration::from_secs(600);
+/// Hours that rows that are done, and letters that were seen, are kept.
+const KEPT_HOURS: u64 = 30 * 24;
+
+/// Forgets what is old until the daemon stops, and nothing while the wall clock is not believed.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut ageing = Ageing::new(shared.clock.now());
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            () = shared.stopping.cancelled() => return,
+        }
+        let Some(before) = ageing.cutoff(shared.clock.now(), KEPT_HOURS) else { continue };
+        while matches!(shared.outbox.prune(before).await, Ok(1..)) {}
+        while matches!(shared.inbox.prune(before).await, Ok(1..)) {}
+        let census = shared.outbox.census().await.unwrap_or_default();
+        if census.bytes >= shared.outbox.cap().warn_at() {
+            tracing::warn!(event = "outbox_space", bytes = census.bytes, cap = shared.outbox.cap().bytes);
+        }
+    }
+}

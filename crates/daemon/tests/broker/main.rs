@@ -1,0 +1,106 @@
+//! Brokers that a daemon cannot work with: it says why in one sentence, or waits for a better day.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// The handshake's callback answers with a whole response, by its library's choice.
+#![allow(clippy::result_large_err)]
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tenure_daemon::{Config, Daemon, MeshChoice};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio_tungstenite::tungstenite::Message;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A broker that admits everybody and promises this.
+async fn promising(features: Value) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(serve(socket, features.clone()));
+        }
+    });
+    url
+}
+
+async fn serve(socket: tokio::net::TcpStream, features: Value) {
+    let choose = |_: &_, mut response: tokio_tungstenite::tungstenite::handshake::server::Response| {
+        response.headers_mut().insert("sec-websocket-protocol", "tenure.v1.json".parse().unwrap());
+        Ok(response)
+    };
+    let mut ws = tokio_tungstenite::accept_hdr_async(socket, choose).await.unwrap();
+    let nonce = "A".repeat(43);
+    let challenge =
+        json!({"type": "event", "event": "challenge", "data": {"nonce": nonce, "ts": 1, "broker": "b"}});
+    ws.send(Message::text(challenge.to_string())).await.unwrap();
+    while let Some(Ok(message)) = ws.next().await {
+        let Message::Text(text) = message else { continue };
+        let frame: Value = serde_json::from_str(&text).unwrap();
+        if frame["method"] != "hello" {
+            continue;
+        }
+        assert_eq!(frame["params"]["features"]["require"], json!(["dedupe"]), "asked for");
+        let result = json!({
+            "protocol": 1, "broker": {"id": "b", "version": "0"}, "connId": "c1",
+            "sessionId": frame["params"]["session"], "lease": "new",
+            "resume": {"outcome": "new", "token": "t"}, "leaseTtlMs": 60000,
+            "policy": {"pingIntervalMs": 20000, "staleAfterMs": 50000, "tickIntervalMs": 20000, "maxPayload": 1048576,
+                "maxBufferedBytes": 4194304, "maxBufferedMessages": 16384, "maxInflight": 4096, "durability": "fsync"},
+            "features": features, "events": {"epoch": "e", "nextSeq": 1, "replay": "resync"},
+            "snapshot": {"presence": [], "services": [], "subscriptions": [], "health": "ok", "uptimeMs": 1},
+            "stateVersion": {"presence": 0, "services": 0, "health": 0},
+        });
+        let answer = json!({"type": "res", "id": frame["id"], "ok": true, "result": result});
+        ws.send(Message::text(answer.to_string())).await.unwrap();
+    }
+}
+
+async fn start(broker: String, max_age_hours: Option<u64>) -> (Daemon, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = MeshChoice { name: "default".parse().unwrap(), broker };
+    let mut config = Config::new(dir.path().to_owned(), mesh, "laptop");
+    config.max_age_hours = max_age_hours;
+    (Daemon::start(config).await.unwrap(), dir)
+}
+
+async fn failure(features: Value, max_age_hours: Option<u64>) -> String {
+    let (daemon, _dir) = start(promising(features).await, max_age_hours).await;
+    let why = tokio::time::timeout(PATIENCE, daemon.failed()).await.expect("it works with such a broker");
+    daemon.stop().await;
+    why
+}
+
+fn dedupe(days: u64) -> Value {
+    json!({"dedupe": {"version": 2, "mode": "retention_scoped", "retentionDays": days, "fingerprint": true}})
+}
+
+#[tokio::test]
+async fn a_broker_that_does_not_promise_enough_ends_the_daemon_with_one_sentence() {
+    let missing = failure(json!({"resume": {"version": 1}}), None).await;
+    assert!(missing.contains("feature_unavailable"), "{missing}");
+    let invalid = failure(json!({"dedupe": {"version": 2, "mode": "?", "fingerprint": true}}), None).await;
+    assert!(invalid.contains("feature_param_invalid"), "{invalid}");
+    let below = failure(dedupe(6), None).await;
+    assert!(below.contains("feature_param_below_floor") && below.contains("6 days"), "{below}");
+    let above = failure(dedupe(7), Some(145)).await;
+    assert!(above.contains("outbox_max_age_above_dedupe_window"), "{above}");
+}
+
+#[tokio::test]
+async fn one_that_speaks_nonsense_is_tried_again_and_loses_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    let (daemon, dir) = start(url, None).await;
+    for _ in 0..3 {
+        let (mut socket, _) = tokio::time::timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+        socket.write_all(b"HTTP/1.1 200 OK\r\n\r\n\x00\xff nonsense").await.unwrap();
+    }
+    let waits = tokio::time::timeout(Duration::from_millis(50), daemon.failed()).await;
+    assert!(waits.is_err(), "it waits for a better day");
+    daemon.stop().await;
+    assert!(dir.path().join("outbox.db").exists());
+}
