@@ -28,6 +28,8 @@ use crate::shared::Shared;
 const AGEING: Duration = Duration::from_secs(60);
 /// How long to wait for a disk that does not write now.
 const DISK_MS: u64 = 1_000;
+/// How long answers that are on their way are waited for when the drain ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
 
@@ -105,8 +107,9 @@ impl Drain {
             if self.schedule.is_empty()
                 && self.local.is_closing()
                 && is_finished(&self.shared, &self.local).await
+                && self.shared.sessions.bury(&self.local).await
             {
-                return self.shared.sessions.bury(&self.local).await;
+                return;
             }
             let due = self.schedule.next_deadline().map(|at| self.shared.clock.until(at));
             // All of these are cancel-safe.
@@ -114,7 +117,7 @@ impl Drain {
                 Some(done) = self.work.next() => self.done(done),
                 () = self.local.queue.rung() => {}
                 // Over: nothing can be sent any more, but what was promised stays on the disk.
-                changed = standing.changed() => if changed.is_err() { return },
+                changed = standing.changed() => if changed.is_err() { return self.finish().await },
                 () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {}
                 _ = ageing.tick(), if attached => self.expire(&now).await,
                 () = self.local.leaving.cancelled() => return self.finish().await,
@@ -178,7 +181,7 @@ impl Drain {
     /// Writes down what is known already; what is on its way is sent again at the next start.
     async fn finish(&mut self) {
         let mut left = std::mem::take(&mut self.work);
-        let deadline = tokio::time::sleep(Duration::from_millis(DISK_MS));
+        let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
         loop {
             tokio::select! {

@@ -135,6 +135,10 @@ impl Local {
         })
     }
 
+    fn reopen(&self) -> Result<bool, SessionError> {
+        self.change(|record| Ok(std::mem::replace(&mut record.closing, false)))
+    }
+
     fn change(
         &self,
         change: impl FnOnce(&mut Record) -> Result<bool, SessionError>,
@@ -195,9 +199,6 @@ impl Sessions {
 
     /// The session called `name`, made if there is none; the same name is the same session.
     pub(crate) fn make(&self, home: &Home, mesh: &MeshName, name: &str) -> Result<Arc<Local>, SessionError> {
-        if self.lock().len() >= SESSIONS {
-            return Err(SessionError::TooMany);
-        }
         let key = home.session_key(mesh.as_str(), name)?;
         self.open(mesh, name, key, None)
     }
@@ -213,9 +214,15 @@ impl Sessions {
         let choice = choice.ok_or_else(|| SessionError::NoSuchMesh(mesh.to_string()))?;
         let session = tenure_proto::canonical::session_key(&key);
         let mut all = self.lock();
-        let reusable = |local: &&Arc<Local>| !local.standing.borrow().is_over() && !local.is_closing();
-        if let Some(local) = all.get(&(mesh.clone(), session)).filter(reusable) {
-            return Ok(Arc::clone(local));
+        if let Some(local) = all.get(&(mesh.clone(), session)) {
+            if !local.standing.borrow().is_over() {
+                // Let go and not gone yet: it is wanted again.
+                local.reopen()?;
+                return Ok(Arc::clone(local));
+            }
+            local.leaving.cancel();
+        } else if all.len() >= SESSIONS {
+            return Err(SessionError::TooMany);
         }
         let own = key == self.member_key;
         let path = self.dir.join(format!("{mesh}.{session}.json"));
@@ -319,12 +326,20 @@ impl Sessions {
         }
     }
 
-    /// Says goodbye for a session that was let go and has nothing left to send, and forgets it.
-    pub(crate) async fn bury(&self, local: &Local) {
+    /// Says goodbye for a session that was let go and has nothing left to send, and forgets it; `false` if it is wanted
+    /// again.
+    pub(crate) async fn bury(&self, local: &Local) -> bool {
+        {
+            let mut all = self.lock();
+            if !local.is_closing() {
+                return false;
+            }
+            all.remove(&(local.mesh.clone(), local.key));
+            let _ = std::fs::remove_file(&local.path);
+        }
         local.leaving.cancel();
         local.client.bye().await;
-        self.lock().remove(&(local.mesh.clone(), local.key));
-        let _ = std::fs::remove_file(&local.path);
+        true
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(MeshName, SessionKey), Arc<Local>>> {

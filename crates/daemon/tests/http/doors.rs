@@ -79,6 +79,28 @@ async fn a_session_speaks_with_its_token_and_nobody_else_does() {
 }
 
 #[tokio::test]
+async fn a_session_that_is_let_go_stays_for_its_rows_and_can_be_wanted_again() {
+    let house = house().await;
+    let (alice, token) = session(&house, "alice").await;
+    let header = [("Tenure-Session", token.as_str())];
+    house.client.call("POST", "/v1/send", &header, Some(&send("a", "x"))).await;
+    let path = format!("/v1/sessions/{alice}");
+    assert_eq!(house.client.call("DELETE", &path, &header, None).await.0, 204);
+    assert_eq!(house.client.call("GET", "/v1/inbox", &header, None).await.0, 401, "nobody speaks for it");
+    assert_eq!(house.client.get("/v1/health").await.1["sessions"], 2, "its row has not left");
+    let config = super::config(&house.dir);
+    house.daemon.stop().await;
+    let daemon = tenure_daemon::Daemon::start(config).await.unwrap();
+    let house = House { client: super::Client::new(daemon.socket()), daemon, dir: house.dir };
+    assert_eq!(house.client.call("GET", "/v1/inbox", &header, None).await.0, 401, "nor after a restart");
+    assert_eq!(session(&house, "alice").await, (alice, token.clone()));
+    assert_eq!(house.client.call("GET", "/v1/inbox", &header, None).await.0, 200);
+    assert_eq!(house.client.call("DELETE", &path, &header, None).await.0, 204);
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/1", &[], None).await.0, 204);
+    assert_eq!(house.client.call("DELETE", &path, &header, None).await.0, 401, "the token is no good twice");
+}
+
+#[tokio::test]
 async fn names_that_are_none_and_methods_that_do_not_fit_are_problems() {
     let house = house().await;
     assert_eq!(house.client.post("/v1/sessions", &json!({"name": ""})).await.1["pointer"], "/name");
