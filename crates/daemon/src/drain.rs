@@ -41,6 +41,8 @@ enum Done {
     Judged(LaneId, u64, Verdict),
     /// The verdict is on the disk; whether the lane has more.
     Settled(LaneId, bool),
+    /// The same, and the next row of the lane, which is marked as sent.
+    Next(LaneId, Box<Outgoing>),
     /// The same, of a row that is to be sent again after so many milliseconds.
     Waits(LaneId, u64),
     /// The disk did not write.
@@ -130,6 +132,7 @@ impl Drain {
             Done::Nothing(lane) => self.schedule.decided(lane, false),
             Done::Judged(lane, row, verdict) => self.settle(lane, row, verdict),
             Done::Settled(lane, more) => self.schedule.decided(lane, more),
+            Done::Next(lane, row) => self.work.push(Box::pin(send(Arc::clone(&self.local), lane, *row))),
             Done::Waits(lane, wait) => self.schedule.refused(self.shared.clock.at(), lane, wait),
             Done::Disk(lane, error) => {
                 tracing::error!(event = "drain_disk", session = %self.local.key, %error);
@@ -148,17 +151,25 @@ impl Drain {
             }
             Verdict::Done(_) => None,
         };
+        let goes_on = wait.is_none() && self.schedule.goes_on(lane);
         let shared = Arc::clone(&self.shared);
         self.work.push(Box::pin(async move {
             loop {
                 let wall = shared.clock.wall();
+                if goes_on {
+                    match shared.outbox.settle_and_take(row, verdict.clone(), wall, lane).await {
+                        Ok(Some(next)) => return Done::Next(lane, Box::new(next)),
+                        Ok(None) => return Done::Settled(lane, false),
+                        Err(error) if is_final(&error) => return Done::Disk(lane, error),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(DISK_MS)).await,
+                    }
+                    continue;
+                }
                 let next = wall.saturating_add(wait.unwrap_or(0));
                 match (shared.outbox.settle(row, verdict.clone(), wall, next).await, wait) {
                     (Ok(more), None) => return Done::Settled(lane, more),
                     (Ok(_), Some(wait)) => return Done::Waits(lane, wait),
-                    (Err(error @ (DbError::Poisoned(_) | DbError::Corrupt(_))), _) => {
-                        return Done::Disk(lane, error);
-                    }
+                    (Err(error), _) if is_final(&error) => return Done::Disk(lane, error),
                     (Err(_), _) => tokio::time::sleep(Duration::from_millis(DISK_MS)).await,
                 }
             }
@@ -180,6 +191,7 @@ impl Drain {
 
     /// Writes down what is known already; what is on its way is sent again at the next start.
     async fn finish(&mut self) {
+        self.schedule.shut();
         let mut left = std::mem::take(&mut self.work);
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
@@ -188,6 +200,11 @@ impl Drain {
                 done = left.next() => match done {
                     Some(Done::Judged(lane, row, verdict)) => {
                         self.settle(lane, row, verdict);
+                        left.extend(std::mem::take(&mut self.work));
+                    }
+                    Some(Done::Next(lane, row)) => {
+                        let error = "unavailable: the daemon or its session was ending".to_owned();
+                        self.settle(lane, row.id, Verdict::Again { error, wish_ms: None });
                         left.extend(std::mem::take(&mut self.work));
                     }
                     Some(_) => {}
@@ -211,6 +228,11 @@ async fn orphans(shared: &Shared, local: &Local) -> Result<Vec<FoundLane>, DbErr
     Ok(found)
 }
 
+/// Whether waiting for the disk cannot help.
+fn is_final(error: &DbError) -> bool {
+    matches!(error, DbError::Poisoned(_) | DbError::Corrupt(_))
+}
+
 /// Whether a session that was let go has sent everything, as far as the disk knows.
 async fn is_finished(shared: &Shared, local: &Local) -> bool {
     let left = shared.outbox.lanes(local.mesh.clone(), local.key).await;
@@ -218,11 +240,15 @@ async fn is_finished(shared: &Shared, local: &Local) -> bool {
 }
 
 async fn attempt(shared: Arc<Shared>, local: Arc<Local>, lane: LaneId) -> Done {
-    let row = match shared.outbox.take(lane).await {
-        Ok(Some(row)) => row,
-        Ok(None) => return Done::Nothing(lane),
-        Err(error) => return Done::Disk(lane, error),
-    };
+    match shared.outbox.take(lane).await {
+        Ok(Some(row)) => send(local, lane, row).await,
+        Ok(None) => Done::Nothing(lane),
+        Err(error) => Done::Disk(lane, error),
+    }
+}
+
+/// Sends a row that is marked as sent, and judges the answer.
+async fn send(local: Arc<Local>, lane: LaneId, row: Outgoing) -> Done {
     let Outgoing { id, params, .. } = row;
     let answer: Result<SendResult, _> = local.client.request(Method::Send, params).await;
     // A lease that has ended may be the receiver's, or our own: then the message is not to blame.

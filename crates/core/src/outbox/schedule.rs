@@ -152,6 +152,19 @@ impl Schedule {
         }
     }
 
+    /// Whether the next row of a lane may follow the one that was just decided without the lane going to the end of the
+    /// queue: only while nobody waits for a turn. The lane then stays on its way.
+    pub fn goes_on(&mut self, id: LaneId) -> bool {
+        let alone = self.open && self.fresh.is_empty() && self.backlog.is_empty();
+        match self.lanes.get_mut(&id) {
+            Some(lane) if alone && lane.state == State::Inflight => {
+                lane.refusals = 0;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// How many milliseconds the row of a lane that is to be sent again should wait; a throw of the dice each time.
     pub fn wait_ms(&mut self, id: LaneId, wish_ms: Option<u64>) -> u64 {
         let refusals = self.lanes.get(&id).map_or(0, |lane| lane.refusals);

@@ -40,6 +40,25 @@ fn a_lane_has_one_row_on_its_way() {
 }
 
 #[test]
+fn a_lane_goes_on_while_nobody_waits_for_a_turn() {
+    let mut schedule = open();
+    schedule.queued(A);
+    assert!(!schedule.goes_on(A), "it is not on its way");
+    assert_eq!(schedule.take(at(0)), [A]);
+    assert!(schedule.goes_on(A));
+    schedule.queued(B);
+    assert!(!schedule.goes_on(A), "another waits");
+    schedule.decided(A, true);
+    assert_eq!(schedule.take(at(0)), [B, A]);
+    schedule.queued(A);
+    assert!(schedule.goes_on(A));
+    schedule.decided(A, false);
+    assert_eq!(schedule.take(at(0)), [A], "what came meanwhile is not forgotten");
+    schedule.shut();
+    assert!(!schedule.goes_on(A), "nothing leaves without a socket");
+}
+
+#[test]
 fn a_refusal_holds_back_its_own_lane_only() {
     let mut schedule = open();
     schedule.queued(A);

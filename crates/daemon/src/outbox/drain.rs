@@ -119,8 +119,10 @@ pub(super) fn lanes(
     mesh: &str,
     sender: &SessionKey,
 ) -> Result<Vec<FoundLane>, DbError> {
-    let sql = "SELECT outbox.lane, attempts, next_attempt_at, min(outbox.id) FROM outbox JOIN lanes USING (lane) \
-               WHERE status IN ('pending', 'inflight') AND lanes.mesh = ?1 AND lanes.sender = ?2 GROUP BY outbox.lane";
+    // By lanes, not by rows: there may be a hundred thousand of those in one.
+    let sql = "SELECT lanes.lane, attempts, next_attempt_at FROM lanes JOIN outbox ON outbox.id = \
+               (SELECT id FROM outbox WHERE lane = lanes.lane AND status IN ('pending', 'inflight') ORDER BY id LIMIT 1) \
+               WHERE lanes.mesh = ?1 AND lanes.sender = ?2";
     let mut statement = connection.prepare_cached(sql)?;
     let found = statement.query_map((mesh, &sender.0), |row| {
         Ok(FoundLane {
@@ -134,8 +136,8 @@ pub(super) fn lanes(
 
 /// The senders that have rows to send, with their meshes.
 pub(super) fn senders(connection: &Connection) -> Result<Vec<(String, SessionKey)>, DbError> {
-    let sql = "SELECT DISTINCT lanes.mesh, lanes.sender FROM outbox JOIN lanes USING (lane) \
-               WHERE status IN ('pending', 'inflight')";
+    let sql = "SELECT DISTINCT mesh, sender FROM lanes WHERE EXISTS \
+               (SELECT 1 FROM outbox WHERE lane = lanes.lane AND status IN ('pending', 'inflight'))";
     let mut statement = connection.prepare_cached(sql)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, SessionKey(row.get(1)?))))?;
     Ok(found.collect::<Result<_, _>>()?)
@@ -145,7 +147,7 @@ pub(super) fn senders(connection: &Connection) -> Result<Vec<(String, SessionKey
 pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64) -> Result<u64, DbError> {
     let rest = format!(
         ", last_error = 'expired: it waited longer than the broker remembers ids' WHERE id IN (SELECT id FROM outbox \
-         WHERE status = 'pending' AND enqueued_at < ?1 AND mesh = ?2 ORDER BY enqueued_at LIMIT {SLICE})"
+         INDEXED BY outbox_age WHERE status = 'pending' AND enqueued_at < ?1 AND mesh = ?2 ORDER BY enqueued_at LIMIT {SLICE})"
     );
     move_all(Step::Expired, &rest, |sql| connection.execute(sql, (integer(cutoff), mesh)))
 }
@@ -154,7 +156,8 @@ pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64) -> Result
 /// ever: its id is never free again.
 pub(super) fn prune(connection: &Connection, before: u64) -> Result<u64, DbError> {
     let sql = format!(
-        "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE status = 'done' AND delivered_at < ?1 LIMIT {SLICE})"
+        "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox INDEXED BY outbox_done \
+         WHERE status = 'done' AND delivered_at < ?1 LIMIT {SLICE})"
     );
     Ok(connection.execute(&sql, [integer(before)])? as u64)
 }

@@ -103,6 +103,22 @@ impl Outbox {
         answer(self.writer.submit(work)).await
     }
 
+    /// Records that a row that was sent is decided, and takes the next of its lane, in one transaction: half the
+    /// syncs for a lane that goes on.
+    pub async fn settle_and_take(
+        &self,
+        row: u64,
+        verdict: Verdict,
+        wall: u64,
+        lane: LaneId,
+    ) -> Result<Option<Outgoing>, DbError> {
+        let work = move |connection: &Connection| {
+            drain::settle(connection, row, &verdict, wall, wall)?;
+            drain::take(connection, lane)
+        };
+        answer(self.writer.submit(work)).await
+    }
+
     /// The lanes of a session that have rows.
     pub async fn lanes(&self, mesh: MeshName, sender: SessionKey) -> Result<Vec<FoundLane>, DbError> {
         answer(self.writer.submit(move |connection| drain::lanes(connection, mesh.as_str(), &sender))).await

@@ -44,4 +44,5 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_open ON outbox (lane, id) WHERE status IN ('pending', 'inflight');
 CREATE INDEX outbox_status ON outbox (status, id);
 CREATE INDEX outbox_age ON outbox (enqueued_at) WHERE status = 'pending';
+CREATE INDEX outbox_done ON outbox (delivered_at) WHERE status = 'done';
 "];

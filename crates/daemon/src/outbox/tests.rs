@@ -110,6 +110,21 @@ async fn what_was_accepted_is_there_after_a_crash_and_what_was_on_its_way_is_sen
 }
 
 #[tokio::test]
+async fn a_decided_row_is_followed_by_the_next_in_one_transaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (first, lane) = insert(&outbox, "1", "one").await;
+    let (second, _) = insert(&outbox, "2", "two").await;
+    outbox.take(lane).await.unwrap();
+    let next = outbox.settle_and_take(first, Verdict::Done(place(1)), 20, lane).await.unwrap().unwrap();
+    assert_eq!((next.id, next.attempts), (second, 1));
+    let dead = Verdict::Dead { error: "no".into() };
+    assert_eq!(outbox.settle_and_take(second, dead, 20, lane).await.unwrap(), None);
+    let states: Vec<Status> = outbox.list(None, 0, 9).await.unwrap().iter().map(|row| row.status).collect();
+    assert_eq!(states, [Status::Done, Status::Dead]);
+}
+
+#[tokio::test]
 async fn a_refusal_for_now_keeps_its_place_and_its_error() {
     let dir = tempfile::tempdir().unwrap();
     let outbox = open(dir.path());
