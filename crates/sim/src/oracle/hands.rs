@@ -147,8 +147,8 @@ impl Hands {
         let fresh = world.being(*life).fresh_at.is_some_and(|fresh| fresh >= hand.at);
         let late = is_crew(place) && world.now + SLACK_MS >= hand.pushed_after + world.broker.ack_timeout_ms;
         let taken = match place {
-            Place::Topic { group: Some(_), .. } => world.may_have_lost_since(life.slot, hand.at),
-            _ => world.may_have_ended_since(life.slot, hand.at),
+            Place::Topic { group: Some(_), .. } => world.may_have_lost_since(life.slot, hand.pushed_after),
+            _ => world.may_have_ended_since(life.slot, hand.pushed_after),
         };
         // Another process with the same key ends what this one reads, and may settle what it has.
         let session = world.session(life.slot);
