@@ -260,3 +260,53 @@ async fn local_sessions_do_not_hear_what_is_not_theirs() {
     until(async || (client.get("/v1/health").await.1["sessions"] == 2).then_some(())).await;
     running.stop().await;
 }
+
+/// Eight programs send, each again until it is answered 2xx, while broker and daemon come and go.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_answered_is_missing_or_doubled_while_both_come_and_go() {
+    const PROGRAMS: usize = 8;
+    const EACH: usize = 25;
+    let (home, store) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut running_broker = broker(store.path(), any()).await;
+    let addr = running_broker.addr();
+    let reader = peer(addr, "reader").await;
+    let mut jobs = reader.subscribe("jobs").group("all").from(Start::Earliest).await.unwrap();
+    let (mut running, client) = daemon(home.path(), addr).await;
+    let programs: Vec<_> = (0..PROGRAMS)
+        .map(|program| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    let id = format!("{program} {n}");
+                    let body = json!({"to": "topic:jobs", "body": id, "clientMessageId": id});
+                    while !matches!(client.try_post("/v1/send", &body).await, Some((200 | 202, _))) {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        running_broker.stop("test").await;
+        running.stop().await;
+        running_broker = broker(store.path(), addr).await;
+        (running, _) = daemon(home.path(), addr).await;
+    }
+    for program in programs {
+        program.await.unwrap();
+    }
+    let mut heard: Vec<Vec<usize>> = vec![Vec::new(); PROGRAMS];
+    while heard.iter().map(Vec::len).sum::<usize>() < PROGRAMS * EACH {
+        let message =
+            tokio::time::timeout(PATIENCE, jobs.next_message()).await.expect("something is missing").unwrap();
+        let text = message.text().unwrap().to_owned();
+        let (program, n) = text.split_once(' ').unwrap();
+        heard[program.parse::<usize>().unwrap()].push(n.parse().unwrap());
+        message.ack().await.unwrap();
+    }
+    let all: Vec<usize> = (0..EACH).collect();
+    assert!(heard.iter().all(|one| *one == all), "missing, doubled or out of order: {heard:?}");
+    until(async || (client.get("/v1/health").await.1["outbox"]["pending"] == 0).then_some(())).await;
+    running.stop().await;
+    running_broker.stop("test").await;
+}

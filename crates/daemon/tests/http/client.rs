@@ -82,6 +82,18 @@ impl Client {
         self.call("GET", path, &[], None).await
     }
 
+    /// Posts to a daemon that may be away: nothing, if it is.
+    #[allow(dead_code)]
+    pub(crate) async fn try_post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let mut socket = UnixStream::connect(&self.0).await.ok()?;
+        let headers = [("Content-Type", "application/json")];
+        socket.write_all(&request("POST", path, &headers, body.to_string().as_bytes())).await.ok()?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).await.ok()?;
+        let (status, text) = split(&answer);
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         self.call("POST", path, &[], Some(body)).await
     }
