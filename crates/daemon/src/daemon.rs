@@ -33,7 +33,7 @@ pub enum StartError {
     #[error(transparent)]
     Home(#[from] HomeError),
     /// The outbox cannot be used. It holds what was promised, so nothing goes on without it.
-    #[error("open the outbox: {0}; `tenure daemon recover` says what can be saved")]
+    #[error("open the outbox: {0}; keep the file, and move it out of the way to begin with an empty one")]
     Outbox(#[source] DbError),
     /// The inbox cannot be used.
     #[error("open the inbox: {0}")]
