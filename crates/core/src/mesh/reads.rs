@@ -176,7 +176,6 @@ impl Mesh {
         self.may(session, "read")?;
         let limit = page(Some(params.limit))? as usize;
         let moment = self.moment();
-        let claiming = self.is_claiming(session, &params.sub_id);
         let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
         let Some(sub) = lease.subs.get_mut(&params.sub_id) else {
             if crate::reconcile::is_implicit(&params.sub_id) {
@@ -194,9 +193,13 @@ impl Mesh {
             return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
         }
         let (pushes, loading) = fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
-        if pushes.is_empty() && (loading || claiming) {
-            sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
-            lease.subs.eager.insert(params.sub_id.clone());
+        if pushes.is_empty() && (loading || self.is_claiming(session, &params.sub_id)) {
+            if let Some(lease) = self.leases.get_mut(&session)
+                && let Some(sub) = lease.subs.get_mut(&params.sub_id)
+            {
+                sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
+                lease.subs.eager.insert(params.sub_id.clone());
+            }
             self.rouse(session);
             return Ok(None);
         }
