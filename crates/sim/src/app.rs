@@ -268,15 +268,7 @@ impl Process {
     // Hearing.
 
     /// Something for the application. `ending`: the session is about to be over, and errors say only that.
-    pub(crate) fn hear(
-        &mut self,
-        now: Now,
-        world: u64,
-        effect: LinkEffect,
-        ending: bool,
-        effects: &mut Vec<LinkEffect>,
-    ) {
-        let _ = (now, &effects);
+    pub(crate) fn hear(&mut self, world: u64, effect: LinkEffect, ending: bool) {
         match effect {
             LinkEffect::Deliver(event) => self.event(event),
             LinkEffect::Answer(number, outcome) => {

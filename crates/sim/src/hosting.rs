@@ -177,8 +177,7 @@ impl World {
     pub(crate) fn wake_host(&mut self, index: usize, at: u64) {
         let t = self.t;
         let Some(host) = self.hosts.get_mut(index) else { return };
-        let Some((until, since, stops)) = host.asleep.filter(|(until, ..)| *until == at) else { return };
-        let _ = until;
+        let Some((_, since, stops)) = host.asleep.filter(|(until, ..)| *until == at) else { return };
         host.asleep = None;
         if stops {
             host.clock.lag += t - since;

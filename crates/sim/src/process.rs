@@ -238,7 +238,7 @@ impl Process {
                     }
                     effect => {
                         flushed = false;
-                        self.hear(now, world, effect, ending, &mut effects);
+                        self.hear(world, effect, ending);
                     }
                 }
             }

@@ -82,12 +82,9 @@ impl World {
         for host in 0..self.hosts.len() {
             self.hosts[host].path.spike = (0, 0);
             self.hosts[host].path.race = (0, 0);
-            if let Some((until, ..)) = self.hosts[host].asleep {
-                let at = self.t;
-                if let Some(asleep) = &mut self.hosts[host].asleep {
-                    asleep.0 = at;
-                }
-                let _ = until;
+            let at = self.t;
+            if let Some((until, ..)) = &mut self.hosts[host].asleep {
+                *until = at;
                 self.at(at, Event::HostWakes { host, at });
             }
         }

@@ -226,7 +226,7 @@ pub enum Fate {
 /// A fact. Times are the world's, in milliseconds since its beginning.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// The world begins, or an operator changed the numbers; members by session; sizes of topics by name.
+    /// The world begins, or an operator changed the numbers.
     Numbers(Numbers),
     /// A session exists in this world, and who vouches for it.
     Cast {
