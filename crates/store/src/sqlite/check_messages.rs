@@ -137,7 +137,7 @@ fn without_record(
 fn records(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
     let mut statement = connection.prepare_cached(
         "SELECT place, client_id, dedupe.id, lost IS NOT NULL, mesh FROM dedupe
-         LEFT JOIN senders ON senders.id = sender ORDER BY sender, client_id",
+         LEFT JOIN senders ON senders.id = sender ORDER BY client_id, sender",
     )?;
     let mut rows = statement.query([])?;
     let mut walk = Where::default();

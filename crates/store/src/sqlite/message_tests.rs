@@ -190,6 +190,37 @@ fn a_file_of_the_first_version_is_brought_up_to_date() {
 }
 
 #[test]
+fn records_of_the_second_version_are_put_in_order_of_their_ids() {
+    let dir = filled();
+    let connection = Connection::open(dir.path().join("tenure.db")).unwrap();
+    connection
+        .execute_batch(
+            "ALTER TABLE dedupe RENAME TO kept;
+             CREATE TABLE dedupe (sender INTEGER NOT NULL, client_id TEXT NOT NULL, id BLOB NOT NULL,
+                 fingerprint BLOB NOT NULL, place INTEGER NOT NULL, first_seen_at INTEGER NOT NULL,
+                 expires_at INTEGER, lost TEXT, PRIMARY KEY (sender, client_id)) STRICT, WITHOUT ROWID;
+             INSERT INTO dedupe SELECT * FROM kept;
+             DROP TABLE kept;
+             PRAGMA user_version = 2",
+        )
+        .unwrap();
+    drop(connection);
+    let mut store = dir.open();
+    assert_eq!(store.check(), Ok(vec![]));
+    assert!(matches!(send(&mut store, accept(topic("t"), plain(3))), Accepted::Duplicate(_)));
+    let plan: String = store
+        .connection
+        .query_row(
+            "EXPLAIN QUERY PLAN SELECT sender FROM dedupe WHERE (client_id, sender) > ('', 0)
+             ORDER BY client_id, sender",
+            [],
+            |row| row.get(3),
+        )
+        .unwrap();
+    assert!(plan.starts_with("SEARCH dedupe USING PRIMARY KEY"), "a sweep need not sort: {plan}");
+}
+
+#[test]
 fn people_can_read_messages() {
     let dir = filled();
     let connection = Connection::open(dir.path().join("tenure.db")).unwrap();

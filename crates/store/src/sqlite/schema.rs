@@ -8,7 +8,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::messages_schema::MESSAGES;
+use super::messages_schema::{IDS_BY_TIME, MESSAGES};
 use super::transact;
 use crate::{Result, StoreError};
 
@@ -61,6 +61,7 @@ CREATE TABLE settings_version (
 INSERT INTO settings_version (one, version) VALUES (1, 0);
 ",
     MESSAGES,
+    IDS_BY_TIME,
 ];
 
 /// The schema version of this program.

@@ -131,8 +131,8 @@ fn settled_dues(connection: &Connection, cache: &mut Cache, now: u64, limit: u32
 
 fn records(connection: &Connection, cache: &mut Cache, now: u64, limit: u32) -> Result<Part, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT sender, client_id, expires_at FROM dedupe WHERE (sender, client_id) > (?1, ?2)
-         ORDER BY sender, client_id LIMIT ?3",
+        "SELECT sender, client_id, expires_at FROM dedupe WHERE (client_id, sender) > (?2, ?1)
+         ORDER BY client_id, sender LIMIT ?3",
     )?;
     if limit == 0 {
         return Ok(Part::default());
