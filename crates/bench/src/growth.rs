@@ -31,10 +31,10 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "64,512")]
     senders: Vec<usize>,
     /// Seconds of each stretch
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Rounds; figures are medians over them
-    #[arg(long, default_value_t = 8)]
+    /// Rounds; figures are medians over them, and disks are noisy
+    #[arg(long, default_value_t = 16)]
     rounds: usize,
     /// Starts of each kind
     #[arg(long, default_value_t = 5)]
