@@ -15,6 +15,7 @@
 mod checkpoint;
 mod clock;
 pub mod config;
+mod entropy;
 mod http;
 mod listen;
 mod log;

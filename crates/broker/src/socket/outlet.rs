@@ -7,6 +7,7 @@ use tenure_core::frames::Supply;
 use tenure_proto::method::StoreHealth;
 
 use super::pipe::{Kind, Pipe};
+use crate::entropy;
 use crate::shared::Shared;
 
 /// What a connection is given to act with.
@@ -65,9 +66,7 @@ impl Outlet for Way<'_> {
 
 impl Supply for Way<'_> {
     fn entropy(&mut self) -> Option<u128> {
-        let mut entropy = [0u8; 16];
-        getrandom::fill(&mut entropy).ok()?;
-        Some(u128::from_le_bytes(entropy))
+        entropy::draw()
     }
 
     fn store(&self) -> StoreHealth {

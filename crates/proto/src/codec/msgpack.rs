@@ -1,7 +1,7 @@
 //! MessagePack: the same objects as maps with string keys; as strict as our JSON.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::DecodeError;
 use super::strict::Strict;
@@ -12,12 +12,13 @@ pub(super) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let mut rest = bytes;
-    let mut decoder = rmp_serde::Deserializer::new(&mut rest);
+    // From a slice, so that texts are taken from where they stand.
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING);
     let value = T::deserialize(Strict(&mut decoder)).map_err(|e| DecodeError(e.to_string()))?;
-    if !rest.is_empty() {
-        return Err(DecodeError(format!("{} bytes follow the object", rest.len())));
+    match <()>::deserialize(&mut decoder) {
+        // There was not even a first byte of anything else.
+        Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => Ok(value),
+        _ => Err(DecodeError("more follows the object".to_owned())),
     }
-    Ok(value)
 }
