@@ -18,6 +18,7 @@ use crate::time::Millis;
 
 use super::Mesh;
 use super::messages::{Gap, Moment};
+use super::placing::Placed;
 use super::pull::{PUSHES, fetch_from};
 use super::reads::Purpose;
 use super::writes::Awaiting;
@@ -258,6 +259,9 @@ impl Mesh {
             put: changes.put,
             del: changes.del,
         };
+        if reading.placed == Placed::No {
+            reading.placed = Placed::Asked;
+        }
         let receipts = std::mem::take(&mut reading.receipts);
         self.write_for(Awaiting::Group(id, receipts), StoreWrite::Group(Box::new(write)), effects);
     }
@@ -296,6 +300,9 @@ impl Mesh {
     ) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         reading.group.changes_lost();
+        if reading.placed == Placed::Asked {
+            reading.placed = Placed::No;
+        }
         reading.receipts.splice(0..0, receipts);
         self.messages.dirty.insert(id);
         self.messages.lazy_due = Some(now.plus(RETRY_MS));

@@ -139,6 +139,7 @@ impl Mesh {
     pub(super) fn begun(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(peer) = self.joining.remove(&session) else { return };
         self.presence.join(peer);
+        self.place_anew(session);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         match std::mem::replace(&mut lease.state, State::Grace) {
             State::Beginning(Some(knock)) => self.attach(now, knock, LeaseFate::New, effects),

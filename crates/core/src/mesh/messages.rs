@@ -230,6 +230,10 @@ impl Messages {
             return None;
         }
         let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
+        if self.is_unplaced(id) {
+            self.place(id);
+            return None;
+        }
         self.tell_gap(id, holder);
         let behind = mutant::on(Mutant::RequeueToBack) && self.next_new(id).is_some();
         while !behind && let Some(seq) = self.readings.get(&id)?.group.first_ready() {

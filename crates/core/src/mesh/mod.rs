@@ -19,6 +19,7 @@ mod fanout;
 mod hello;
 mod messages;
 mod pages;
+mod placing;
 mod pull;
 mod reading;
 mod reads;

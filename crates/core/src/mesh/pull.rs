@@ -151,7 +151,8 @@ fn pull_new(
     false
 }
 
-/// Takes entries whatever their priority and the reader's credit; says whether some are still on disk.
+/// Takes entries whatever their priority and the reader's credit; says whether there are some that cannot be handed
+/// out yet: they are still on disk, or their place is not.
 pub(super) fn fetch_from(
     messages: &mut Messages,
     session: SessionKey,
@@ -172,7 +173,7 @@ pub(super) fn fetch_from(
             batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         }
         messages.touch(group);
-        loading |= messages.is_hungry(group);
+        loading |= messages.is_hungry(group) || messages.is_unplaced(group);
     }
     (batch.pushes, loading)
 }

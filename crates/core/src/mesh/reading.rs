@@ -13,6 +13,8 @@ use crate::envelope::Entry;
 use crate::group::{Claim, Group, Holder, OPEN_MAX};
 use crate::record::{GroupRecord, Origin, Reader};
 
+use super::placing::Placed;
+
 /// A group with what surrounds it.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -38,6 +40,8 @@ pub(super) struct Reading {
     pub(super) receipts: Vec<(SessionKey, Receipt)>,
     /// Where the cursor was at the start of the broker, if it was there then.
     pub(super) restored_at: Option<u64>,
+    /// Whether the store knows it; one that was asked for is not here before it does.
+    pub(super) placed: Placed,
     /// The floor that the store knows, of a private group.
     pub(super) floor_told: u64,
     /// Entries of an inbox that had been handed out and were moved on or failed when its lease ended: they are not
@@ -47,6 +51,7 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
+        let placed = if record.reader == Reader::Inbox { Placed::No } else { Placed::Yes };
         Reading {
             record,
             group: Group::at(cursor),
@@ -60,6 +65,7 @@ impl Reading {
             used_at,
             receipts: Vec::new(),
             restored_at: None,
+            placed,
             floor_told: cursor,
             left: BTreeSet::new(),
         }

@@ -13,6 +13,7 @@ use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
 use super::messages::Topic;
+use super::placing::Placed;
 use super::subscribe::chosen;
 
 impl Mesh {
@@ -34,6 +35,7 @@ impl Mesh {
             if let Some(reading) = self.messages.readings.get_mut(&state.record.id) {
                 reading.passed = state.passed;
                 reading.restored_at = Some(state.cursor);
+                reading.placed = Placed::Yes;
             }
         }
         // In the order in which they were made, as places were: two of a session may have one partition in common.
@@ -42,10 +44,9 @@ impl Mesh {
         for record in subs {
             self.restore_sub(record);
         }
-        for log in &logs {
-            if log.log.is_inbox() && log.lanes.iter().any(|lane| lane.end > 0) {
-                self.ensure_inbox(&log.log);
-            }
+        let used = logs.iter().filter(|log| log.lanes.iter().any(|lane| lane.end > 0)).map(|log| &log.log);
+        for log in used.chain(groups.iter().map(|state| &state.record.log)).filter(|log| log.is_inbox()) {
+            self.ensure_inbox(log);
         }
         for state in groups {
             self.restore_open(state);

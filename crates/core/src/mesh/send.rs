@@ -74,6 +74,11 @@ impl Mesh {
             let guess = self.guess(&accept);
             self.answer_send(conn, request.clone(), &accept, guess, effects);
         }
+        if let (Route::Log(log), None) = (&accept.route, &accept.refusal)
+            && log.is_inbox()
+        {
+            self.place_inbox(log, Lane::of(log, accept.envelope.priority), effects);
+        }
         let pending = Pending { conn, request, accept: accept.clone() };
         self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
     }

@@ -368,17 +368,20 @@ impl Mesh {
         }
     }
 
-    /// Lets a session read an inbox, if there is anything to read yet.
+    /// Lets a session read an inbox, if there is anything to read yet: all places of it that it does not read.
     fn join_inbox(&mut self, session: SessionKey, id: &SubId, log: &LogName) {
         let places = self.messages.places(log);
         let Some(lease) = self.leases.get_mut(&session) else { return };
-        if places.is_empty() || lease.subs.get(id).is_some_and(|sub| !sub.groups.is_empty()) {
+        if places.is_empty() {
             return;
         }
-        let mut sub = Sub::new(Source::Inbox(log.clone()), AckMode::Manual, DEFAULT_PREFETCH);
-        sub.groups = places.clone();
-        lease.subs.insert(id.clone(), sub);
-        for place in places {
+        if lease.subs.get(id).is_none() {
+            let sub = Sub::new(Source::Inbox(log.clone()), AckMode::Manual, DEFAULT_PREFETCH);
+            lease.subs.insert(id.clone(), sub);
+        }
+        let Some(sub) = lease.subs.get_mut(id) else { return };
+        let known = std::mem::replace(&mut sub.groups, places.clone());
+        for place in places.into_iter().filter(|place| !known.contains(place)) {
             if let Some(reading) = self.messages.readings.get_mut(&place) {
                 reading.members.push_back(Holder { session, sub: id.clone() });
             }

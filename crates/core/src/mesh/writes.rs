@@ -124,7 +124,10 @@ impl Mesh {
             }
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(placed))) => self.opened(id, placed),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
-            (Awaiting::Group(_, receipts), _) => self.tell_receipts(receipts),
+            (Awaiting::Group(id, receipts), _) => {
+                self.messages.group_kept(id);
+                self.tell_receipts(receipts);
+            }
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
             (Awaiting::Answer(conn, request, answer), _) => {
                 effects.push(super::respond(conn, request, *answer));

@@ -16,6 +16,7 @@ use tenure_proto::message::{Address, Priority, SendParams, SendState};
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
+use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
 use tenure_proto::subscribe::FetchParams;
 use tenure_store::Write;
 
@@ -292,4 +293,40 @@ fn a_fetch_that_finds_nothing_is_answered_after_what_was_handed_out_before() {
     w.commit(usize::MAX);
     assert_eq!(bodies(&w.pushes(a)), ["m1"]);
     assert!(w.answered(a, &request).is_some());
+}
+
+#[test]
+fn the_first_letter_of_an_inbox_stays_in_hand_over_a_crash() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(to(2), "m1"));
+    w.commit(usize::MAX);
+    let pushes = w.pushes(b);
+    assert_eq!(bodies(&pushes), ["m1"], "its place has come to the disk with it");
+    w.crash(0);
+    let inflight = ClientInflight { tag: tag(&pushes[0]), state: InflightState::Processing, settle: None };
+    let (b, result) = w.resume_with(2, b, ReconcileParams { inflight: vec![inflight], ..Default::default() });
+    assert_eq!(result.inflight[0].result, InflightResult::Kept);
+    assert!(w.pushes(b).is_empty(), "it has it");
+    w.ack_all(b, &pushes);
+}
+
+#[test]
+fn nothing_is_handed_out_from_a_place_that_is_not_on_disk() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.bye(b);
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(to(2), "m1"));
+    let b = w.dial(knock(2));
+    w.commit(usize::MAX);
+    w.hello(b);
+    let fetch =
+        w.ask(b, Call::Fetch(FetchParams { sub_id: "inbox".parse().unwrap(), limit: U53::saturating(9) }));
+    assert!(w.pushes(b).is_empty(), "a crash now would forget whose it is");
+    assert!(w.answered(b, &fetch).is_none(), "something waits");
+    w.commit(usize::MAX);
+    let Some(Ok(Answer::Fetch(fetched))) = w.answered(b, &fetch) else { panic!("not fetched") };
+    assert_eq!(bodies(&fetched).len() + w.pushes(b).len(), 1);
 }
