@@ -1,7 +1,8 @@
 //! Order: first deliveries of a lane or partition come as they were written, to each process; and what came back to
 //! an inbox goes before what was sent after that.
 //!
-//! Not judged: what was given back, delayed or handed to somebody before; competing readers after a crash, whose
+//! Not judged: what was given back, delayed or handed to somebody before; what a clock that
+//! jumped may have let expire and a start with another clock has not; competing readers after a crash, whose
 //! claims are taken up in any order; and a process that once had so much in hand that its SDK turned entries away.
 
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl Order {
     ) {
         match seen {
             Seen::Handed(life, handed) => {
-                self.handed(*life, handed, hands, letters, court);
+                self.handed(*life, handed, hands, letters, world, court);
                 if handed.place == Place::Inbox {
                     self.check_back(*life, handed, hands, letters, world, court);
                 }
@@ -87,9 +88,21 @@ impl Order {
         }
     }
 
-    fn handed(&mut self, life: Life, handed: &Handed, hands: &Hands, letters: &Letters, court: &mut Court) {
+    fn handed(
+        &mut self,
+        life: Life,
+        handed: &Handed,
+        hands: &Hands,
+        letters: &Letters,
+        world: &World,
+        court: &mut Court,
+    ) {
         let Handed { place, spot, lane, key, attempt, .. } = handed;
         let name = tray_name(life, place, *lane);
+        let mortal = letters.get(key).is_none_or(|record| record.letter.ttl_ms.is_some());
+        if mortal && world.broker.clock_jumped {
+            return;
+        }
         let delayed = letters.get(key).is_none_or(|record| record.letter.delay_ms.is_some());
         let before = hands.trails.get(key, &Reader::of(life, place)).is_some();
         if delayed || before || *attempt > 1 || hands.is_crowded(&name) {
