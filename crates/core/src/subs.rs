@@ -61,6 +61,8 @@ pub struct Sub {
     counts: BTreeMap<GroupId, u32>,
     /// Entries in hand that must be pushed again because they may never have been read.
     pub unread: BTreeSet<(GroupId, u64)>,
+    /// Entries in hand that have not been pushed, because their claims are on their way to the disk.
+    pub claiming: BTreeSet<(GroupId, u64)>,
     /// Who waits for the store to know it; `None` once it does.
     pub opening: Option<Vec<(ConnId, RequestId)>>,
     /// Fetches that wait, oldest first; bounded by the requests of a socket.
@@ -80,6 +82,7 @@ impl Sub {
             held: BTreeMap::new(),
             counts: BTreeMap::new(),
             unread: BTreeSet::new(),
+            claiming: BTreeSet::new(),
             opening: None,
             fetches: VecDeque::new(),
             turn: 0,
@@ -148,6 +151,7 @@ impl Sub {
     /// An entry is not in hand any more.
     pub fn release(&mut self, group: GroupId, seq: u64) {
         self.unread.remove(&(group, seq));
+        self.claiming.remove(&(group, seq));
         if self.held.remove(&(group, seq)).is_some()
             && let Some(count) = self.counts.get_mut(&group)
         {
@@ -161,6 +165,18 @@ impl Sub {
     /// Everything in hand may never have been read.
     pub fn doubt(&mut self) {
         self.unread = self.held.keys().copied().collect();
+        self.claiming.clear();
+    }
+
+    /// The socket is gone: what was about to be pushed to it was not.
+    pub fn lose_socket(&mut self) {
+        self.fetches.clear();
+        self.unread.append(&mut self.claiming);
+    }
+
+    /// Whether its reader can have read an entry in hand: it was pushed, as far as we know.
+    pub fn was_pushed(&self, group: GroupId, seq: u64) -> bool {
+        !self.unread.contains(&(group, seq)) && !self.claiming.contains(&(group, seq))
     }
 
     /// As its session sees it, if it is one that is listed.

@@ -4,6 +4,7 @@
 use tenure_proto::ids::{ConnId, SessionKey, SubId};
 
 use crate::effect::{Effect, Push};
+use crate::subs::Subs;
 use crate::time::Millis;
 
 use super::Mesh;
@@ -14,14 +15,8 @@ impl Mesh {
     /// Whether a subscription was handed entries that have not been pushed, because their claims are on their way to
     /// the disk. A `fetch` that finds nothing else is answered after them: nothing waits, when it says so.
     pub(super) fn is_claiming(&self, session: SessionKey, sub: &SubId) -> bool {
-        let of_sub = |push: &Push| push.session == session && push.sub == *sub;
-        let awaits = |who: &Awaiting| match who {
-            Awaiting::Pushes(pushes) => pushes.iter().any(|(_, push)| of_sub(push)),
-            _ => false,
-        };
-        self.messages.parked.iter().any(|(_, push)| of_sub(push))
-            || self.awaiting.iter().any(|(_, who)| awaits(who))
-            || self.leases.get(&session).is_some_and(|lease| lease.subs.cleared.iter().any(of_sub))
+        let sub = self.leases.get(&session).and_then(|lease| lease.subs.get(sub));
+        sub.is_some_and(|sub| !sub.claiming.is_empty())
     }
 
     /// Deliveries of contended groups leave when their claims are on disk.
@@ -71,12 +66,17 @@ impl Mesh {
     }
 
     /// Holds back deliveries whose claims must be on disk first.
-    pub(super) fn park(messages: &mut Messages, conn: ConnId, pushes: &mut Vec<Push>) {
+    pub(super) fn park(messages: &mut Messages, subs: &mut Subs, conn: ConnId, pushes: &mut Vec<Push>) {
         let contended = |push: &mut Push| {
             let fresh = !push.cleared;
             fresh && messages.readings.get(&push.group).is_some_and(|reading| reading.is_contended())
         };
         let parked: Vec<Push> = pushes.extract_if(.., contended).collect();
+        for push in &parked {
+            if let Some(sub) = subs.get_mut(&push.sub) {
+                sub.claiming.insert((push.group, push.entry.seq));
+            }
+        }
         messages.parked.extend(parked.into_iter().map(|push| (conn, Push { cleared: true, ..push })));
     }
 }

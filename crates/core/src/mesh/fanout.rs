@@ -125,7 +125,7 @@ impl Mesh {
         if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
             let conn = carrier.conn;
             let mut pushes = pull::pull(&mut self.messages, session, lease, status, moment);
-            Mesh::park(&mut self.messages, conn, &mut pushes);
+            Mesh::park(&mut self.messages, &mut lease.subs, conn, &mut pushes);
             batch.pushes = (lease.stream.number_many(pushes.len()), pushes);
         }
         let auto = pull::auto_settled(lease, &batch.pushes.1);

@@ -214,7 +214,7 @@ impl Mesh {
         lease.inbox = admission.inbox;
         lease.subs.release_at = None;
         // Whoever waited for entries on the socket before does not any more.
-        lease.subs.iter_mut().for_each(|(_, sub)| sub.fetches.clear());
+        lease.subs.iter_mut().for_each(|(_, sub)| sub.lose_socket());
         let member = lease.member;
         if let Voucher::Attested(caps) = &admission.voucher
             && lease.caps != *caps

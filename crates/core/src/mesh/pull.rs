@@ -33,13 +33,11 @@ pub(super) fn pull(
     while !batch.is_full()
         && let Some(push) = lease.subs.cleared.pop_front()
     {
-        // Settled, given back or handed out anew meanwhile, or to be pushed again as unread anyway.
+        // Not what was settled, given back or handed out anew meanwhile, or will be pushed as unread anyway.
         let current = messages.readings.get(&push.group).is_some_and(|reading| reading.is_current(&push));
-        let held = lease.subs.get(&push.sub).is_some_and(|sub| {
-            let place = (push.group, push.entry.seq);
-            sub.holds(place.0, place.1) && !sub.unread.contains(&place)
-        });
-        if held && current {
+        let Some(sub) = lease.subs.get_mut(&push.sub) else { continue };
+        let place = (push.group, push.entry.seq);
+        if sub.claiming.remove(&place) && current {
             batch.add(push);
         }
     }
@@ -95,7 +93,8 @@ fn pull_unread(
         sub.unread.remove(&(group, seq));
         messages.pushed_again(group, seq, moment);
         let (attempt, entry) = (handed.attempt, handed.entry);
-        let (sub, redelivered, cleared) = (id.clone(), true, true);
+        // The break may have come before its claim was on disk.
+        let (sub, redelivered, cleared) = (id.clone(), true, false);
         batch.add(Push { sub, group, attempt, session, redelivered, entry, cleared });
     }
     true

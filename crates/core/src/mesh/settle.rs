@@ -2,7 +2,7 @@
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::ReceiptState;
-use tenure_proto::ids::{ConnId, RequestId, SessionKey, Tag};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId, Tag};
 use tenure_proto::limits::{DELAY_MAX_MS, MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
 use tenure_proto::message::{NackParams, SettleResult, StaleTag};
 use tenure_proto::tag::TagParts;
@@ -198,7 +198,7 @@ impl Mesh {
     }
 
     /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts a reader that
-    /// was `lost` as a failure, so that what kills every reader ends among the dead letters.
+    /// was `lost` with it as a failure, so that what kills every reader ends among the dead letters.
     pub(super) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey, lost: bool) -> bool {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return false };
         let held = reading.group.open(seq).and_then(|open| open.holder());
@@ -237,7 +237,7 @@ impl Mesh {
     pub(super) fn forget_fetches(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         for (_, sub) in lease.subs.iter_mut() {
-            sub.fetches.clear();
+            sub.lose_socket();
         }
         lease.subs.cleared.clear();
     }
@@ -263,7 +263,8 @@ impl Mesh {
                 };
             for (id, seq) in held {
                 if self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared()) {
-                    requeued += usize::from(self.return_to(id, seq, &session, true));
+                    let lost = self.was_pushed(&session, &sub, id, seq);
+                    requeued += usize::from(self.return_to(id, seq, &session, lost));
                     if let Some(found) = self.leases.get_mut(&session).and_then(|l| l.subs.get_mut(&sub)) {
                         found.release(id, seq);
                     }
@@ -271,6 +272,12 @@ impl Mesh {
             }
         }
         self.note_requeued(session, requeued, effects);
+    }
+
+    /// Whether an entry was pushed to who has it in hand. What was not is no try: nobody can have read it.
+    fn was_pushed(&self, session: &SessionKey, sub: &SubId, id: GroupId, seq: u64) -> bool {
+        let sub = self.leases.get(session).and_then(|lease| lease.subs.get(sub));
+        sub.is_some_and(|sub| sub.was_pushed(id, seq))
     }
 
     pub(super) fn note_requeued(&self, session: SessionKey, count: usize, effects: &mut Vec<Effect>) {
@@ -299,7 +306,8 @@ impl Mesh {
                         .and_then(|reading| reading.group.open(seq))
                         .and_then(|open| open.holder().cloned());
                     if let Some(holder) = &holder {
-                        self.return_to(id, seq, &holder.session, true);
+                        let lost = self.was_pushed(&holder.session, &holder.sub, id, seq);
+                        self.return_to(id, seq, &holder.session, lost);
                         self.note_requeued(holder.session, 1, effects);
                     }
                     self.released(id, seq, holder);

@@ -3,7 +3,7 @@
 use tenure_core::effect::Answer;
 use tenure_core::input::Call;
 use tenure_proto::hello::HelloReconcile;
-use tenure_proto::limits::GROUP_UNUSED_MS;
+use tenure_proto::limits::{GROUP_UNUSED_MS, MAX_ATTEMPTS};
 use tenure_proto::message::TagsParams;
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{FetchParams, SubscribeParams};
@@ -174,4 +174,38 @@ fn what_comes_back_goes_before_what_is_new() {
     w.pass(5_000);
     w.subscribe(c, crew);
     assert_eq!(w.drain(c), ["j1", "j2", "j3", "j4", "j5"]);
+}
+
+#[test]
+fn what_was_never_pushed_is_no_try() {
+    let mut w = world();
+    let (a, mut b) = (w.join(1), w.join(2));
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(topic("jobs"), "j1"));
+    w.commit(usize::MAX);
+    for _ in 0..2 * MAX_ATTEMPTS {
+        assert!(w.pushes(b).is_empty(), "its claim is not on disk");
+        w.drop_socket(b);
+        w.pass(w.config.reconnect_grace_ms + 1_000);
+        b = w.resume(2, b);
+    }
+    w.set_disk(Disk::Commits);
+    w.commit(usize::MAX);
+    assert_eq!(bodies(&w.pushes(b)), ["j1"], "nobody has ever read it");
+}
+
+#[test]
+fn what_is_pushed_again_waits_for_its_claim_too() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.subscribe(b, subscription("jobs", Some("crew")));
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(topic("jobs"), "j1"));
+    w.commit(usize::MAX);
+    w.drop_socket(b);
+    let b = w.resume(2, b);
+    assert!(w.pushes(b).is_empty(), "after a crash now somebody else would get it");
+    w.commit(usize::MAX);
+    assert_eq!(bodies(&w.pushes(b)), ["j1"]);
 }
