@@ -17,10 +17,10 @@ pub enum Failure {
     /// Another process took the session over. Exit code 3.
     #[error("{0}")]
     Replaced(String),
-    /// The broker refused. Exit code 4.
+    /// The broker or the daemon refused. Exit code 4.
     #[error("{0}")]
     Refused(String),
-    /// The broker cannot be reached. Exit code 5.
+    /// The broker or the daemon cannot be reached. Exit code 5.
     #[error("{0}")]
     Unreachable(String),
 }

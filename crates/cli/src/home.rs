@@ -22,6 +22,27 @@ impl Home {
             .ok_or_else(|| Failure::Usage("set TENURE_HOME: there is no HOME to put keys in".to_owned()))
     }
 
+    /// The directory itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The same, wherever the process goes.
+    pub(crate) fn absolute(self) -> Result<Home, Failure> {
+        let path = std::path::absolute(&self.0);
+        path.map(Home).map_err(|error| Failure::Failed(format!("find {}: {error}", self.0.display())))
+    }
+
+    /// Where configuration is: with everything else if `TENURE_HOME` says where that is, else the place XDG gives to it.
+    pub(crate) fn config_dir(&self) -> PathBuf {
+        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if var("TENURE_HOME").is_some() {
+            return self.0.clone();
+        }
+        let config = var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|dir| dir.join(".config")));
+        config.map_or_else(|| self.0.clone(), |dir| dir.join("tenure"))
+    }
+
     /// Where a broker on this machine keeps its state.
     pub(crate) fn broker_dir(&self) -> PathBuf {
         self.0.join("broker")

@@ -12,6 +12,7 @@ mod cmd;
 pub mod exit;
 pub mod flaky;
 mod home;
+mod local;
 mod output;
 mod span;
 
@@ -26,7 +27,7 @@ use exit::Failure;
 #[command(name = "tenure", version, about, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 fine; 1 failed; 2 wrong usage; 3 another process took the session over; \
-                        4 the broker refused; 5 the broker cannot be reached."
+                        4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -55,6 +56,7 @@ enum Command {
     Groups(cmd::groups::Args),
     Dead(cmd::dead::Args),
     Check(cmd::check::Args),
+    Daemon(Box<cmd::daemon::Args>),
     /// Show the keys of this machine
     Keys(cmd::keys::Args),
 }
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Groups(args) => cmd::groups::run(args),
         Command::Dead(args) => cmd::dead::run(args),
         Command::Check(args) => cmd::check::run(&args),
+        Command::Daemon(args) => cmd::daemon::run(*args),
         Command::Keys(args) => cmd::keys::run(&args),
     };
     match outcome {

@@ -33,7 +33,7 @@ pub enum StartError {
     #[error(transparent)]
     Home(#[from] HomeError),
     /// The outbox cannot be used. It holds what was promised, so nothing goes on without it.
-    #[error("open the outbox: {0}; keep the file, and move it out of the way to begin with an empty one")]
+    #[error("open the outbox: {0}{hint}", hint = hint(.0))]
     Outbox(#[source] DbError),
     /// The inbox cannot be used.
     #[error("open the inbox: {0}")]
@@ -44,6 +44,14 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("listen on {0}: {1}")]
     Listen(String, #[source] std::io::Error),
+}
+
+/// What to do about an outbox that does not open.
+fn hint(error: &DbError) -> &'static str {
+    match error {
+        DbError::Corrupt(_) => "; run `tenure daemon recover` to save what can be read",
+        _ => "",
+    }
 }
 
 /// A running daemon.

@@ -1,20 +1,32 @@
 //! The daemon's directory: made for its owner alone, held by one daemon at a time; keys and other secrets in files
 //! that nobody else can read.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
 use tenure_proto::text;
+
+use crate::clock::Clock;
+use crate::utc::utc;
+
+/// How often a lock that somebody has is tried, and how long apart: who only looks whether it is held has it for an
+/// instant.
+const TRIES: u32 = 5;
+const APART: Duration = Duration::from_millis(20);
+/// Bytes of a lock file that are read.
+const LOCK_BYTES: u64 = 256;
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
     /// Another daemon has it.
-    #[error("another daemon runs here: {0}")]
-    Held(String),
+    #[error("another daemon runs here: {0}; end it with `tenure daemon down`")]
+    Held(Holder),
     /// A file cannot be used.
     #[error("{what} {path}: {error}")]
     File {
@@ -36,6 +48,57 @@ pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
     move |error| HomeError::File { what, path: path.to_owned(), error }
 }
 
+/// Who has a directory, as far as that was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// The process.
+    pub pid: Option<u32>,
+    /// Since when.
+    pub since: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever has just taken it may not have said so yet.
+        let Some(pid) = self.pid else { return f.write_str("a process that has not said who it is") };
+        write!(f, "process {pid}")?;
+        self.since.as_ref().map_or(Ok(()), |since| write!(f, " since {since}"))
+    }
+}
+
+/// The socket of the daemon whose directory this is.
+pub fn socket_path(home: &Path) -> PathBuf {
+    home.join("daemon.sock")
+}
+
+/// Who has this directory now; nobody, if no daemon runs there.
+pub fn holder(home: &Path) -> Result<Option<Holder>, HomeError> {
+    let path = lock_path(home);
+    let lock = match File::open(&path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(file("open", &path)(error)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => Ok(Some(read_holder(&lock))),
+        Err(TryLockError::Error(error)) => Err(file("lock", &path)(error)),
+    }
+}
+
+fn lock_path(home: &Path) -> PathBuf {
+    home.join("daemon.lock")
+}
+
+/// What a lock's file says: a process and a moment.
+fn read_holder(lock: &File) -> Holder {
+    let mut text = String::new();
+    let _ = lock.take(LOCK_BYTES).read_to_string(&mut text);
+    let mut words = text.split_whitespace();
+    let pid = words.next().and_then(|word| word.parse().ok());
+    Holder { pid, since: words.next().map(str::to_owned) }
+}
+
 /// The directory, held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Home {
@@ -48,20 +111,18 @@ impl Home {
     /// Makes the directory if it is missing, and takes it; says who has it if somebody does.
     pub(crate) fn hold(path: &Path) -> Result<Home, HomeError> {
         make_dir(path).map_err(file("make directory", path))?;
-        let lock_path = path.join("daemon.lock");
+        let lock_path = lock_path(path);
         let mut lock = private().open(&lock_path).map_err(file("open", &lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                // Whoever has just taken it may not have said so yet.
-                let _ = lock.read_to_string(&mut holder);
-                let holder = if holder.is_empty() { "it does not say who it is" } else { holder.trim() };
-                return Err(HomeError::Held(holder.to_owned()));
+        let mut tries = 1..TRIES;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tries.next().is_some() => std::thread::sleep(APART),
+                Err(TryLockError::WouldBlock) => return Err(HomeError::Held(read_holder(&lock))),
+                Err(TryLockError::Error(error)) => return Err(file("lock", &lock_path)(error)),
             }
-            Err(TryLockError::Error(error)) => return Err(file("lock", &lock_path)(error)),
         }
-        let who = format!("process {} holds {}\n", std::process::id(), path.display());
+        let who = format!("{} {}\n", std::process::id(), utc(Clock::start().wall()));
         lock.set_len(0).and_then(|()| lock.write_all(who.as_bytes())).map_err(file("write", &lock_path))?;
         Ok(Home { path: path.to_owned(), _lock: lock })
     }
@@ -71,7 +132,7 @@ impl Home {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path.join("daemon.sock")
+        socket_path(&self.path)
     }
 
     /// The member's key, made on first use; the same file that the command uses.
@@ -149,8 +210,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::hold(dir.path()).unwrap();
         let refused = Home::hold(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+        assert!(refused.contains(&format!("process {} since 20", std::process::id())), "{refused}");
+        let told = holder(dir.path()).unwrap().unwrap();
+        assert_eq!(told.pid, Some(std::process::id()));
         drop(home);
+        assert_eq!(holder(dir.path()).unwrap(), None, "what the file says counts only while it is locked");
+        assert_eq!(holder(&dir.path().join("nowhere")).unwrap(), None);
         Home::hold(dir.path()).unwrap();
     }
 

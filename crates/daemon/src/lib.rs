@@ -30,11 +30,13 @@ mod reader;
 mod sessions;
 mod shared;
 mod upkeep;
+mod utc;
 mod worker;
 
 pub use config::{Config, MeshChoice};
 pub use daemon::{Daemon, StartError};
 pub use db::DbError;
-pub use home::HomeError;
+pub use home::{Holder, HomeError, holder, socket_path};
 pub use ipc::document;
 pub use sessions::SessionError;
+pub use utc::utc;

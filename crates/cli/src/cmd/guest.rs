@@ -70,17 +70,17 @@ impl Where {
         let (member, user) = (home.member_key()?, user());
         let (name, key) = match who {
             Who::Visit(name) => (name, Some(random_key()?)),
-            Who::Named(name) => (name, Some(home.session_key(&self.mesh, name)?)),
+            Who::Named(name) => (name, Some(home.session_key(self.mesh(), name)?)),
             Who::Member => (user.as_str(), None),
         };
         let tags = if matches!(who, Who::Visit(_)) { vec![VISIT.to_owned()] } else { Vec::new() };
         let profile = Profile { host: hostname(), status: stay.status, tags, ..Profile::named(name) };
-        let mut options = Options::new(&self.broker, member, name)?;
+        let mut options = Options::new(self.broker(), member, name)?;
         if let Some(key) = key {
             options = options.session_key(key);
         }
         let options = options
-            .mesh(&self.mesh)?
+            .mesh(self.mesh())?
             .profile(profile)?
             .inbox(stay.inbox)
             .reconcile_policy(ReconcilePolicy::RestoreClient)

@@ -2,6 +2,7 @@
 
 pub(crate) mod broker;
 pub(crate) mod check;
+pub(crate) mod daemon;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod groups;
@@ -36,20 +37,30 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Where the broker is, and which mesh.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Where {
-    /// The broker's address
-    #[arg(long, env = "TENURE_BROKER", default_value = "ws://127.0.0.1:7400", global = true)]
-    pub(crate) broker: String,
-    /// The mesh
-    #[arg(long, env = "TENURE_MESH", default_value = "default", global = true)]
-    pub(crate) mesh: String,
+    /// The broker's address [default: ws://127.0.0.1:7400]
+    #[arg(long, value_name = "URL", env = "TENURE_BROKER", global = true)]
+    pub(crate) broker: Option<String>,
+    /// The mesh [default: default]
+    #[arg(long, value_name = "NAME", env = "TENURE_MESH", global = true)]
+    pub(crate) mesh: Option<String>,
 }
 
 impl Where {
+    /// The broker's address.
+    pub(crate) fn broker(&self) -> &str {
+        self.broker.as_deref().unwrap_or("ws://127.0.0.1:7400")
+    }
+
+    /// The mesh.
+    pub(crate) fn mesh(&self) -> &str {
+        self.mesh.as_deref().unwrap_or("default")
+    }
+
     /// A session of this machine's member that lives as long as one command.
     async fn visit(&self, name: &str) -> Result<(Session, Events), Failure> {
-        let options = Options::new(&self.broker, Home::find()?.member_key()?, name)?
+        let options = Options::new(self.broker(), Home::find()?.member_key()?, name)?
             .session_key(random_key()?)
-            .mesh(&self.mesh)?
+            .mesh(self.mesh())?
             .profile(Profile {
                 host: hostname(),
                 tags: vec![guest::VISIT.to_owned()],
@@ -77,14 +88,14 @@ impl Where {
     fn unanswered(&self, last: Option<(String, bool)>) -> Failure {
         let why = match last {
             Some((reason, true)) => {
-                return Failure::Refused(format!("{} does not let us in: {reason}", self.broker));
+                return Failure::Refused(format!("{} does not let us in: {reason}", self.broker()));
             }
             Some((reason, false)) => format!(" ({reason})"),
             None => String::new(),
         };
         Failure::Unreachable(format!(
             "no broker answers at {}{why}; start one with `tenure broker`, or name another with --broker",
-            self.broker
+            self.broker()
         ))
     }
 }

@@ -51,9 +51,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
         cwd: std::env::current_dir().ok().map(|dir| dir.display().to_string()),
         ..Profile::named(&args.name)
     };
-    Ok(Options::new(&args.at.broker, home.member_key()?, &args.name)?
-        .session_key(home.session_key(&args.at.mesh, &args.name)?)
-        .mesh(&args.at.mesh)?
+    Ok(Options::new(args.at.broker(), home.member_key()?, &args.name)?
+        .session_key(home.session_key(args.at.mesh(), &args.name)?)
+        .mesh(args.at.mesh())?
         .profile(profile)?
         .client("tenure", env!("CARGO_PKG_VERSION")))
 }
@@ -68,7 +68,7 @@ async fn hold(args: Args) -> Result<(), Failure> {
         was_in: false,
         told: None,
     };
-    screen.say("dialling", &args.at.broker, json!({"event": "dialling", "broker": args.at.broker}));
+    screen.say("dialling", args.at.broker(), json!({"event": "dialling", "broker": args.at.broker()}));
     // Listened to from here on: a signal that comes while an event is printed must not be lost.
     let watch = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
     let mut interrupt = watch(SignalKind::interrupt())?;

@@ -9,7 +9,9 @@ mod mesh;
 mod outbox;
 mod problem;
 mod send;
+mod sent;
 mod sessions;
+mod status;
 
 use std::sync::Arc;
 
@@ -45,6 +47,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         OpenApiBuilder::new().info(info).components(Some(components)).security(Some(optional)).build();
     OpenApiRouter::with_openapi(document)
         .routes(routes!(send::send))
+        .routes(routes!(sent::sent))
         .routes(routes!(inbox::list))
         .routes(routes!(inbox::seen))
         .routes(routes!(outbox::list))
@@ -61,6 +64,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(sessions::make))
         .routes(routes!(sessions::close))
         .routes(routes!(health::health))
+        .routes(routes!(status::status))
         .routes(routes!(health::version))
         .routes(routes!(health::metrics))
 }

@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{LaneId, Status};
 use tenure_proto::Codec;
-use tenure_proto::ids::SessionKey;
+use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::name::MeshName;
 
 pub use accept::{Accepted, Cap, Request};
@@ -152,6 +152,12 @@ impl Outbox {
     /// One row.
     pub async fn get(&self, row: u64) -> Result<Option<Entry>, DbError> {
         answer(self.reader.submit(move |connection| row::get(connection, row))).await
+    }
+
+    /// One row by the id that its sender gave it.
+    pub async fn find(&self, mesh: MeshName, id: ClientMessageId) -> Result<Option<Entry>, DbError> {
+        let find = move |connection: &Connection| row::find(connection, mesh.as_str(), id.as_str());
+        answer(self.reader.submit(find)).await
     }
 
     /// Rows after `after`, at most `limit`, in the order of their acceptance.

@@ -59,6 +59,13 @@ pub(super) fn get(connection: &Connection, id: u64) -> Result<Option<Entry>, DbE
     statement.query_row([crate::db::integer(id)], |row| Ok(entry(row))).optional()?.transpose()
 }
 
+/// The row with this id of its sender's.
+pub(super) fn find(connection: &Connection, mesh: &str, id: &str) -> Result<Option<Entry>, DbError> {
+    let sql = format!("SELECT {COLUMNS} FROM outbox WHERE mesh = ?1 AND client_message_id = ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_row([mesh, id], |row| Ok(entry(row))).optional()?.transpose()
+}
+
 /// Rows after this number, at most so many; of one state, if one is given.
 pub(super) fn list(
     connection: &Connection,

@@ -234,5 +234,5 @@ async fn a_damaged_outbox_refuses_to_start_and_a_damaged_inbox_does_not() {
     daemon.stop().await;
     std::fs::write(dir.path().join("outbox.db"), vec![1u8; 5_000]).unwrap();
     let refused = Daemon::start(config(&dir)).await.unwrap_err().to_string();
-    assert!(refused.contains("move it out of the way"), "{refused}");
+    assert!(refused.contains("tenure daemon recover"), "{refused}");
 }

@@ -1,0 +1,126 @@
+//! The daemon's log: one file and the one before it, so that it never grows past a bound.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::MakeWriterExt;
+
+use super::config::Checked;
+use crate::exit::Failure;
+
+/// Bytes after which a new file is begun; there are two.
+const LOG_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Where the log is.
+pub(super) fn path(home: &Path) -> PathBuf {
+    home.join("daemon.log")
+}
+
+/// Where the log before it is.
+pub(super) fn previous(home: &Path) -> PathBuf {
+    home.join("daemon.log.1")
+}
+
+/// Opens the log to add to it; only its owner can read it.
+pub(super) fn open(home: &Path) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path(home))
+}
+
+/// A log that begins anew when it is long enough.
+#[derive(Clone, Debug)]
+pub(super) struct LogFile(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    home: PathBuf,
+    file: File,
+    bytes: u64,
+    most: u64,
+}
+
+impl LogFile {
+    pub(super) fn open(home: &Path) -> io::Result<LogFile> {
+        LogFile::bounded(home, LOG_BYTES)
+    }
+
+    fn bounded(home: &Path, most: u64) -> io::Result<LogFile> {
+        let file = open(home)?;
+        let bytes = file.metadata()?.len();
+        Ok(LogFile(Arc::new(Mutex::new(Inner { home: home.to_owned(), file, bytes, most }))))
+    }
+}
+
+impl Inner {
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.bytes > 0 && self.bytes + line.len() as u64 > self.most {
+            std::fs::rename(path(&self.home), previous(&self.home))?;
+            self.file = open(&self.home)?;
+            self.bytes = 0;
+        }
+        self.bytes += line.len() as u64;
+        self.file.write_all(line)
+    }
+}
+
+/// One line on its way: a line is written at once, so that none is torn between two files.
+impl Write for LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = LogFile;
+
+    fn make_writer(&'a self) -> LogFile {
+        self.clone()
+    }
+}
+
+/// Logs to the file, and to stderr as well if somebody is there.
+pub(super) fn start(checked: &Checked, stderr: bool) -> Result<(), Failure> {
+    let home = &checked.config.home;
+    let filter = EnvFilter::try_new(&checked.log)
+        .map_err(|error| Failure::Usage(format!("log filter {:?}: {error}", checked.log)))?;
+    let file = LogFile::open(home)
+        .map_err(|error| Failure::Failed(format!("open {}: {error}", path(home).display())))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(false);
+    let started = match (stderr, checked.log_json) {
+        (true, true) => log.with_writer(file.and(io::stderr)).json().flatten_event(true).try_init(),
+        (true, false) => log.with_writer(file.and(io::stderr)).try_init(),
+        (false, true) => log.with_writer(file).json().flatten_event(true).try_init(),
+        (false, false) => log.with_writer(file).try_init(),
+    };
+    started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_two_files_of_whole_lines_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogFile::bounded(dir.path(), 100).unwrap();
+        for n in 0..100 {
+            log.write_all(format!("line {n:02}\n").as_bytes()).unwrap();
+        }
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        let (now, before) = (read(path(dir.path())), read(previous(dir.path())));
+        assert!(now.len() <= 100 && before.len() <= 100);
+        let all = before + &now;
+        assert!(all.ends_with("line 98\nline 99\n") && all.lines().all(|line| line.len() == 7), "{all}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

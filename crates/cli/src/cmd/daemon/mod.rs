@@ -1,0 +1,43 @@
+//! `tenure daemon`: the daemon of this machine, from its start to its end.
+
+mod config;
+mod down;
+mod log;
+mod logs;
+mod status;
+mod up;
+
+use clap::{Args as ClapArgs, Subcommand};
+
+use crate::exit::Failure;
+
+/// Run the daemon of this machine: what is handed to it is on disk before the answer, and reaches the broker once.
+///
+/// One for each user. It keeps everything under TENURE_HOME and reads daemon.toml in the configuration directory:
+/// TENURE_HOME if that is set, else ~/.config/tenure. While it runs, send, inbox and peers go through it.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tenure daemon up                       # in the background; ends with `tenure daemon down`
+  tenure daemon status --json
+  tenure daemon logs -f")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Up(Box<up::Args>),
+    Down(down::Args),
+    Status(status::Args),
+    Logs(logs::Args),
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.verb {
+        Verb::Up(args) => up::run(&args),
+        Verb::Down(args) => down::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Logs(args) => logs::run(&args),
+    }
+}

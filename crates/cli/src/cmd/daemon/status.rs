@@ -1,0 +1,73 @@
+//! `tenure daemon status`: how the daemon is.
+
+use clap::Args as ClapArgs;
+use indicatif::HumanBytes;
+use serde_json::Value;
+use tenure_daemon::holder;
+
+use super::super::status::duration;
+use crate::exit::Failure;
+use crate::home::Home;
+use crate::local::Local;
+use crate::output::{Colour, Paint, println, safe, sentence};
+
+/// Say how the daemon is: exit code 0 when it answers, 5 when none runs, whatever its broker does.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    crate::block_on(async {
+        let home = Home::find()?.absolute()?;
+        let local = Local::at(&home);
+        if !local.runs().await? {
+            // One that starts or stops, or whose socket somebody deleted, still holds its lock.
+            return Err(match holder(home.path()) {
+                Ok(Some(holder)) => Failure::Unreachable(format!(
+                    "{holder} holds {} and does not answer",
+                    home.path().display()
+                )),
+                _ => local.absent(),
+            });
+        }
+        let status = local.get("/v1/status").await?;
+        if args.json {
+            println(&status.to_string());
+        } else {
+            show(&status);
+        }
+        Ok(())
+    })
+}
+
+fn show(status: &Value) {
+    let paint = Paint::stdout();
+    let text = |value: &Value| safe(value.as_str().unwrap_or_default());
+    let number = |value: &Value| value.as_u64().unwrap_or_default();
+    let (pid, up) = (number(&status["pid"]), duration(number(&status["uptimeMs"])));
+    println(&format!("daemon    process {pid}, up {up}, version {}", text(&status["version"])));
+    println(&format!("socket    {}", status["socket"].as_str().unwrap_or_default()));
+    for mesh in status["meshes"].as_array().into_iter().flatten() {
+        let state = match (mesh["connected"].as_bool(), mesh["reason"].as_str()) {
+            (Some(true), _) => paint.paint(Colour::Good, "connected"),
+            (_, Some(reason)) => {
+                format!("{}: {}", paint.paint(Colour::Warn, "not connected"), sentence(reason))
+            }
+            (_, None) => paint.paint(Colour::Warn, "not connected"),
+        };
+        println(&format!("mesh      {} at {}: {state}", text(&mesh["name"]), text(&mesh["broker"])));
+    }
+    for session in status["sessions"].as_array().into_iter().flatten() {
+        let own = if session["own"] == true { ", the daemon's own" } else { "" };
+        let (name, mesh, key) = (text(&session["name"]), text(&session["mesh"]), text(&session["session"]));
+        println(&format!("session   {name} in {mesh}{own}  session:{key}"));
+    }
+    let outbox = &status["outbox"];
+    let [pending, inflight, dead] = ["pending", "inflight", "dead"].map(|key| number(&outbox[key]));
+    let dead = if dead > 0 { paint.paint(Colour::Bad, &format!("{dead} dead")) } else { "0 dead".to_owned() };
+    let (bytes, cap) = (HumanBytes(number(&outbox["bytes"])), HumanBytes(number(&outbox["cap"])));
+    println(&format!("outbox    {pending} pending, {inflight} on their way, {dead}; {bytes} of {cap}"));
+}

@@ -1,0 +1,143 @@
+//! `GET /v1/status`: everything about the daemon at once, for whoever sits in front of it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::body::answer;
+use super::problem::Problem;
+use crate::link::Standing;
+use crate::sessions::Local;
+use crate::shared::Shared;
+
+/// Everything about the daemon.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Status {
+    /// Its process.
+    pid: u32,
+    /// Its version.
+    version: &'static str,
+    /// Since when it runs, in milliseconds.
+    uptime_ms: u64,
+    /// Its directory.
+    home: String,
+    /// Its socket.
+    socket: String,
+    /// The meshes it is in; the first is meant when a request names none.
+    meshes: Vec<MeshStatus>,
+    /// Local sessions, the daemon's own included.
+    sessions: Vec<SessionStatus>,
+    /// What it was given to send.
+    outbox: OutboxStatus,
+}
+
+/// How the daemon stands in a mesh.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct MeshStatus {
+    /// The mesh.
+    name: String,
+    /// Its broker.
+    broker: String,
+    /// Whether that can be reached.
+    connected: bool,
+    /// Why not, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// A local session.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct SessionStatus {
+    /// Its mesh.
+    mesh: String,
+    /// What peers see.
+    name: String,
+    /// Its key.
+    session: String,
+    /// The member it belongs to.
+    member: String,
+    /// Whether it is the daemon's own.
+    own: bool,
+    /// Whether a broker carries it now.
+    connected: bool,
+}
+
+/// How the outbox is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct OutboxStatus {
+    /// Rows that wait.
+    pending: u64,
+    /// Rows on their way.
+    inflight: u64,
+    /// Rows that a broker has.
+    done: u64,
+    /// Rows that a person must look at.
+    dead: u64,
+    /// Rows that were taken back.
+    aborted: u64,
+    /// Bytes in use.
+    bytes: u64,
+    /// Bytes that it may hold.
+    cap: u64,
+}
+
+/// Everything about the daemon: its process, meshes, sessions and outbox.
+#[utoipa::path(get, path = "/v1/status", responses(
+    (status = 200, description = "How it is", body = Status),
+    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
+    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
+    let census = shared.outbox.census().await?;
+    let meshes = shared.config.meshes.iter().map(|choice| {
+        let standing = shared.sessions.own(&choice.name).map(|local| local.standing.borrow().clone());
+        MeshStatus {
+            name: choice.name.to_string(),
+            broker: choice.broker.clone(),
+            connected: standing.as_ref().is_some_and(Standing::is_attached),
+            reason: standing.and_then(why_not),
+        }
+    });
+    let session = |local: &Arc<Local>| SessionStatus {
+        mesh: local.mesh.to_string(),
+        name: local.name.clone(),
+        session: local.key.to_string(),
+        member: local.member.to_string(),
+        own: local.own,
+        connected: local.standing.borrow().is_attached(),
+    };
+    let open = shared.sessions.all().into_iter().filter(|local| !local.is_closing());
+    let status = Status {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_ms: shared.clock.at().0,
+        home: shared.home.path().display().to_string(),
+        socket: shared.home.socket().display().to_string(),
+        meshes: meshes.collect(),
+        sessions: open.map(|local| session(&local)).collect(),
+        outbox: OutboxStatus {
+            pending: census.pending,
+            inflight: census.inflight,
+            done: census.done,
+            dead: census.dead,
+            aborted: census.aborted,
+            bytes: census.bytes,
+            cap: shared.outbox.cap().bytes,
+        },
+    };
+    Ok(answer(StatusCode::OK, &status))
+}
+
+/// Why a broker does not carry a session, if that is known.
+fn why_not(standing: Standing) -> Option<String> {
+    match standing {
+        Standing::Attached { .. } => None,
+        Standing::Away(why) => why,
+        Standing::Ended => Some("the session is over".to_owned()),
+        Standing::Failed(why) => Some(why),
+    }
+}
