@@ -23,6 +23,9 @@ pub enum Failure {
     /// The broker or the daemon cannot be reached. Exit code 5.
     #[error("{0}")]
     Unreachable(String),
+    /// What was waited for did not happen in time, and may still. Exit code 6.
+    #[error("{0}")]
+    Late(String),
 }
 
 impl Failure {
@@ -34,6 +37,7 @@ impl Failure {
             Failure::Replaced(_) => 3,
             Failure::Refused(_) => 4,
             Failure::Unreachable(_) => 5,
+            Failure::Late(_) => 6,
         })
     }
 }

@@ -9,6 +9,7 @@
 //! Where to read next: one file per command in `cmd`.
 
 mod cmd;
+mod events;
 pub mod exit;
 pub mod flaky;
 mod home;
@@ -27,7 +28,7 @@ use exit::Failure;
 #[command(name = "tenure", version, about, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 fine; 1 failed; 2 wrong usage; 3 another process took the session over; \
-                        4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached."
+                        4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached; 6 not in time."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -57,6 +58,7 @@ enum Command {
     Dead(cmd::dead::Args),
     Check(cmd::check::Args),
     Daemon(Box<cmd::daemon::Args>),
+    Outbox(cmd::outbox::Args),
     /// Show the keys of this machine
     Keys(cmd::keys::Args),
 }
@@ -80,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Dead(args) => cmd::dead::run(args),
         Command::Check(args) => cmd::check::run(&args),
         Command::Daemon(args) => cmd::daemon::run(*args),
+        Command::Outbox(args) => cmd::outbox::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),
     };
     match outcome {

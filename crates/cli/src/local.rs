@@ -1,7 +1,7 @@
 //! The daemon of this machine, as a program meets it: HTTP over its Unix socket.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -27,6 +27,8 @@ const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     socket: PathBuf,
+    /// The session that is meant, by its token; the daemon's own if there is none.
+    token: Option<String>,
 }
 
 /// What a daemon answered.
@@ -39,7 +41,16 @@ pub(crate) struct Answer {
 impl Local {
     /// The daemon whose directory this is, whether or not it runs.
     pub(crate) fn at(home: &Home) -> Local {
-        Local { socket: socket_path(home.path()) }
+        Local { socket: socket_path(home.path()), token: None }
+    }
+
+    /// The same, for the session with this token.
+    pub(crate) fn speaking_as(self, token: Option<String>) -> Local {
+        Local { token, ..self }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Whether somebody listens. A socket that is not ours to open is an error: a daemon runs, for somebody else.
@@ -59,6 +70,11 @@ impl Local {
     /// Asks for something.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
         self.call(Method::GET, path, None).await?.good()
+    }
+
+    /// Asks for something to be done.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(Method::POST, path, Some(body)).await?.good()
     }
 
     /// Asks, and gives the answer whatever it is.
@@ -100,6 +116,9 @@ impl Local {
         let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("tenure-session", token);
         }
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -144,10 +163,23 @@ impl Answer {
     }
 }
 
+/// Text as a part of a path or of a query.
+pub(crate) fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn ids_of_all_kinds_are_one_part_of_a_path() {
+        assert_eq!(escaped("a/b c?d%e~1.é"), "a%2Fb%20c%3Fd%25e~1.%C3%A9");
+    }
 
     #[test]
     fn what_a_daemon_says_is_told_in_one_line() {

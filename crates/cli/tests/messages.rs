@@ -205,7 +205,7 @@ async fn a_sender_can_wait_until_its_message_is_settled() {
     let stage = Stage::new().await;
     stage.good(&["inbox"]);
     let to = format!("session:{}", stage.member());
-    let mut sender = stage.spawn("sender", &["send", &to, "please", "--wait", "--json"]);
+    let mut sender = stage.spawn("sender", &["send", &to, "please", "--wait=delivered", "--json"]);
     let mut reader = stage.spawn("reader", &["inbox", "--follow", "--json"]);
     reader.until("the message", |line| line["body"] == "please").await;
     let sent = sender.until("its fate", |line| line["state"] == "delivered").await;

@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::way::not_the_daemons;
 use super::{Where, hostname};
 use crate::exit::Failure;
 use crate::home::Home;
@@ -66,6 +67,9 @@ pub(crate) struct Guest {
 impl Where {
     /// Joins, or says why that came to nothing.
     pub(crate) async fn enter(&self, who: Who<'_>, stay: Stay) -> Result<Guest, Failure> {
+        if matches!(who, Who::Member) {
+            not_the_daemons(self).await?;
+        }
         let home = Home::find()?;
         let (member, user) = (home.member_key()?, user());
         let (name, key) = match who {

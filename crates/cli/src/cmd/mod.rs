@@ -11,6 +11,7 @@ pub(crate) mod history;
 pub(crate) mod inbox;
 pub(crate) mod keys;
 mod names;
+pub(crate) mod outbox;
 pub(crate) mod peers;
 pub(crate) mod publish;
 mod reader;
@@ -20,6 +21,7 @@ mod show;
 pub(crate) mod status;
 pub(crate) mod sub;
 pub(crate) mod topics;
+mod way;
 
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Where;
 use super::status::duration;
+use super::way::Way;
 use crate::exit::Failure;
 use crate::output::{Colour, Paint, print, println, safe, table};
 
@@ -20,6 +21,8 @@ use crate::output::{Colour, Paint, print, println, safe, table};
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
+    #[command(flatten)]
+    way: Way,
     /// Show the state of their sockets and the end of their leases, and all columns
     #[arg(long)]
     all: bool,
@@ -33,6 +36,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
+        let broker_only = [(args.all, "--all"), (args.watch, "--watch")];
+        let broker_only = broker_only.iter().find(|(asked, _)| *asked).map(|(_, flag)| *flag);
+        if let Some(through) = args.way.through(&args.at, None, broker_only).await? {
+            let path = format!("/v1/peers?{}", through.and_mesh().trim_start_matches('&'));
+            let answer = through.local.get(&path).await?;
+            let peers: Vec<Peer> = serde_json::from_value(answer["peers"].clone()).map_err(|error| {
+                Failure::Failed(format!("the daemon's answer is not a list of peers: {error}"))
+            })?;
+            show(&peers, &args);
+            return Ok(());
+        }
         let (session, events) = args.at.visit("tenure peers").await?;
         let mut peers = session.peers(args.all).await?;
         peers.retain(|peer| peer.session != session.key());

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod fleet;
+pub(crate) mod host;
 pub(crate) mod proc;
 pub(crate) mod raw;
 pub(crate) mod tap;

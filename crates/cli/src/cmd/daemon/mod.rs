@@ -4,6 +4,7 @@ mod config;
 mod down;
 mod log;
 mod logs;
+mod session;
 mod status;
 mod up;
 
@@ -31,6 +32,7 @@ enum Verb {
     Down(down::Args),
     Status(status::Args),
     Logs(logs::Args),
+    Session(session::Args),
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
@@ -39,5 +41,6 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Verb::Down(args) => down::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Logs(args) => logs::run(&args),
+        Verb::Session(args) => session::run(&args),
     }
 }

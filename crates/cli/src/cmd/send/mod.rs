@@ -1,4 +1,6 @@
-//! `tenure send`: one message to somebody.
+//! `tenure send`: one message to somebody, through the daemon when one runs.
+
+mod local;
 
 use std::io::{IsTerminal, Read};
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use tenure_client::{Body, SendBuilder};
 use super::Where;
 use super::guest::{Guest, Signals, Stay, Who, user};
 use super::names::{self, Target, resolve};
+use super::way::Way;
 use crate::exit::Failure;
 use crate::output::{println, sentence};
 use crate::span;
@@ -22,22 +25,31 @@ use crate::span;
 /// The most that is read from standard input: far beyond what any broker takes.
 const STDIN_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Send one message and print its id once the broker has it on its disk.
+/// Send one message and print its id.
+///
+/// When a daemon runs, the message is handed to it: it is on this machine's disk when the command returns, reaches the
+/// broker as soon as that can be reached, and arrives once; what is printed is the sender's id, which `tenure outbox show`
+/// takes, or with --wait the broker's. When none runs, it goes straight to the broker, and the broker's id is printed once
+/// the message is on its disk.
 ///
 /// TO is session:<hex>, member:<hex>, topic:<name>, or the display name of somebody who is here. A name that means
 /// nobody or several is refused with those it might mean, and nothing is sent.
 ///
-/// Unless --as says otherwise the sender is a session of this machine's member that ends with the command: answers
-/// reach you at member:<hex> (`tenure keys`, `tenure inbox --member`).
+/// The sender is the daemon's own session, or the one of --session or --as. Without a daemon, and unless --as says
+/// otherwise, it is a session of this machine's member that ends with the command: answers reach you at member:<hex>
+/// (`tenure keys`, `tenure inbox --member`).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure send alice 'the build is red' --priority now
   git diff | tenure send topic:reviews - --content-type text/x-diff --key parser
   tenure send member:52ae…78b9 yes --reply-to 01J9… --wait=delivered --ttl 10m
-  tenure send alice 'deployed' --id deploy-417   # run twice, sent once")]
+  tenure send alice 'deployed' --id deploy-417   # run twice, sent once
+  tenure send topic:jobs x --wait --timeout 10s || echo 'queued, and not at the broker yet'")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
+    #[command(flatten)]
+    way: Way,
     /// Who gets it: session:<hex>, member:<hex>, topic:<name>, or a display name
     #[arg(value_parser = names::target)]
     to: Target,
@@ -70,22 +82,24 @@ pub(crate) struct Args {
     /// Your own id for it, such as deploy-417: sent twice with one id, it is one message [default: a new ULID]
     #[arg(long, value_parser = names::message_id)]
     id: Option<ClientMessageId>,
-    /// Wait until the broker has it, or until the receiver has settled it; --wait alone is the latter
+    /// Wait until the broker has it (--wait), or until the receiver has settled it (--wait=delivered)
     #[arg(
         long,
         value_enum,
         value_name = "FOR",
         num_args = 0..=1,
         require_equals = true,
-        default_value = "accepted",
-        default_missing_value = "delivered"
+        default_missing_value = "accepted"
     )]
-    wait: Wait,
+    wait: Option<Wait>,
+    /// Wait at most so long, then end with code 6; the message stays [default: as long as it may wait itself]
+    #[arg(long, value_name = "TIME", value_parser = span::parse, requires = "wait")]
+    timeout: Option<Duration>,
     /// Speak as the session of this name, whose key is kept here: answers reach its inbox. A process that holds it
     /// is told that it was replaced
     #[arg(long = "as", value_name = "NAME")]
     speak_as: Option<String>,
-    /// Print everything the broker said as JSON
+    /// Print everything that was answered as JSON
     #[arg(long)]
     json: bool,
 }
@@ -110,6 +124,26 @@ enum Wait {
     Delivered,
 }
 
+impl PriorityArg {
+    fn value(self) -> Priority {
+        match self {
+            PriorityArg::Now => Priority::Now,
+            PriorityArg::Next => Priority::Next,
+            PriorityArg::Low => Priority::Low,
+        }
+    }
+}
+
+impl FallbackArg {
+    fn value(self) -> Fallback {
+        match self {
+            FallbackArg::Hold => Fallback::Hold,
+            FallbackArg::Member => Fallback::Member,
+            FallbackArg::Fail => Fallback::Fail,
+        }
+    }
+}
+
 fn meta(text: &str) -> Result<Meta, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
@@ -121,14 +155,16 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let to_topic = matches!(&args.to, Target::Address(Address::Topic(_)));
-    if to_topic && args.wait == Wait::Delivered {
-        let text =
-            "a topic has any number of readers, so nobody can say when it is delivered; leave out --wait";
+    if to_topic && args.wait == Some(Wait::Delivered) {
+        let text = "a topic has any number of readers, so nobody can say when it is delivered; --wait alone waits for the broker";
         return Err(Failure::Usage(text.to_owned()));
     }
     let body = if args.body == "-" { stdin()? } else { Body::Text(args.body.clone()) };
     crate::block_on(async move {
         let mut signals = Signals::listen()?;
+        if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), None).await? {
+            return local::send(&through, &args, body, &mut signals).await;
+        }
         let name = user();
         let who = args.speak_as.as_deref().map_or(Who::Visit(&name), Who::Named);
         let guest = args.at.enter(who, Stay::default()).await?;
@@ -164,7 +200,7 @@ async fn send(guest: &Guest, args: &Args, body: Body, signals: &mut Signals) -> 
     }
     let mut result = json!(accepted);
     result["clientMessageId"] = json!(id);
-    if args.wait == Wait::Accepted {
+    if args.wait != Some(Wait::Delivered) {
         println(&if args.json { result.to_string() } else { accepted.id.to_string() });
         return Ok(());
     }
@@ -201,17 +237,7 @@ async fn send(guest: &Guest, args: &Args, body: Body, signals: &mut Signals) -> 
 }
 
 fn describe(builder: SendBuilder, args: &Args) -> SendBuilder {
-    let mut builder = builder
-        .priority(match args.priority {
-            PriorityArg::Now => Priority::Now,
-            PriorityArg::Next => Priority::Next,
-            PriorityArg::Low => Priority::Low,
-        })
-        .fallback(match args.fallback {
-            FallbackArg::Hold => Fallback::Hold,
-            FallbackArg::Member => Fallback::Member,
-            FallbackArg::Fail => Fallback::Fail,
-        });
+    let mut builder = builder.priority(args.priority.value()).fallback(args.fallback.value());
     if let Some(id) = &args.id {
         builder = builder.id(id.as_str());
     }
@@ -249,11 +275,18 @@ async fn delivered(
     let since = Instant::now();
     // A minute more: what happens when it expires is also an answer.
     let receipt = again.send_and_wait_delivered(life + Duration::from_secs(60));
+    let late = async {
+        match args.timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
     let receipt = tokio::select! {
         receipt = receipt => receipt.map_err(|error| guest.failure(&error)),
         () = signals.recv() => {
             Err(Failure::Failed(format!("stopped waiting; {} is accepted and may still be delivered", accepted.id)))
         }
+        () = late => Err(Failure::Late(format!("not in time; {} is accepted and may still be delivered", accepted.id))),
     };
     spinner.finish_and_clear();
     let receipt = receipt?;

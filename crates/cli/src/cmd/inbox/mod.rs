@@ -1,4 +1,6 @@
-//! `tenure inbox`: the messages that wait for somebody here.
+//! `tenure inbox`: the messages that wait for somebody here, at the daemon when one runs.
+
+mod local;
 
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use super::Where;
 use super::guest::{Guest, Signals, Stay, Who, ended};
 use super::reader::{Done, Reader};
 use super::show::Format;
+use super::way::Way;
 use crate::exit::Failure;
 
 /// Print the messages that wait, and ack each once it is printed: what was not printed is not lost.
@@ -18,6 +21,10 @@ use crate::exit::Failure;
 /// Whose inbox? Unless told otherwise that of the member's own session, whose address is session:<the member's key>
 /// (`tenure keys`); with --as that of the session of this name; with --member the one that all sessions of the member
 /// share. The same key is the same session: a process that holds it is told that it was replaced.
+///
+/// While a daemon runs it receives for the member: then this prints what the daemon has kept and nobody has seen, of the
+/// member's own session and of the member (--member: of the latter alone), and marks it as seen. --as and --session read
+/// for another session that the daemon holds.
 ///
 /// A line is: priority, sender, age, what it says.
 #[derive(Debug, ClapArgs)]
@@ -30,6 +37,8 @@ use crate::exit::Failure;
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
+    #[command(flatten)]
+    way: Way,
     /// Read the inbox of the session of this name, whose key is kept here: --as alice
     #[arg(long = "as", value_name = "NAME")]
     speak_as: Option<String>,
@@ -55,7 +64,7 @@ pub(crate) struct Args {
     format: Format,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum StatusArg {
     Idle,
     Working,
@@ -65,6 +74,10 @@ enum StatusArg {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
         let mut signals = Signals::listen()?;
+        let broker_only = (args.status != StatusArg::Idle).then_some("--status");
+        if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), broker_only).await? {
+            return local::read(&through, &args, &mut signals).await;
+        }
         let who = match (&args.speak_as, args.member) {
             (Some(name), _) => Who::Named(name),
             (None, true) => Who::Visit("tenure inbox"),

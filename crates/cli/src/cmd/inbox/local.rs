@@ -1,0 +1,156 @@
+//! The inbox that the daemon keeps: what was printed is marked as seen, and not printed again.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_client::proto::message::Message;
+
+use super::super::guest::Signals;
+use super::super::show::Show;
+use super::super::way::Through;
+use super::Args;
+use crate::events::Stream;
+use crate::exit::Failure;
+use crate::output::emit;
+
+/// How long to wait before a daemon that went away is asked again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What has been printed.
+struct Printed<'a> {
+    through: &'a Through,
+    args: &'a Args,
+    show: Show,
+    /// The number of the last one.
+    last: u64,
+    /// How many more to print.
+    left: u64,
+    /// Whether nothing was.
+    fresh: bool,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    More,
+    Enough,
+}
+
+/// Prints what nobody has seen; with --follow also what comes.
+pub(super) async fn read(through: &Through, args: &Args, signals: &mut Signals) -> Result<(), Failure> {
+    let left = args.limit.unwrap_or(u64::MAX);
+    let mut printed = Printed { through, args, show: args.format.show(), last: 0, left, fresh: true };
+    let work = async {
+        if !args.follow {
+            printed.unseen().await?;
+            if printed.fresh {
+                eprintln!("nothing waits");
+            }
+            return Ok(());
+        }
+        printed.follow().await
+    };
+    tokio::select! {
+        done = work => done,
+        () = signals.recv() => Ok(()),
+    }
+}
+
+impl Printed<'_> {
+    /// Prints everything that nobody has seen, page by page.
+    async fn unseen(&mut self) -> Result<On, Failure> {
+        let mut after = self.last;
+        loop {
+            let path = format!("/v1/inbox?unseen=true&after={after}{}", self.through.and_mesh());
+            let page = self.through.local.get(&path).await?;
+            let mut ids = Vec::new();
+            let mut on = On::More;
+            for letter in page["messages"].as_array().into_iter().flatten() {
+                on = self.print(letter, &mut ids)?;
+                if on == On::Enough {
+                    break;
+                }
+            }
+            self.seen(&ids).await?;
+            match page["next"].as_u64() {
+                Some(next) if on == On::More => after = next,
+                _ => return Ok(on),
+            }
+        }
+    }
+
+    /// Prints what comes until nobody wants more, also while the daemon comes and goes.
+    async fn follow(&mut self) -> Result<(), Failure> {
+        let path = format!("/v1/events?{}", self.through.and_mesh().trim_start_matches('&'));
+        let mut told = false;
+        loop {
+            match self.stream(&path, &mut told).await {
+                Ok(On::Enough) => return Ok(()),
+                Ok(On::More) | Err(Failure::Unreachable(_)) => {}
+                Err(failure) => return Err(failure),
+            }
+            if !std::mem::replace(&mut told, true) {
+                eprintln!("waiting for the daemon");
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Follows one stream to its end.
+    async fn stream(&mut self, path: &str, told: &mut bool) -> Result<On, Failure> {
+        // First the stream, then what is there: what comes in between is in both, and printed once.
+        let mut stream = Stream::open(&self.through.local, path).await?;
+        if std::mem::take(told) {
+            eprintln!("the daemon is back");
+        }
+        if self.unseen().await? == On::Enough {
+            return Ok(On::Enough);
+        }
+        while let Some(event) = stream.next().await {
+            let letter = event.json();
+            if event.name != "message" || letter["id"].as_u64().is_none_or(|id| id <= self.last) {
+                continue;
+            }
+            let mut ids = Vec::new();
+            let on = self.print(&letter, &mut ids)?;
+            self.seen(&ids).await?;
+            if on == On::Enough {
+                return Ok(on);
+            }
+        }
+        Ok(On::More)
+    }
+
+    /// Prints one message, if it is wanted; notes that it was.
+    fn print(&mut self, letter: &Value, ids: &mut Vec<u64>) -> Result<On, Failure> {
+        let recipient = letter["recipient"].as_str().unwrap_or_default();
+        if self.args.member && !recipient.starts_with("member:") {
+            return Ok(On::More);
+        }
+        let message: Message = serde_json::from_value(letter["message"].clone())
+            .map_err(|error| Failure::Failed(format!("the daemon's answer is not a message: {error}")))?;
+        let facts =
+            json!({"inboxId": letter["id"], "recipient": recipient, "receivedAt": letter["receivedAt"]});
+        if emit(&self.show.line(&message, facts)).is_err() {
+            return Ok(On::Enough);
+        }
+        let id = letter["id"].as_u64().unwrap_or_default();
+        self.last = self.last.max(id);
+        self.fresh = false;
+        ids.push(id);
+        self.left -= 1;
+        Ok(if self.left == 0 { On::Enough } else { On::More })
+    }
+
+    /// Marks what was printed.
+    async fn seen(&self, ids: &[u64]) -> Result<(), Failure> {
+        if self.args.no_ack || ids.is_empty() {
+            return Ok(());
+        }
+        let mut request = json!({"ids": ids});
+        if let Some(mesh) = &self.through.mesh {
+            request["mesh"] = json!(mesh);
+        }
+        self.through.local.post("/v1/inbox/seen", &request).await.map(drop)
+    }
+}
