@@ -19,6 +19,7 @@ use crate::ipc::{self, Door};
 use crate::link::Standing;
 use crate::listen;
 use crate::outbox::Outbox;
+use crate::recover::is_unfinished;
 use crate::sessions::{SessionError, Sessions};
 use crate::shared::{REQUESTS, STREAMS, Shared};
 use crate::upkeep;
@@ -35,6 +36,9 @@ pub enum StartError {
     /// The outbox cannot be used. It holds what was promised, so nothing goes on without it.
     #[error("open the outbox: {0}{hint}", hint = hint(.0))]
     Outbox(#[source] DbError),
+    /// A new outbox is not in its place yet.
+    #[error("a recovery of the outbox was interrupted; run `tenure daemon recover` to finish it")]
+    Unrecovered,
     /// The inbox cannot be used.
     #[error("open the inbox: {0}")]
     Inbox(#[source] DbError),
@@ -70,6 +74,9 @@ impl Daemon {
     pub async fn start(config: Config) -> Result<Daemon, StartError> {
         let home = Home::hold(&config.home)?;
         let clock = Clock::start();
+        if is_unfinished(home.path()) {
+            return Err(StartError::Unrecovered);
+        }
         let outbox = Outbox::open(home.path(), config.outbox_cap).map_err(StartError::Outbox)?;
         let (inbox, put_aside) =
             Inbox::open(home.path(), config.inbox_cap, clock.wall()).map_err(StartError::Inbox)?;

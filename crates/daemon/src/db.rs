@@ -93,7 +93,9 @@ pub(crate) fn open(path: &Path, schema: Schema) -> Result<Connection, DbError> {
     connection.pragma_update(None, "journal_size_limit", LOG_FILE_BYTES)?;
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict != "ok" {
-        return Err(DbError::Corrupt(format!("{}: {verdict}", name(path))));
+        // It says in which database, and then what.
+        let what = verdict.lines().filter(|line| !line.starts_with("***")).collect::<Vec<_>>().join(" ");
+        return Err(DbError::Corrupt(format!("{}: {what}", name(path))));
     }
     migrate(&mut connection, schema)?;
     Ok(connection)

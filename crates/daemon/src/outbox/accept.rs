@@ -130,7 +130,7 @@ pub(super) fn insert(
 }
 
 /// The lane of a request, made if it is the first in it.
-fn lane(connection: &Connection, request: &Request) -> Result<LaneId, DbError> {
+pub(super) fn lane(connection: &Connection, request: &Request) -> Result<LaneId, DbError> {
     let class = match request.params.to {
         Address::Topic(_) => "",
         _ => request.params.priority.as_str(),

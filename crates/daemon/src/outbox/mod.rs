@@ -7,6 +7,7 @@ mod accept;
 mod admin;
 mod drain;
 mod row;
+mod salvage;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -24,8 +25,10 @@ pub use accept::{Accepted, Cap, Request};
 pub use admin::{Anew, Patch, Requeued, Withdrawn};
 pub use drain::{FoundLane, Outgoing};
 pub use row::Entry;
+pub use salvage::{Lost, Salvage};
 
 pub(crate) use accept::used;
+pub(crate) use salvage::salvage;
 
 use crate::db::{self, DbError, natural};
 use crate::worker::{Pending, Worker, answer};
@@ -179,6 +182,11 @@ impl Outbox {
     pub fn cap(&self) -> Cap {
         self.cap
     }
+}
+
+/// Whether the outbox in `dir` can be opened.
+pub(crate) fn sound(dir: &Path) -> Result<(), DbError> {
+    db::open(&dir.join("outbox.db"), schema::SCHEMA).map(drop)
 }
 
 fn census(connection: &Connection) -> Result<Census, DbError> {

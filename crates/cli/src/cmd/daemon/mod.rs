@@ -4,8 +4,11 @@ mod config;
 mod down;
 mod log;
 mod logs;
+mod recover;
+mod service;
 mod session;
 mod status;
+mod unit;
 mod up;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -20,7 +23,9 @@ use crate::exit::Failure;
 #[command(after_help = "Examples:
   tenure daemon up                       # in the background; ends with `tenure daemon down`
   tenure daemon status --json
-  tenure daemon logs -f")]
+  tenure daemon logs -f
+  tenure daemon install-service          # start it with every login, by systemd or launchd
+  tenure daemon recover                  # when the outbox is damaged: save what can be read")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -33,6 +38,9 @@ enum Verb {
     Status(status::Args),
     Logs(logs::Args),
     Session(session::Args),
+    InstallService(service::Install),
+    Uninstall(service::Uninstall),
+    Recover(recover::Args),
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
@@ -42,5 +50,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Verb::Status(args) => status::run(&args),
         Verb::Logs(args) => logs::run(&args),
         Verb::Session(args) => session::run(&args),
+        Verb::InstallService(args) => service::install(&args),
+        Verb::Uninstall(args) => service::uninstall(&args),
+        Verb::Recover(args) => recover::run(&args),
     }
 }

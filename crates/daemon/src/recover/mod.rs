@@ -1,0 +1,152 @@
+//! `tenure daemon recover`: a new outbox with what could be read of a damaged one, which is kept.
+//!
+//! The damaged file is worked on as a copy, kept under a dated name, and replaced when the new one is complete on the
+//! disk. A recovery that is interrupted is either not begun or finished by the next one; no daemon starts in between.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::db::DbError;
+use crate::home::{Home, HomeError, file, make_dir};
+use crate::outbox::{Salvage, salvage, sound};
+use crate::utc::utc;
+
+/// Why nothing was recovered.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The directory cannot be used, or a daemon runs there.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The outbox cannot be used, and not because it is damaged.
+    #[error(transparent)]
+    Outbox(#[from] DbError),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recovered {
+    /// There is no outbox, so there is nothing to save.
+    Nothing,
+    /// The outbox is sound, and left as it is; an interrupted recovery may have been finished.
+    Sound,
+    /// What could be read is in a new outbox.
+    Saved {
+        /// What became of the rows.
+        salvage: Salvage,
+        /// What was wrong.
+        why: String,
+        /// Where the damaged file is now.
+        kept: PathBuf,
+    },
+}
+
+/// Recovers the outbox of the daemon whose directory this is; no daemon runs there meanwhile.
+pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
+    let held = Home::hold(home)?;
+    if is_unfinished(held.path()) {
+        finish(held.path())?;
+    }
+    let path = held.path().join("outbox.db");
+    if !path.exists() {
+        return Ok(Recovered::Nothing);
+    }
+    let work = held.path().join("recover.tmp");
+    let _ = fs::remove_dir_all(&work);
+    let (copy, fresh) = (work.join("old"), work.join("new"));
+    for dir in [&copy, &fresh] {
+        make_dir(dir).map_err(file("make directory", dir))?;
+    }
+    copy_files(&path, &copy)?;
+    let why = match sound(&copy) {
+        Ok(()) => {
+            let _ = fs::remove_dir_all(&work);
+            return Ok(Recovered::Sound);
+        }
+        Err(DbError::Corrupt(why)) => why,
+        Err(error) => return Err(error.into()),
+    };
+    // Asking may have changed the copy: what is read is a copy again.
+    fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;
+    make_dir(&copy).map_err(file("make directory", &copy))?;
+    copy_files(&path, &copy)?;
+    let salvage = salvage(&copy.join("outbox.db"), &fresh)?;
+    fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;
+    let kept = keep(&path, wall)?;
+    let ready = ready(held.path());
+    fs::rename(&fresh, &ready).map_err(file("rename", &fresh))?;
+    finish(held.path())?;
+    let _ = fs::remove_dir_all(&work);
+    Ok(Recovered::Saved { salvage, why, kept })
+}
+
+/// Copies the outbox and its log.
+fn copy_files(path: &Path, to: &Path) -> Result<(), HomeError> {
+    for suffix in ["", "-wal"] {
+        let from = beside(path, suffix);
+        if from.exists() {
+            fs::copy(&from, to.join(format!("outbox.db{suffix}"))).map_err(file("copy", &from))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a new outbox stands that is complete and not in its place yet.
+fn ready(home: &Path) -> PathBuf {
+    home.join("recover")
+}
+
+/// Whether a recovery was interrupted: the outbox must not be used before it is finished.
+pub(crate) fn is_unfinished(home: &Path) -> bool {
+    ready(home).exists()
+}
+
+/// Puts the new outbox in its place. Done twice, it is done once.
+fn finish(home: &Path) -> Result<(), HomeError> {
+    let (ready, path) = (ready(home), home.join("outbox.db"));
+    let fresh = ready.join("outbox.db");
+    sync(&ready).and_then(|()| sync(home)).map_err(file("sync", home))?;
+    if fresh.exists() {
+        // The log of the old file must not be taken for one of the new.
+        for suffix in ["-wal", "-shm"] {
+            let old = beside(&path, suffix);
+            match fs::remove_file(&old) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(file("remove", &old)(error));
+                }
+                _ => {}
+            }
+        }
+        fs::rename(&fresh, &path).map_err(file("rename", &fresh))?;
+        sync(home).map_err(file("sync", home))?;
+    }
+    fs::remove_dir_all(&ready).map_err(file("remove", &ready))
+}
+
+/// Keeps the damaged file, and its log, under a dated name; where.
+fn keep(path: &Path, wall: u64) -> Result<PathBuf, HomeError> {
+    let date = utc(wall).replace(['-', ':'], "");
+    let kept = beside(path, &format!(".corrupt-{date}"));
+    for suffix in ["", "-wal"] {
+        let (from, to) = (beside(path, suffix), beside(&kept, suffix));
+        if from.exists() {
+            // Not every file system has links.
+            let linked = fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop));
+            linked.map_err(file("keep", &from))?;
+        }
+    }
+    Ok(kept)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
