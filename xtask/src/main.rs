@@ -58,8 +58,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "soak",
-        takes: "[kill] [ARGS]",
-        about: "the six scenarios at the real 90/75/30 s; or kill -9 under load, `kill --cycles N`",
+        takes: "[kill|daemon] [ARGS]",
+        about: "the six scenarios at the real 90/75/30 s; or kill -9 under load, `kill` or `daemon --cycles N`",
         start: soak::start,
     },
     Command {

@@ -4,7 +4,8 @@
 //! minutes and proves the defaults: lease 90 s, stale 75 s, ping and tick 30 s.
 //!
 //! `cargo xtask soak kill --cycles N` kills a release broker under load, again and again, and compares what senders
-//! were told with what readers got; `--dir DIR` puts its data on the disk that is to be trusted.
+//! were told with what readers got; `--dir DIR` puts its data on the disk that is to be trusted. `cargo xtask soak
+//! daemon --cycles N` kills daemons too, and compares what their clients were told with the receiver's inbox.
 
 use std::process::ExitCode;
 
@@ -18,6 +19,10 @@ const SCENARIOS: &[&str] = &["test", "--release", "--package", "tenure-cli", "--
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     if args.first().is_some_and(|arg| arg == "kill") {
         return bench::measure(args);
+    }
+    if let Some((name, rest)) = args.split_first().filter(|(name, _)| *name == "daemon") {
+        let command = format!("{name}-kill");
+        return bench::measure(&[&[command], rest].concat());
     }
     let mut tests = run::cargo(SCENARIOS);
     tests.args(["--nocapture", "--test-threads", "6"]).args(args).env("TENURE_SOAK", "real");

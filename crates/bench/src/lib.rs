@@ -5,7 +5,7 @@
 //! nothing? `storm`: when every socket breaks at once, how long until everybody is back, and what is the time spent
 //! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? And `kill`: is
-//! anything lost or doubled when the broker is killed, again and again?
+//! anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same of daemons.
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
 //! embedded store and default intervals. The load of `sessions`, `storm` and `kill` is the Rust SDK, in this
@@ -13,7 +13,7 @@
 //! bench` builds the binary first.
 //!
 //! What it never does: decide whether a figure is good. It prints what it saw; floors are measured in the same
-//! run, so that ratios hold where digits do not. Only `kill` has an opinion: nothing lost, nothing doubled.
+//! run, so that ratios hold where digits do not. Only `kill` and `daemon-kill` have an opinion: nothing lost, nothing doubled.
 //!
 //! Where to read next: [`sessions`], [`storm`], [`accept`], [`kill`]; then [`fleet`] and [`load`] for the loads,
 //! [`commit`] for the floors and [`proc`] for the readings.
@@ -22,10 +22,13 @@ mod accept;
 mod broker;
 mod commit;
 mod crypto;
+pub mod daemon;
+pub mod daemon_kill;
 mod fanout;
 mod fleet;
 mod floor;
 mod growth;
+mod http;
 mod ids;
 pub mod kill;
 mod load;
@@ -66,6 +69,11 @@ enum Command {
     Fanout(fanout::Args),
     /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
     Kill(kill::Args),
+    /// Kill daemons and broker under load, again and again: nothing taken is lost, nothing comes twice
+    DaemonKill(daemon_kill::Args),
+    /// A daemon as told by TENURE_HOME and TENURE_BROKER
+    #[command(hide = true)]
+    DaemonServer,
     /// The bare WebSocket server that others are compared with
     #[command(hide = true)]
     FloorServer(floor::Args),
@@ -80,6 +88,8 @@ pub fn main() -> ExitCode {
         Command::Growth(args) => growth::run(&args),
         Command::Fanout(args) => fanout::run(&args),
         Command::Kill(args) => block_on(killed(args)),
+        Command::DaemonKill(args) => block_on(daemon_killed(args)),
+        Command::DaemonServer => block_on(daemon::serve()),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };
     match outcome {
@@ -93,6 +103,13 @@ pub fn main() -> ExitCode {
 
 async fn killed(args: kill::Args) -> Result<()> {
     let outcome = kill::run(&args).await?;
+    println!("{outcome}");
+    anyhow::ensure!(outcome.is_good(), "a promise was broken");
+    Ok(())
+}
+
+async fn daemon_killed(args: daemon_kill::Args) -> Result<()> {
+    let outcome = daemon_kill::run(&args).await?;
     println!("{outcome}");
     anyhow::ensure!(outcome.is_good(), "a promise was broken");
     Ok(())

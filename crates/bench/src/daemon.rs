@@ -1,0 +1,138 @@
+//! A daemon in a process of its own, to be killed and started again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tenure_daemon::{Config, Daemon, MeshChoice};
+
+use crate::http::{Answered, Http};
+
+/// How long a daemon may take until it answers.
+const READY: Duration = Duration::from_secs(30);
+/// How often a start looks whether it answers.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What runs a daemon: a program and its first arguments. Where it lives and its broker are told by `TENURE_HOME` and
+/// `TENURE_BROKER`.
+#[derive(Clone, Debug)]
+pub struct Program {
+    file: PathBuf,
+    args: Vec<&'static str>,
+}
+
+impl Program {
+    /// This file with these arguments.
+    pub fn new(file: PathBuf, args: &[&'static str]) -> Program {
+        Program { file, args: args.to_vec() }
+    }
+
+    /// This very program.
+    pub(crate) fn ours() -> Result<Program> {
+        Ok(Program::new(std::env::current_exe().context("find this program")?, &["daemon-server"]))
+    }
+}
+
+/// The hidden subcommand: a daemon as told by the environment, until it is killed or fails.
+pub(crate) async fn serve() -> Result<()> {
+    let told = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
+    let (home, broker) = (told("TENURE_HOME")?, told("TENURE_BROKER")?);
+    let name = "default".parse().map_err(|_| anyhow!("no name of a mesh"))?;
+    let mut config = Config::new(home.into(), MeshChoice { name, broker }, "bench");
+    config.outbox_cap.bytes = u64::MAX;
+    config.inbox_cap.bytes = u64::MAX;
+    let daemon = Daemon::start(config).await?;
+    bail!("{}", daemon.failed().await)
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub(crate) struct DaemonProcess {
+    program: Program,
+    home: PathBuf,
+    broker: String,
+    child: Child,
+}
+
+impl DaemonProcess {
+    /// Starts one in `home`, and waits until it answers.
+    pub(crate) fn start(program: &Program, home: PathBuf, broker: &str) -> Result<DaemonProcess> {
+        let child = spawn(program, &home, broker)?;
+        Ok(DaemonProcess { program: program.clone(), home, broker: broker.to_owned(), child })
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("kill the daemon")?;
+        self.child.wait().context("wait for the killed daemon")?;
+        Ok(())
+    }
+
+    /// Starts another in the same place.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.program, &self.home, &self.broker)?;
+        Ok(())
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket(&self.home)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it once.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Answered> {
+        let mut http = Http::connect(&self.socket()).await.context("reach the daemon")?;
+        let answered = http.call(method, path, headers, body.as_bytes()).await;
+        answered.with_context(|| format!("ask the daemon for {path}"))
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn socket(home: &Path) -> PathBuf {
+    home.join("daemon.sock")
+}
+
+fn spawn(program: &Program, home: &Path, broker: &str) -> Result<Child> {
+    let started = Instant::now();
+    let mut child = Command::new(&program.file)
+        .args(&program.args)
+        .env("TENURE_HOME", home)
+        .env("TENURE_BROKER", broker)
+        .env("TENURE_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("start {}", program.file.display()))?;
+    // A socket that a killed one has left refuses.
+    while std::os::unix::net::UnixStream::connect(socket(home)).is_err() {
+        if let Some(status) = child.try_wait()? {
+            bail!("the daemon ended before it answered ({status})");
+        }
+        if started.elapsed() > READY {
+            let _ = child.kill();
+            bail!("the daemon does not answer");
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(child)
+}
