@@ -53,7 +53,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         takes: "MEASUREMENT [ARGS]",
-        about: "measure a release build of the broker: sessions, storm, accept, growth, fanout",
+        about: "measure a release build: sessions, storm, accept, growth, fanout, daemon",
         start: bench::start,
     },
     Command {

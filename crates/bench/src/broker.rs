@@ -49,6 +49,14 @@ impl BrokerArgs {
         dir.context("make a data directory")
     }
 
+    /// The `tenure` binary.
+    pub(crate) fn tenure(&self) -> Result<PathBuf> {
+        match &self.binary {
+            Some(binary) => Ok(binary.clone()),
+            None => beside_us("tenure"),
+        }
+    }
+
     /// The intervals, for people.
     pub(crate) fn shown_intervals(&self) -> String {
         match self.intervals.as_str() {
@@ -148,10 +156,7 @@ impl Drop for BrokerProcess {
 }
 
 fn spawn(args: &BrokerArgs, dir: &Path, listen: &str) -> Result<(Child, String)> {
-    let binary = match &args.binary {
-        Some(binary) => binary.clone(),
-        None => beside_us("tenure")?,
-    };
+    let binary = args.tenure()?;
     let mut command = Command::new(&binary);
     command.args(["broker", "--json", "--log", "warn", "--listen", listen, "--data-dir"]).arg(dir);
     if args.intervals != "default" {

@@ -88,7 +88,8 @@ pub(crate) fn store(
     })
 }
 
-fn drive<T: Send>(
+/// Lets `producers` each have one thing of `make` outstanding at a time, and commits what waits.
+pub(crate) fn drive<T: Send>(
     producers: usize,
     (warm_up, length): (Duration, Duration),
     make: impl FnMut() -> T + Send,

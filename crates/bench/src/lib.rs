@@ -4,7 +4,8 @@
 //! `sessions`: what does an idle session cost in memory and processor time, beside a bare WebSocket that does
 //! nothing? `storm`: when every socket breaks at once, how long until everybody is back, and what is the time spent
 //! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
-//! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? And `kill`: is
+//! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
+//! does a program on this machine wait for? And `kill`: is
 //! anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same of daemons.
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
@@ -24,6 +25,7 @@ mod commit;
 mod crypto;
 pub mod daemon;
 pub mod daemon_kill;
+mod daemon_send;
 mod fanout;
 mod fleet;
 mod floor;
@@ -69,6 +71,8 @@ enum Command {
     Fanout(fanout::Args),
     /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
     Kill(kill::Args),
+    /// Durable POST /v1/send a second beside bare SQLite, and one `tenure send` beside a process that does nothing
+    Daemon(daemon_send::Args),
     /// Kill daemons and broker under load, again and again: nothing taken is lost, nothing comes twice
     DaemonKill(daemon_kill::Args),
     /// A daemon as told by TENURE_HOME and TENURE_BROKER
@@ -88,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Growth(args) => growth::run(&args),
         Command::Fanout(args) => fanout::run(&args),
         Command::Kill(args) => block_on(killed(args)),
+        Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::DaemonServer => block_on(daemon::serve()),
         Command::FloorServer(args) => block_on(floor::serve(args)),

@@ -80,6 +80,11 @@ impl Report {
         self.rows.push(Row::Figure(name.to_owned(), shown.into()));
     }
 
+    /// Adds a figure for programs alone.
+    pub(crate) fn number(&mut self, key: &str, value: impl Into<Value>) {
+        self.json.insert(key.to_owned(), value.into());
+    }
+
     /// Adds a size in bytes, shown in MiB.
     pub(crate) fn size(&mut self, key: &str, bytes: u64, name: &str) {
         self.figure(key, bytes, name, format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)));
