@@ -25,6 +25,7 @@ pub mod effect;
 pub mod envelope;
 pub mod frames;
 pub mod group;
+pub mod hooks;
 pub mod host;
 pub mod house;
 pub mod input;

@@ -26,6 +26,9 @@ pub struct Config {
     pub inbox_cap: Cap,
     /// Hours that a message may wait for the broker, unless the broker's memory says otherwise.
     pub max_age_hours: Option<u64>,
+    /// A directory whose programs are run with what comes: `on-message`, `on-dm`, `on-topic-NAME`. None are, unless
+    /// this is set.
+    pub hooks: Option<PathBuf>,
 }
 
 /// A mesh, and where its broker is.
@@ -49,6 +52,7 @@ impl Config {
             outbox_cap: CAP,
             inbox_cap: CAP,
             max_age_hours: None,
+            hooks: None,
         }
     }
 }

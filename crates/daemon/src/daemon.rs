@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::DbError;
 use crate::home::{Home, HomeError};
+use crate::hooks;
 use crate::inbox::{Inbox, PutAside};
 use crate::ipc::{self, Door};
 use crate::link::Standing;
@@ -108,6 +109,10 @@ impl Daemon {
             .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
         servers.spawn(async move { served.await });
         shared.tasks.spawn(upkeep::run(Arc::clone(&shared)));
+        match shared.config.hooks.clone() {
+            Some(dir) => drop(shared.tasks.spawn(hooks::run(Arc::clone(&shared), dir, newest))),
+            None => hooks::forget(shared.home.path()),
+        }
         shared.start_sessions();
         Ok(Daemon { shared, tcp, put_aside, servers })
     }

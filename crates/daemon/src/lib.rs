@@ -20,6 +20,7 @@ mod daemon;
 pub mod db;
 mod drain;
 mod home;
+mod hooks;
 pub mod inbox;
 mod ipc;
 mod link;

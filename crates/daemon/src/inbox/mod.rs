@@ -82,6 +82,15 @@ impl Inbox {
         answer(self.reader.submit(move |connection| rows::list(connection, &filter))).await
     }
 
+    /// Messages of everybody after a number, at most so many, and the last number that was looked at.
+    pub(crate) async fn after(
+        &self,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<Letter>, Option<u64>), DbError> {
+        answer(self.reader.submit(move |connection| rows::after(connection, after, limit))).await
+    }
+
     /// The number of the newest message.
     pub async fn newest(&self) -> Result<u64, DbError> {
         answer(self.reader.submit(rows::newest)).await

@@ -144,6 +144,25 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> Result<(Vec<Lett
     Ok((letters, None))
 }
 
+/// Messages of everybody, and the last number that was looked at: a damaged row is passed over.
+pub(super) fn after(
+    connection: &Connection,
+    after: u64,
+    limit: usize,
+) -> Result<(Vec<Letter>, Option<u64>), DbError> {
+    let sql = "SELECT id, mesh, recipient, message_id, message, crc, received_at, seen_at FROM inbox \
+               WHERE id > ?1 ORDER BY id LIMIT ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query((integer(after), integer(limit as u64)))?;
+    let (mut letters, mut last) = (Vec::new(), None);
+    while let Some(row) = rows.next()? {
+        let (id, _, letter) = read(row)?;
+        letters.extend(letter);
+        last = Some(id);
+    }
+    Ok((letters, last))
+}
+
 /// A row's number and size, and its message, unless that does not match its checksum.
 fn read(row: &Row<'_>) -> Result<(u64, usize, Option<Letter>), DbError> {
     let id = natural(row.get(0)?);

@@ -25,6 +25,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) use guard::Door;
+pub(crate) use inbox::Arrived;
 
 use crate::shared::Shared;
 
