@@ -26,7 +26,7 @@ pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
         bail!("`autobahn` takes no arguments, got `{arg}`");
     }
     run::succeed(&mut run::cargo(&["build", "--release", "--quiet", "--package", "tenure-cli"]))?;
-    let target = target_directory()?;
+    let target = run::target_directory()?;
     let report = target.join("autobahn");
     fs::create_dir_all(&report).with_context(|| format!("create {}", report.display()))?;
 
@@ -36,13 +36,6 @@ pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     let outcome = run::forward(&mut suite);
     drop(broker);
     outcome
-}
-
-fn target_directory() -> Result<PathBuf> {
-    let metadata = run::metadata(&["--no-deps"])?;
-    let target =
-        metadata["target_directory"].as_str().context("`cargo metadata` names no target directory")?;
-    Ok(PathBuf::from(target))
 }
 
 /// A running broker and its data; dropping it ends the one and removes the other.

@@ -7,6 +7,7 @@ mod autobahn;
 mod bench;
 mod deps;
 mod run;
+mod schemathesis;
 mod sim;
 mod soak;
 mod test;
@@ -73,6 +74,12 @@ const COMMANDS: &[Command] = &[
         takes: "",
         about: "the Autobahn WebSocket suite against a release broker",
         start: autobahn::start,
+    },
+    Command {
+        name: "schemathesis",
+        takes: "[--examples N]",
+        about: "the daemon's OpenAPI document against a release daemon, by schemathesis from PyPI",
+        start: schemathesis::start,
     },
 ];
 

@@ -59,6 +59,14 @@ pub(crate) fn metadata(args: &[&str]) -> Result<Value> {
     serde_json::from_slice(&json).context("read what `cargo metadata` printed")
 }
 
+/// Where builds go.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let metadata = metadata(&["--no-deps"])?;
+    let target =
+        metadata["target_directory"].as_str().context("`cargo metadata` names no target directory")?;
+    Ok(PathBuf::from(target))
+}
+
 /// Our exit code for a child that ended with `status`; a child ended by a signal counts as 1.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything a change must pass, in the order that fails soonest.
 //!
-//! Needs Rust and nothing else. nextest is used where it is installed, because it runs each test in its own
+//! Needs Rust, and python3 for the last step, which brings its tool from PyPI the first time. nextest is used where it is installed, because it runs each test in its own
 //! process; `cargo test` runs the same tests without it.
 
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{run, tidy};
+use crate::{run, schemathesis, tidy};
 
 const FMT: &[&str] = &["fmt", "--all", "--", "--check"];
 const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
@@ -26,6 +26,7 @@ pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     let tests = if run::works(&mut run::cargo(&["nextest", "--version"])) { NEXTEST } else { PLAIN_TESTS };
     step("tests", || cargo(tests, extra))?;
     step("doc tests", || cargo(DOC_TESTS, &[]))?;
+    step("schemathesis", schemathesis::quick)?;
     eprintln!("xtask test: all steps passed in {} s", started.elapsed().as_secs());
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
 use tenure_daemon::{Config, Daemon, MeshChoice};
 
+use crate::broker::{BrokerArgs, BrokerProcess};
 use crate::http::{Answered, Http};
 
 /// How long a daemon may take until it answers.
@@ -44,6 +46,28 @@ pub(crate) async fn serve() -> Result<()> {
     config.inbox_cap.bytes = u64::MAX;
     let daemon = Daemon::start(config).await?;
     bail!("{}", daemon.failed().await)
+}
+
+/// The hidden subcommand `daemon-house`: a broker and a daemon that also listens on loopback TCP, until stdin ends. One
+/// line says where, and with which token.
+pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
+    let dir = args.fresh_dir()?;
+    let broker = BrokerProcess::start(args)?;
+    let name = "default".parse().map_err(|_| anyhow!("no name of a mesh"))?;
+    let mesh = MeshChoice { name, broker: broker.url() };
+    let mut config = Config::new(dir.path().to_owned(), mesh, "bench");
+    config.tcp = Some(([127, 0, 0, 1], 0).into());
+    let daemon = Daemon::start(config).await?;
+    let tcp = daemon.tcp().context("the daemon listens nowhere")?.to_string();
+    let token = std::fs::read_to_string(dir.path().join("daemon.token")).context("read the token")?;
+    println!("{}", json!({"event": "ready", "tcp": tcp, "token": token.trim()}));
+    let stdin = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    tokio::select! {
+        _ = stdin => {}
+        why = daemon.failed() => bail!("{why}"),
+    }
+    daemon.stop().await;
+    Ok(())
 }
 
 /// A running daemon.

@@ -78,6 +78,9 @@ enum Command {
     /// A daemon as told by TENURE_HOME and TENURE_BROKER
     #[command(hide = true)]
     DaemonServer,
+    /// A broker and a daemon that listens on loopback TCP, until stdin ends
+    #[command(hide = true)]
+    DaemonHouse(BrokerArgs),
     /// The bare WebSocket server that others are compared with
     #[command(hide = true)]
     FloorServer(floor::Args),
@@ -95,6 +98,7 @@ pub fn main() -> ExitCode {
         Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::DaemonServer => block_on(daemon::serve()),
+        Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };
     match outcome {

@@ -62,6 +62,7 @@ pub struct Profile {
 pub struct ProfilePatch {
     /// See [`Profile::name`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(any(test, feature = "schema"), schemars(length(min = 1, max = 128)))]
     pub name: Option<String>,
     /// See [`Profile::status`].
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -39,6 +39,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
 /// Reads JSON; an error names the field.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // A list would be read as the fields in their order.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(Problem::bad("", "the body is one JSON object"));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer)
         .map_err(|error| Problem::bad(&pointer(error.path()), error.inner().to_string()))?;
@@ -94,6 +98,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_list_is_no_object() {
+        #[derive(serde::Deserialize)]
+        struct Pair {
+            #[serde(default)]
+            _a: Option<u8>,
+        }
+        assert!(parse::<Pair>(b" {}").is_ok());
+        assert!(parse::<Pair>(b"[null]").is_err());
+    }
+
+    #[test]
     fn the_field_that_is_wrong_is_named() {
         let told = |text: &str| {
             let problem = parse::<BTreeMap<String, Vec<u8>>>(text.as_bytes()).unwrap_err();
@@ -102,6 +117,7 @@ mod tests {
         assert_eq!(told(r#"{"a/b":[1,"x"]}"#), "/a~1b/1");
         assert_eq!(told(r#"{"a":7}"#), "/a");
         assert_eq!(told("[]"), "");
+        assert_eq!(told(""), "");
         assert_eq!(told("{} {}"), "");
     }
 }

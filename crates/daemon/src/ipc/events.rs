@@ -15,6 +15,7 @@ use tenure_proto::error::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::body::Query;
+use super::document::Refusals;
 use super::guard::Caller;
 use super::inbox::Arrived;
 use super::mesh::MeshQuery;
@@ -47,8 +48,7 @@ struct Stream {
     params(MeshQuery, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this message")),
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
-        (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

@@ -13,6 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::{Query, answer};
+use super::document::Refusals;
 use super::guard::Caller;
 use super::mesh::MeshQuery;
 use super::problem::Problem;
@@ -59,8 +60,7 @@ pub(crate) struct OutboxHealth {
 /// How the daemon is, and its way to the broker.
 #[utoipa::path(get, path = "/v1/health", params(MeshQuery), responses(
     (status = 200, description = "How it is", body = Health),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn health(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -112,7 +112,7 @@ pub(crate) struct Version {
 
 /// Which versions this is.
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, description = "Versions", body = Version),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn version() -> Response {
     let version =
         Version { version: env!("CARGO_PKG_VERSION"), protocol: tenure_proto::limits::PROTOCOL, api: "v1" };
@@ -122,8 +122,7 @@ pub(crate) async fn version() -> Response {
 /// Counts, for a scraper.
 #[utoipa::path(get, path = "/v1/metrics", responses(
     (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
     let census = shared.outbox.census().await?;
     let sessions = shared.sessions.all();

@@ -8,9 +8,11 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tenure_proto::message::Message;
 use tenure_proto::name::MeshName;
+use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Query, answer};
+use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::inbox::{Filter, Letter};
@@ -19,23 +21,31 @@ use crate::shared::Shared;
 /// Entries of a page.
 pub(crate) const PAGE: usize = 256;
 
+/// How many entries are given to one who wants so many.
+pub(crate) fn page(limit: Option<U53>) -> usize {
+    limit.map_or(PAGE, |limit| usize::try_from(limit.get()).unwrap_or(PAGE).clamp(1, PAGE))
+}
+
 /// Which messages are wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct InboxQuery {
     /// The mesh; the daemon's first one if absent.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// After this number: the `next` of the page before.
-    after: Option<u64>,
+    #[param(value_type = Option<document::Natural>)]
+    after: Option<U53>,
     /// Not before this moment, Unix milliseconds.
-    since: Option<u64>,
+    #[param(value_type = Option<document::Natural>)]
+    since: Option<U53>,
     /// From this session key, member key or display name.
     from: Option<String>,
     /// Posted to this topic.
     topic: Option<String>,
     /// At most so many, up to 256.
-    limit: Option<usize>,
+    #[param(value_type = Option<document::Natural>)]
+    limit: Option<U53>,
     /// Only what nobody has seen.
     unseen: Option<bool>,
 }
@@ -56,7 +66,7 @@ pub(crate) struct Arrived {
     #[serde(skip_serializing_if = "Option::is_none")]
     seen_at: Option<u64>,
     /// The message, as in the protocol.
-    #[schema(value_type = Object)]
+    #[schema(value_type = document::Message)]
     message: Message,
 }
 
@@ -86,8 +96,7 @@ pub(crate) struct InboxPage {
 /// What has come for the session that asks.
 #[utoipa::path(get, path = "/v1/inbox", params(InboxQuery), responses(
     (status = 200, description = "A page", body = InboxPage),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -97,12 +106,12 @@ pub(crate) async fn list(
     let filter = Filter {
         mesh: local.mesh.to_string(),
         recipients: local.recipients(),
-        after: query.after.unwrap_or(0),
-        since: query.since,
+        after: query.after.unwrap_or_default().get(),
+        since: query.since.map(U53::get),
         from: query.from,
         topic: query.topic,
         unseen: query.unseen.unwrap_or(false),
-        limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE),
+        limit: page(query.limit),
     };
     let (letters, next) = shared.inbox.list(filter).await?;
     let page = InboxPage { messages: letters.into_iter().map(Arrived::from).collect(), next };
@@ -114,11 +123,11 @@ pub(crate) async fn list(
 pub(crate) struct SeenRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// Their numbers, at most 4,096.
-    #[schema(max_items = 4096)]
-    ids: Vec<u64>,
+    #[schema(max_items = 4096, value_type = Vec<document::Natural>)]
+    ids: Vec<U53>,
 }
 
 /// How many were marked.
@@ -131,8 +140,7 @@ pub(crate) struct SeenAnswer {
 /// Marks messages as seen.
 #[utoipa::path(post, path = "/v1/inbox/seen", request_body = SeenRequest, responses(
     (status = 200, description = "Marked", body = SeenAnswer),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn seen(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -142,6 +150,7 @@ pub(crate) async fn seen(
     if request.ids.len() > 4_096 {
         return Err(Problem::bad("/ids", "at most 4096 at once"));
     }
-    let marked = shared.inbox.seen(local.recipients(), request.ids, shared.clock.wall()).await?;
+    let ids = request.ids.into_iter().map(U53::get).collect();
+    let marked = shared.inbox.seen(local.recipients(), ids, shared.clock.wall()).await?;
     Ok(answer(StatusCode::OK, &SeenAnswer { marked }))
 }

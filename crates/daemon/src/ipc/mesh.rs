@@ -20,6 +20,7 @@ use tenure_proto::service::{ServiceRenewParams, ServicesListParams};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Query, answer};
+use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::link::Standing;
@@ -31,7 +32,7 @@ use crate::shared::Shared;
 #[into_params(parameter_in = Query)]
 pub(crate) struct MeshQuery {
     /// The mesh; the daemon's first one if absent.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<document::MeshName>)]
     pub(crate) mesh: Option<MeshName>,
 }
 
@@ -54,15 +55,14 @@ fn attached(shared: &Shared, caller: &Caller, mesh: Option<&MeshName>) -> Result
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Peers {
     /// As in the protocol.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Vec<document::Peer>)]
     peers: Vec<Peer>,
 }
 
 /// Who is here.
 #[utoipa::path(get, path = "/v1/peers", params(MeshQuery), responses(
     (status = 200, description = "Everybody", body = Peers),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn peers(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -73,10 +73,9 @@ pub(crate) async fn peers(
 }
 
 /// Changes what peers see of the session that asks.
-#[utoipa::path(post, path = "/v1/profile", params(MeshQuery), request_body(content = Object, description = "Any of the fields of a profile"), responses(
+#[utoipa::path(post, path = "/v1/profile", params(MeshQuery), request_body(content = document::ProfilePatch, description = "Any of the fields of a profile"), responses(
     (status = 204, description = "Changed"),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn profile(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -102,10 +101,9 @@ pub(crate) struct Following {
 }
 
 /// Follows a topic: what is posted from now on comes to the inbox, also what is posted while the daemon is away.
-#[utoipa::path(post, path = "/v1/topics/{topic}/subscribe", params(("topic" = String, Path, description = "The topic"), MeshQuery), responses(
+#[utoipa::path(post, path = "/v1/topics/{topic}/subscribe", params(("topic" = document::TopicName, Path, description = "The topic"), MeshQuery), responses(
     (status = 200, description = "It is followed", body = Following),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn subscribe(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -118,10 +116,9 @@ pub(crate) async fn subscribe(
 }
 
 /// Follows a topic no more.
-#[utoipa::path(post, path = "/v1/topics/{topic}/unsubscribe", params(("topic" = String, Path, description = "The topic"), MeshQuery), responses(
+#[utoipa::path(post, path = "/v1/topics/{topic}/unsubscribe", params(("topic" = document::TopicName, Path, description = "The topic"), MeshQuery), responses(
     (status = 200, description = "It is not followed", body = Following),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn unsubscribe(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -138,29 +135,30 @@ pub(crate) async fn unsubscribe(
 #[into_params(parameter_in = Query)]
 pub(crate) struct HistoryQuery {
     /// The mesh; the daemon's first one if absent.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// The log: `topic/<name>/<partition>`, `inbox/s/<hex>` or `inbox/m/<hex>`.
+    #[param(value_type = document::LogName)]
     log: String,
     /// Where to begin.
-    from: Option<u64>,
+    #[param(value_type = Option<document::Natural>)]
+    from: Option<U53>,
     /// At most so many, up to 256.
-    limit: Option<u64>,
+    #[param(value_type = Option<document::Natural>)]
+    limit: Option<U53>,
 }
 
 /// What a log has, as the broker says it.
 #[utoipa::path(get, path = "/v1/history", params(HistoryQuery), responses(
-    (status = 200, description = "As `history` of the protocol", body = Object),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached", body = Problem, content_type = "application/problem+json")))]
+    (status = 200, description = "As `history` of the protocol", body = document::HistoryResult),
+    Refusals))]
 pub(crate) async fn history(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     Query(query): Query<HistoryQuery>,
 ) -> Result<Response, Problem> {
     let local = attached(&shared, &caller, query.mesh.as_ref())?;
-    let number = |number: Option<u64>| number.map(U53::saturating);
-    let params = HistoryParams { log: query.log, from: number(query.from), limit: number(query.limit) };
+    let params = HistoryParams { log: query.log, from: query.from, limit: query.limit };
     Ok(answer(StatusCode::OK, &local.client.history(params).await?))
 }
 
@@ -174,10 +172,9 @@ where
 }
 
 /// Starts a run, or finds the one with that key.
-#[utoipa::path(post, path = "/v1/runs", params(MeshQuery), request_body(content = Object, description = "As `run.start` of the protocol"), responses(
-    (status = 200, description = "As `run.start` of the protocol", body = Object),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached, or has no runs", body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(post, path = "/v1/runs", params(MeshQuery), request_body(content = document::RunStartParams, description = "As `run.start` of the protocol"), responses(
+    (status = 200, description = "As `run.start` of the protocol", body = document::RunStartResult),
+    Refusals))]
 pub(crate) async fn runs(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -189,9 +186,8 @@ pub(crate) async fn runs(
 
 /// The services of a mesh.
 #[utoipa::path(get, path = "/v1/services", params(MeshQuery), responses(
-    (status = 200, description = "As `services.list` of the protocol", body = Object),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached, or has no services", body = Problem, content_type = "application/problem+json")))]
+    (status = 200, description = "As `services.list` of the protocol", body = document::ServicesListResult),
+    Refusals))]
 pub(crate) async fn services(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -202,10 +198,9 @@ pub(crate) async fn services(
 }
 
 /// Takes and renews services for the session that asks.
-#[utoipa::path(post, path = "/v1/services", params(MeshQuery), request_body(content = Object, description = "As `service.renew` of the protocol"), responses(
-    (status = 200, description = "As `service.renew` of the protocol", body = Object),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "The broker cannot be reached, or has no services", body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(post, path = "/v1/services", params(MeshQuery), request_body(content = document::ServiceRenewParams, description = "As `service.renew` of the protocol"), responses(
+    (status = 200, description = "As `service.renew` of the protocol", body = document::ServiceRenewResult),
+    Refusals))]
 pub(crate) async fn renew(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

@@ -1,6 +1,7 @@
 //! The daemon's HTTP: a file for each kind of thing, one document that says what there is.
 
 mod body;
+mod document;
 mod events;
 mod guard;
 mod health;
@@ -19,8 +20,10 @@ use axum::Router;
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use problem::Problem;
+use serde_json::Value;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ComponentsBuilder, Info, OpenApi, OpenApiBuilder};
+use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -41,7 +44,8 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         "The token of the session that is calling; without it the daemon's own session is.",
     );
     let scheme = SecurityScheme::ApiKey(ApiKey::Header(session));
-    let components = ComponentsBuilder::new().security_scheme("session", scheme).build();
+    let components =
+        ComponentsBuilder::new().security_scheme("session", scheme).schema_from::<Problem>().build();
     let optional =
         [SecurityRequirement::default(), SecurityRequirement::new("session", Vec::<String>::new())];
     let document =
@@ -71,14 +75,16 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
 }
 
 /// The document that says what there is.
-pub fn document() -> OpenApi {
-    routes().split_for_parts().1
+pub fn document() -> Value {
+    let mut document = serde_json::to_value(routes().split_for_parts().1).unwrap_or_default();
+    document::complete(&mut document);
+    document
 }
 
 /// Every route, for those who can open the socket.
 pub(crate) fn router(shared: &Arc<Shared>) -> Router {
-    let (router, document) = routes().split_for_parts();
-    let document: Arc<str> = serde_json::to_string(&document).unwrap_or_default().into();
+    let (router, _) = routes().split_for_parts();
+    let document: Arc<str> = document().to_string().into();
     let served = move || {
         let document = Arc::clone(&document);
         async move { ([("content-type", "application/json")], document.to_string()).into_response() }

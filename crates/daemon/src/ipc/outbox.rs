@@ -13,10 +13,12 @@ use tenure_proto::ids::ClientMessageId;
 use tenure_proto::limits::MAX_PAYLOAD_BYTES;
 use tenure_proto::message::{Bytes, SendState, SendStatusParams, SendStatusResult};
 use tenure_proto::method::Method;
+use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Query, answer};
-use super::inbox::PAGE;
+use super::document::{self, Refusals};
+use super::inbox::page;
 use super::problem::Problem;
 use crate::outbox::{Anew, Entry, Patch, Requeued, Withdrawn};
 use crate::shared::Shared;
@@ -26,11 +28,14 @@ use crate::shared::Shared;
 #[into_params(parameter_in = Query)]
 pub(crate) struct OutboxQuery {
     /// `pending`, `inflight`, `done`, `dead` or `aborted`.
+    #[param(value_type = Option<document::RowStatus>)]
     status: Option<String>,
     /// After this number: the `next` of the page before.
-    after: Option<u64>,
+    #[param(value_type = Option<document::Natural>)]
+    after: Option<U53>,
     /// At most so many, up to 256.
-    limit: Option<usize>,
+    #[param(value_type = Option<document::Natural>)]
+    limit: Option<U53>,
 }
 
 /// A row of the outbox.
@@ -121,8 +126,7 @@ pub(crate) struct OutboxPage {
 /// What waits, is on its way, is done or is dead.
 #[utoipa::path(get, path = "/v1/outbox", params(OutboxQuery), responses(
     (status = 200, description = "A page", body = OutboxPage),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<OutboxQuery>,
@@ -133,8 +137,8 @@ pub(crate) async fn list(
             Problem::of(ErrorCode::BadRequest, "status is pending, inflight, done, dead or aborted")
         })?),
     };
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE);
-    let rows = shared.outbox.list(status, query.after.unwrap_or(0), limit).await?;
+    let limit = page(query.limit);
+    let rows = shared.outbox.list(status, query.after.unwrap_or_default().get(), limit).await?;
     let next = rows.last().map(|row| row.id).filter(|_| rows.len() == limit);
     Ok(answer(StatusCode::OK, &OutboxPage { rows: rows.into_iter().map(Row::from).collect(), next }))
 }
@@ -142,8 +146,7 @@ pub(crate) async fn list(
 /// One row.
 #[utoipa::path(get, path = "/v1/outbox/{id}", params(("id" = u64, Path, description = "The row")), responses(
     (status = 200, description = "The row", body = Row),
-    (status = "4XX", description = "There is none", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -158,14 +161,14 @@ pub(crate) async fn get(
 pub(crate) struct RequeueRequest {
     /// The new id; a fresh one if absent.
     #[serde(default)]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 128)]
+    #[schema(value_type = Option<document::MessageName>)]
     new_client_message_id: Option<ClientMessageId>,
     /// Another text.
     #[serde(default)]
     body: Option<String>,
     /// Other bytes, in standard base64.
     #[serde(default, rename = "bodyB64")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::Base64>)]
     body_b64: Option<Bytes>,
     /// Whether it is worth arriving twice, should the broker be out of reach.
     #[serde(default)]
@@ -195,8 +198,7 @@ pub(crate) struct RequeueAnswer {
     request_body = RequeueRequest, responses(
     (status = 202, description = "Queued anew", body = RequeueAnswer),
     (status = 200, description = "The broker has had it all along", body = RequeueAnswer),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn requeue(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
@@ -274,8 +276,7 @@ async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
 /// Takes a dead or pending row back; its id is never free again.
 #[utoipa::path(delete, path = "/v1/outbox/{id}", params(("id" = u64, Path, description = "The row")), responses(
     (status = 204, description = "Taken back"),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn withdraw(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

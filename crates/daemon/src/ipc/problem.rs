@@ -97,7 +97,7 @@ pub(crate) const fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::BadRequest | ErrorCode::SeqGap => StatusCode::BAD_REQUEST,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden | ErrorCode::Banned => StatusCode::FORBIDDEN,
-        ErrorCode::NotFound | ErrorCode::NoSuchSession => StatusCode::NOT_FOUND,
+        ErrorCode::NotFound | ErrorCode::NoSuchSession | ErrorCode::UnknownMethod => StatusCode::NOT_FOUND,
         ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorCode::RateLimited | ErrorCode::Busy => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::IdempotencyKeyReused
@@ -106,7 +106,6 @@ pub(crate) const fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::StaleDelivery => StatusCode::CONFLICT,
         ErrorCode::LeaseExpired | ErrorCode::Expired => StatusCode::GONE,
         ErrorCode::NameRejected | ErrorCode::TtlOutOfBounds => StatusCode::UNPROCESSABLE_ENTITY,
-        ErrorCode::UnknownMethod => StatusCode::NOT_IMPLEMENTED,
         ErrorCode::Unavailable
         | ErrorCode::Draining
         | ErrorCode::SessionContested

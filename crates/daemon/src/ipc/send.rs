@@ -19,6 +19,7 @@ use tenure_proto::peer::Peer;
 use utoipa::ToSchema;
 
 use super::body::{Json, answer};
+use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::outbox::Request;
@@ -34,54 +35,58 @@ const CANDIDATES: usize = 10;
 pub(crate) struct SendRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// The session that sends: the one whose token is in the header `Tenure-Session`.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::SessionKey>)]
     session: Option<SessionKey>,
     /// `session:<hex>`, `member:<hex>`, `topic:<name>`, or the display name of one who is here.
+    #[schema(value_type = document::Target)]
     to: String,
     /// The text; or give `bodyB64`.
     #[serde(default)]
     body: Option<String>,
     /// The bytes, in standard base64; or give `body`.
     #[serde(default, rename = "bodyB64")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::Base64>)]
     body_b64: Option<Bytes>,
     /// The sender's id: two sends with one id are one message. `Idempotency-Key` takes precedence; without either it
     /// is a fresh ULID.
     #[serde(default)]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 128)]
+    #[schema(value_type = Option<document::MessageName>)]
     client_message_id: Option<ClientMessageId>,
     /// `now`, `next` (the default) or `low`.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::Priority>)]
     priority: Option<Priority>,
     /// Free facts beside the body.
     #[serde(default)]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<document::Meta>)]
     meta: Option<Meta>,
     /// The message that it answers.
     #[serde(default)]
+    #[schema(value_type = Option<document::ReplyTo>)]
     reply_to: Option<String>,
     /// How long it may wait for its reader.
     #[serde(default)]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<document::TtlMs>)]
     ttl_ms: Option<U53>,
     /// How long it must wait.
     #[serde(default)]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<document::DelayMs>)]
     delay_ms: Option<U53>,
     /// `hold` (the default), `member` or `fail`: what happens when the receiving session's lease ends first.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::Fallback>)]
     fallback: Option<Fallback>,
     /// What chooses its partition of a topic.
     #[serde(default)]
+    #[schema(value_type = Option<document::PartitionKey>)]
     key: Option<String>,
     /// What the body is.
     #[serde(default)]
+    #[schema(value_type = Option<document::ContentType>)]
     content_type: Option<String>,
 }
 
@@ -106,12 +111,11 @@ pub(crate) struct Sent {
 
 /// Takes a message: on disk before it is answered, sent to the broker as soon as that can be reached.
 #[utoipa::path(post, path = "/v1/send", request_body = SendRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The sender's id for the message")),
+    params(("Idempotency-Key" = Option<document::IdempotencyKey>, Header, description = "The sender's id for the message")),
     responses(
         (status = 202, description = "On disk: queued, or on its way", body = Sent),
         (status = 200, description = "The broker has it already", body = Sent),
-        (status = "4XX", description = "Not taken; nothing is consumed", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", description = "Not taken now; nothing is consumed", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn send(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

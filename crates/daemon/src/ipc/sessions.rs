@@ -13,6 +13,7 @@ use tenure_proto::peer::Profile;
 use utoipa::ToSchema;
 
 use super::body::{Json, answer};
+use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::shared::Shared;
@@ -22,7 +23,7 @@ use crate::shared::Shared;
 pub(crate) struct SessionRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// What peers see; the same name is the same session.
     #[schema(min_length = 1, max_length = 100)]
@@ -43,8 +44,7 @@ pub(crate) struct SessionAnswer {
 /// Gives a shell or an agent a session of its own.
 #[utoipa::path(post, path = "/v1/sessions", request_body = SessionRequest, responses(
     (status = 200, description = "The session, new or as it was", body = SessionAnswer),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn make(
     State(shared): State<Arc<Shared>>,
     Json(request): Json<SessionRequest>,
@@ -61,10 +61,9 @@ pub(crate) async fn make(
 }
 
 /// Lets a session go: nobody speaks for it any more, and it leaves the mesh when its last message has left.
-#[utoipa::path(delete, path = "/v1/sessions/{session}", params(("session" = String, Path, description = "Its key")), responses(
+#[utoipa::path(delete, path = "/v1/sessions/{session}", params(("session" = document::SessionKey, Path, description = "Its key")), responses(
     (status = 204, description = "Let go"),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn close(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
