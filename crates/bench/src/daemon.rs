@@ -1,4 +1,4 @@
-//! A daemon in a process of its own, to be killed and started again.
+//! A daemon in a process of its own, as a user would run it, to be killed and started again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,38 +15,6 @@ use crate::http::{Answered, Http};
 const READY: Duration = Duration::from_secs(30);
 /// How often a start looks whether it answers.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// What runs a daemon: a program and its first arguments. Where it lives and its broker are told by `TENURE_HOME` and
-/// `TENURE_BROKER`.
-#[derive(Clone, Debug)]
-pub struct Program {
-    file: PathBuf,
-    args: Vec<&'static str>,
-}
-
-impl Program {
-    /// This file with these arguments.
-    pub fn new(file: PathBuf, args: &[&'static str]) -> Program {
-        Program { file, args: args.to_vec() }
-    }
-
-    /// This very program.
-    pub(crate) fn ours() -> Result<Program> {
-        Ok(Program::new(std::env::current_exe().context("find this program")?, &["daemon-server"]))
-    }
-}
-
-/// The hidden subcommand: a daemon as told by the environment, until it is killed or fails.
-pub(crate) async fn serve() -> Result<()> {
-    let told = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
-    let (home, broker) = (told("TENURE_HOME")?, told("TENURE_BROKER")?);
-    let name = "default".parse().map_err(|_| anyhow!("no name of a mesh"))?;
-    let mut config = Config::new(home.into(), MeshChoice { name, broker }, "bench");
-    config.outbox_cap.bytes = u64::MAX;
-    config.inbox_cap.bytes = u64::MAX;
-    let daemon = Daemon::start(config).await?;
-    bail!("{}", daemon.failed().await)
-}
 
 /// The hidden subcommand `daemon-house`: a broker and a daemon that also listens on loopback TCP, until stdin ends. One
 /// line says where, and with which token.
@@ -73,7 +41,7 @@ pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
 /// A running daemon.
 #[derive(Debug)]
 pub(crate) struct DaemonProcess {
-    program: Program,
+    tenure: PathBuf,
     home: PathBuf,
     broker: String,
     child: Child,
@@ -81,9 +49,10 @@ pub(crate) struct DaemonProcess {
 
 impl DaemonProcess {
     /// Starts one in `home`, and waits until it answers.
-    pub(crate) fn start(program: &Program, home: PathBuf, broker: &str) -> Result<DaemonProcess> {
-        let child = spawn(program, &home, broker)?;
-        Ok(DaemonProcess { program: program.clone(), home, broker: broker.to_owned(), child })
+    pub(crate) fn start(args: &BrokerArgs, home: PathBuf, broker: &str) -> Result<DaemonProcess> {
+        let tenure = args.tenure()?;
+        let child = spawn(&tenure, &home, broker)?;
+        Ok(DaemonProcess { tenure, home, broker: broker.to_owned(), child })
     }
 
     /// Kills it, as a crash would.
@@ -95,7 +64,7 @@ impl DaemonProcess {
 
     /// Starts another in the same place.
     pub(crate) fn start_again(&mut self) -> Result<()> {
-        self.child = spawn(&self.program, &self.home, &self.broker)?;
+        self.child = spawn(&self.tenure, &self.home, &self.broker)?;
         Ok(())
     }
 
@@ -136,17 +105,16 @@ fn socket(home: &Path) -> PathBuf {
     home.join("daemon.sock")
 }
 
-fn spawn(program: &Program, home: &Path, broker: &str) -> Result<Child> {
+fn spawn(tenure: &Path, home: &Path, broker: &str) -> Result<Child> {
     let started = Instant::now();
-    let mut child = Command::new(&program.file)
-        .args(&program.args)
+    let mut child = Command::new(tenure)
+        .args(["daemon", "up", "--foreground", "--log", "warn"])
         .env("TENURE_HOME", home)
         .env("TENURE_BROKER", broker)
-        .env("TENURE_LOG", "warn")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .with_context(|| format!("start {}", program.file.display()))?;
+        .with_context(|| format!("start {}; `cargo build --release` makes it", tenure.display()))?;
     // A socket that a killed one has left refuses.
     while std::os::unix::net::UnixStream::connect(socket(home)).is_err() {
         if let Some(status) = child.try_wait()? {

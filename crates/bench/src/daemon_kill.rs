@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::broker::{BrokerArgs, BrokerProcess};
-use crate::daemon::{DaemonProcess, Program};
+use crate::daemon::DaemonProcess;
 use crate::ids::Dice;
 use clients::{Clients, Record};
 use verdict::Verdict;
@@ -55,9 +55,9 @@ pub struct Args {
 }
 
 impl Args {
-    /// A short run for a test: so many kills, with this broker and data in this directory.
-    pub fn small(broker: PathBuf, dir: PathBuf, cycles: u64) -> Args {
-        Args { cycles, after_ms: vec![50, 700], clients: 8, rate: 200, broker: BrokerArgs::with(broker, dir) }
+    /// A short run for a test: so many kills of this binary, with data in this directory.
+    pub fn small(binary: PathBuf, dir: PathBuf, cycles: u64) -> Args {
+        Args { cycles, after_ms: vec![50, 700], clients: 8, rate: 200, broker: BrokerArgs::with(binary, dir) }
     }
 }
 
@@ -109,11 +109,11 @@ enum Part {
 
 const PARTS: [Part; 3] = [Part::Broker, Part::Sender, Part::Receiver];
 
-/// Kills and compares, with daemons that `program` runs.
-pub async fn run_with(args: &Args, program: &Program) -> Result<Outcome> {
+/// Kills and compares.
+pub async fn run(args: &Args) -> Result<Outcome> {
     let &[min, max] = args.after_ms.as_slice() else { bail!("--after-ms takes two numbers: MIN,MAX") };
     let dir = args.broker.fresh_dir()?;
-    let mut house = House::start(args, program, dir.path())?;
+    let mut house = House::start(args, dir.path())?;
     let targets = house.targets().await?;
     let record = Arc::new(Record::create(dir.path())?);
     let clients = Clients::start(args, house.sender.socket(), &targets, &record);
@@ -149,11 +149,6 @@ pub async fn run_with(args: &Args, program: &Program) -> Result<Outcome> {
     Ok(verdict.outcome(args.cycles))
 }
 
-/// The same with daemons of this very program.
-pub(crate) async fn run(args: &Args) -> Result<Outcome> {
-    run_with(args, &Program::ours()?).await
-}
-
 /// At least one part, in any order.
 fn some_of(dice: &mut Dice) -> Vec<Part> {
     let mut parts: Vec<Part> = PARTS.to_vec();
@@ -166,10 +161,10 @@ fn some_of(dice: &mut Dice) -> Vec<Part> {
 }
 
 impl House {
-    fn start(args: &Args, program: &Program, dir: &std::path::Path) -> Result<House> {
+    fn start(args: &Args, dir: &std::path::Path) -> Result<House> {
         let broker = BrokerProcess::start(&args.broker)?;
-        let sender = DaemonProcess::start(program, dir.join("sender"), &broker.url())?;
-        let receiver = DaemonProcess::start(program, dir.join("receiver"), &broker.url())?;
+        let sender = DaemonProcess::start(&args.broker, dir.join("sender"), &broker.url())?;
+        let receiver = DaemonProcess::start(&args.broker, dir.join("receiver"), &broker.url())?;
         Ok(House { broker, sender, receiver })
     }
 

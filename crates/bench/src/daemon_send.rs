@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 
 use crate::broker::BrokerArgs;
 use crate::commit::Floor;
-use crate::daemon::{DaemonProcess, Program};
+use crate::daemon::DaemonProcess;
 use crate::proc;
 use crate::report::{Cell, Report};
 use crate::sample::{Sample, median, spread};
@@ -77,7 +77,7 @@ struct Step {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let times = (WARM_UP, Duration::from_secs_f64(args.seconds));
     let dir = args.broker.fresh_dir()?;
-    let daemon = DaemonProcess::start(&Program::ours()?, dir.path().join("home"), NOWHERE)?;
+    let daemon = DaemonProcess::start(&args.broker, dir.path().join("home"), NOWHERE)?;
     let mut bare = Bare::new(&dir.path().join("bare"), args.body)?;
     let mut steps: Vec<Step> = args.clients.iter().map(|_| Step::default()).collect();
     for round in 1..=args.rounds {

@@ -23,7 +23,7 @@ mod accept;
 mod broker;
 mod commit;
 mod crypto;
-pub mod daemon;
+mod daemon;
 pub mod daemon_kill;
 mod daemon_send;
 mod fanout;
@@ -75,9 +75,6 @@ enum Command {
     Daemon(daemon_send::Args),
     /// Kill daemons and broker under load, again and again: nothing taken is lost, nothing comes twice
     DaemonKill(daemon_kill::Args),
-    /// A daemon as told by TENURE_HOME and TENURE_BROKER
-    #[command(hide = true)]
-    DaemonServer,
     /// A broker and a daemon that listens on loopback TCP, until stdin ends
     #[command(hide = true)]
     DaemonHouse(BrokerArgs),
@@ -97,7 +94,6 @@ pub fn main() -> ExitCode {
         Command::Kill(args) => block_on(killed(args)),
         Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
-        Command::DaemonServer => block_on(daemon::serve()),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };

@@ -237,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn no_name_stands_for_two_types() {
+        let own = serde_json::to_value(super::super::routes().split_for_parts().1).unwrap();
+        let mut done = own.clone();
+        complete(&mut done);
+        let own = own["components"]["schemas"].as_object().unwrap();
+        for (name, schema) in own.iter().filter(|(name, _)| !WIRE_TYPES.contains(&name.as_str())) {
+            let kept = &done["components"]["schemas"][name]["description"];
+            assert_eq!(kept, &schema["description"], "{name} is also a type of the protocol");
+        }
+    }
+
+    #[test]
     fn every_operation_says_how_it_refuses() {
         let document = document();
         for (path, item) in document["paths"].as_object().unwrap() {

@@ -14,6 +14,7 @@ use tenure_proto::name::MeshName;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Query, answer};
+use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::sessions::Local;
@@ -24,7 +25,7 @@ use crate::shared::Shared;
 #[into_params(parameter_in = Query)]
 pub(crate) struct SentQuery {
     /// The mesh; the daemon's first one if absent.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// Whether the broker is asked what the receiver did with it, once it has it.
     delivery: Option<bool>,
@@ -60,10 +61,9 @@ pub(crate) struct Fate {
 
 /// What became of a message, by its sender's id.
 #[utoipa::path(get, path = "/v1/sent/{clientMessageId}",
-    params(("clientMessageId" = String, Path, description = "The sender's id for it"), SentQuery), responses(
+    params(("clientMessageId" = document::MessageName, Path, description = "The sender's id for it"), SentQuery), responses(
     (status = 200, description = "What is known", body = Fate),
-    (status = "4XX", description = "There is none", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn sent(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

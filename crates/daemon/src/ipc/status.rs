@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::answer;
+use super::document::Refusals;
 use super::problem::Problem;
 use crate::link::Standing;
 use crate::sessions::Local;
@@ -16,6 +17,7 @@ use crate::shared::Shared;
 
 /// Everything about the daemon.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = DaemonStatus)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
     /// Its process.
@@ -89,8 +91,7 @@ struct OutboxStatus {
 /// Everything about the daemon: its process, meshes, sessions and outbox.
 #[utoipa::path(get, path = "/v1/status", responses(
     (status = 200, description = "How it is", body = Status),
-    (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
-    (status = "5XX", description = "Not now", body = Problem, content_type = "application/problem+json")))]
+    Refusals))]
 pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
     let census = shared.outbox.census().await?;
     let meshes = shared.config.meshes.iter().map(|choice| {
