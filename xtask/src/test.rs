@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything a change must pass, in the order that fails soonest.
 //!
-//! Needs Rust, and python3 for the last step, which brings its tool from PyPI the first time. nextest is used where it is installed, because it runs each test in its own
+//! Needs Rust; python3 and PyPI for the last step, which is left out, and says so, where they are not. nextest is used where it is installed, because it runs each test in its own
 //! process; `cargo test` runs the same tests without it.
 
 use std::process::ExitCode;
