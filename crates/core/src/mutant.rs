@@ -58,6 +58,11 @@ mutants! {
     ReusedIdAccepted "reused-id-accepted" "Another body under a used id is answered as a duplicate.";
     DndIgnored "dnd-ignored" "Priorities that a status holds back are delivered.";
     TtlIgnored "ttl-ignored" "An expired message is delivered all the same.";
+    UnheardIsDone "unheard-is-done" "A daemon takes a send that was not answered for accepted.";
+    AckBeforePersist "ack-before-persist" "A daemon settles a message before its inbox has it.";
+    InflightForgotten "inflight-forgotten" "A daemon that starts does not send again what was on its way.";
+    NewIdOnRetry "new-id-on-retry" "A daemon sends again under another id.";
+    LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
 }
 
 /// Whether this build has mutants at all.

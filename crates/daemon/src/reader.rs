@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_client::{Received, SubEnd, Subscription};
-use tenure_core::outbox::arrival::{Arrival, Recipient, arrival};
+use tenure_core::outbox::arrival::Recipient;
+use tenure_core::outbox::intake;
 use tenure_proto::name::TopicName;
 use tokio_util::sync::CancellationToken;
 
 use crate::sessions::Local;
 use crate::shared::Shared;
 
-/// How long to wait for a disk that does not write now, or a topic that cannot be read now.
+/// How long to wait for a topic that cannot be read now.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Starts to read everything that comes for `local`: its inbox, its member's if it is the daemon's own, and the topics
@@ -65,7 +66,7 @@ async fn read(
     }
 }
 
-/// Keeps a message, then settles it. While the disk cannot take it, the broker keeps it.
+/// Keeps a message, then settles it, as `core::outbox::intake` says.
 async fn keep(
     shared: &Shared,
     local: &Local,
@@ -73,26 +74,29 @@ async fn keep(
     message: Received,
     until: &CancellationToken,
 ) {
-    while arrival(&recipient, &message) == Arrival::Keep {
-        match shared.inbox.keep(local.mesh.clone(), recipient, &message, shared.clock.wall()).await {
-            Ok(letter) => {
-                if let Some(letter) = letter {
-                    shared.arrived.send_modify(|newest| *newest = letter.id.max(*newest));
-                }
-                break;
+    let mut todo = intake::came(&recipient, &message);
+    while let Some(ms) = todo.keep_after_ms {
+        if ms > 0 {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(ms)) => {}
+                // Not settled: it comes again.
+                () = until.cancelled() => return,
             }
+        }
+        let kept = shared.inbox.keep(local.mesh.clone(), recipient, &message, shared.clock.wall()).await;
+        match &kept {
+            Ok(Some(letter)) => shared.arrived.send_modify(|newest| *newest = letter.id.max(*newest)),
+            Ok(None) => {}
             Err(error) => {
                 tracing::error!(event = "inbox_disk", %error, "the broker keeps what cannot be kept here")
             }
         }
-        tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
-            // Not settled: it comes again.
-            () = until.cancelled() => return,
-        }
+        todo = intake::kept(kept.map(|letter| letter.is_some()));
     }
-    // It goes on by itself, and through any break; a repeat is kept once.
-    drop(message.ack());
+    if todo.settle {
+        // It goes on by itself, and through any break; a repeat is kept once.
+        drop(message.ack());
+    }
 }
 
 /// Reads the topics that a session follows, as they change.

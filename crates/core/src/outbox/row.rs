@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | pending | taken | inflight |
 //! | inflight | accepted | done |
-//! | inflight | refused for now, restarted | pending |
+//! | inflight | refused for now, not sent after all, restarted | pending |
 //! | inflight | refused for good | dead |
 //! | pending | expired | dead |
 //! | pending, dead | known (the broker has it after all) | done |
@@ -13,6 +13,8 @@
 //! Every other step has no effect. `done` and `aborted` are final, and nothing frees an id.
 
 use tenure_proto::ids::MessageId;
+
+use crate::mutant::{self, Mutant};
 
 /// Where a row stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +40,8 @@ pub enum Step {
     Accepted,
     /// The broker could not take it now, or did not answer.
     RefusedForNow,
+    /// It was taken, and not sent after all.
+    NotSent,
     /// The broker will not take it.
     RefusedForGood,
     /// The daemon starts, and nobody knows what became of what was on its way.
@@ -72,11 +76,12 @@ impl Status {
     }
 
     /// Where `step` leads from here; `None` when it does not apply.
-    pub const fn after(self, step: Step) -> Option<Status> {
+    pub fn after(self, step: Step) -> Option<Status> {
         Some(match (self, step) {
+            (Status::Inflight, Step::Restarted) if mutant::on(Mutant::InflightForgotten) => return None,
             (Status::Pending, Step::Taken) => Status::Inflight,
             (Status::Inflight, Step::Accepted) => Status::Done,
-            (Status::Inflight, Step::RefusedForNow | Step::Restarted) => Status::Pending,
+            (Status::Inflight, Step::RefusedForNow | Step::NotSent | Step::Restarted) => Status::Pending,
             (Status::Inflight, Step::RefusedForGood) | (Status::Pending, Step::Expired) => Status::Dead,
             (Status::Pending | Status::Dead, Step::Known) => Status::Done,
             (Status::Pending | Status::Dead, Step::Withdrawn) => Status::Aborted,
@@ -92,10 +97,11 @@ impl Status {
 
 impl Step {
     /// Every step.
-    pub const ALL: [Step; 8] = [
+    pub const ALL: [Step; 9] = [
         Step::Taken,
         Step::Accepted,
         Step::RefusedForNow,
+        Step::NotSent,
         Step::RefusedForGood,
         Step::Restarted,
         Step::Expired,
@@ -123,6 +129,7 @@ mod tests {
             (Status::Pending, Step::Taken, Status::Inflight),
             (Status::Inflight, Step::Accepted, Status::Done),
             (Status::Inflight, Step::RefusedForNow, Status::Pending),
+            (Status::Inflight, Step::NotSent, Status::Pending),
             (Status::Inflight, Step::Restarted, Status::Pending),
             (Status::Inflight, Step::RefusedForGood, Status::Dead),
             (Status::Pending, Step::Expired, Status::Dead),

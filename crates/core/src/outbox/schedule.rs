@@ -155,13 +155,30 @@ impl Schedule {
     /// Whether the next row of a lane may follow the one that was just decided without the lane going to the end of the
     /// queue: only while nobody waits for a turn. The lane then stays on its way.
     pub fn goes_on(&mut self, id: LaneId) -> bool {
-        let alone = self.open && self.fresh.is_empty() && self.backlog.is_empty();
+        let alone = self.open && !self.has_waiting();
         match self.lanes.get_mut(&id) {
             Some(lane) if alone && lane.state == State::Inflight => {
                 lane.refusals = 0;
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Whether a lane waits for its turn.
+    pub fn has_waiting(&self) -> bool {
+        !self.fresh.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Whether a socket carries the session.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// A row of a lane was decided: refusals are counted anew.
+    pub fn forgive(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.refusals = 0;
         }
     }
 

@@ -1,10 +1,10 @@
 //! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
 
 use rusqlite::{Connection, OptionalExtension};
+use tenure_core::outbox::drain::BATCH_BYTES;
 use tenure_core::outbox::verdict::Verdict;
-use tenure_core::outbox::{LaneId, Status, Step};
+use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
 use tenure_proto::ids::SessionKey;
-use tenure_proto::message::SendParams;
 
 use super::row;
 use crate::db::{DbError, integer, natural};
@@ -12,91 +12,106 @@ use crate::db::{DbError, integer, natural};
 /// Rows that one sweep gives up or deletes, so that it never holds the writer for long.
 pub(super) const SLICE: u32 = 1_000;
 
-/// A row that is to be sent now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outgoing {
-    /// Its number.
-    pub id: u64,
-    /// What to send: what was accepted, byte for byte.
-    pub params: SendParams,
-    /// How often it was sent, this time included.
-    pub attempts: u32,
-}
-
-/// A lane that has rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FoundLane {
-    /// Which.
-    pub lane: LaneId,
-    /// How often its oldest row was sent.
-    pub attempts: u32,
-    /// When that is to be sent next, Unix milliseconds.
-    pub next_attempt_at: u64,
-}
-
 /// Nobody knows what became of what was on its way: it is sent again, under the same id.
 pub(super) fn restart(connection: &Connection) -> Result<u64, DbError> {
     move_all(Step::Restarted, "", |sql| connection.execute(sql, []))
 }
 
-/// Marks the oldest row of a lane as sent, before it is. A row that is damaged is dead instead.
-pub(super) fn take(connection: &Connection, lane: LaneId) -> Result<Option<Outgoing>, DbError> {
-    loop {
-        let sql = "SELECT id, status, attempts FROM outbox \
-                   WHERE lane = ?1 AND status IN ('pending', 'inflight') ORDER BY id LIMIT 1";
-        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?));
-        let oldest = connection.prepare_cached(sql)?.query_row([integer(lane.0)], read).optional()?;
-        let Some((id, status, attempts)): Option<(i64, String, i64)> = oldest else { return Ok(None) };
+/// Marks the oldest rows of a lane as sent, before they are: none while one of them is. A row that is damaged is dead
+/// instead.
+pub(super) fn take(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
+    let mut taken = Vec::new();
+    let (mut bytes, mut last) = (0, 0);
+    while taken.len() < limit && bytes < BATCH_BYTES {
+        let sql = "SELECT id, status, attempts, length(payload) FROM outbox \
+                   WHERE lane = ?1 AND id > ?2 AND status IN ('pending', 'inflight') ORDER BY id LIMIT 1";
+        let read =
+            |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?));
+        let next = connection.prepare_cached(sql)?.query_row((integer(lane.0), last), read).optional()?;
+        let Some((id, status, attempts, size)): Option<(i64, String, i64, i64)> = next else { break };
         if status != Status::Pending.as_str() {
-            return Ok(None);
+            break;
         }
-        let id = natural(id);
-        set(connection, id, Step::Taken)?;
-        let attempts = attempts.saturating_add(1);
-        let sql = "UPDATE outbox SET attempts = ?2 WHERE id = ?1";
-        connection.prepare_cached(sql)?.execute((integer(id), attempts))?;
-        match row::frozen(connection, id)? {
-            Ok(params) => {
-                let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
-                return Ok(Some(Outgoing { id, params, attempts }));
+        last = id;
+        match mark(connection, natural(id), attempts)? {
+            Some(row) => {
+                bytes += usize::try_from(size).unwrap_or(usize::MAX);
+                taken.push(row);
             }
-            Err(error) => {
-                tracing::error!(event = "outbox_row_damaged", row = id, "a row does not match its checksum");
-                settle(connection, id, &Verdict::Dead { error }, 0, 0)?;
+            None => {
+                tracing::error!(event = "outbox_row_damaged", row = id, "a row does not match its checksum")
             }
+        }
+    }
+    Ok(taken)
+}
+
+/// Marks a row as sent; nothing if it is damaged, and dead.
+fn mark(connection: &Connection, id: u64, attempts: i64) -> Result<Option<Outgoing>, DbError> {
+    set(connection, id, Step::Taken)?;
+    let attempts = attempts.saturating_add(1);
+    let sql = "UPDATE outbox SET attempts = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute((integer(id), attempts))?;
+    match row::frozen(connection, id)? {
+        Ok(params) => {
+            let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+            Ok(Some(Outgoing { id, params, attempts }))
+        }
+        Err(error) => {
+            record(connection, id, &Verdict::Dead { error }, 0, 0)?;
+            Ok(None)
         }
     }
 }
 
-/// Records what the broker's answer made of a row that was on its way; answers whether its lane has more.
+/// Records what became of a batch, and takes the next if that is wanted.
 pub(super) fn settle(
+    connection: &Connection,
+    settlement: &Settlement,
+    wall: u64,
+) -> Result<Settled, DbError> {
+    for (id, verdict) in &settlement.verdicts {
+        record(connection, *id, verdict, wall, settlement.next_attempt_at)?;
+    }
+    for id in &settlement.unsent {
+        if set(connection, *id, Step::NotSent)? {
+            let sql = "UPDATE outbox SET attempts = attempts - 1 WHERE id = ?1 AND attempts > 0";
+            connection.prepare_cached(sql)?.execute([integer(*id)])?;
+        }
+    }
+    let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE lane = ?1 AND status IN ('pending', 'inflight'))";
+    let more = connection.prepare_cached(sql)?.query_row([integer(settlement.lane.0)], |row| row.get(0))?;
+    Ok(Settled { more, taken: take(connection, settlement.lane, settlement.take)? })
+}
+
+/// Records what the broker's answer made of a row that was on its way.
+fn record(
     connection: &Connection,
     id: u64,
     verdict: &Verdict,
     wall: u64,
     next_attempt_at: u64,
-) -> Result<bool, DbError> {
-    if set(connection, id, verdict.step())? {
-        match verdict {
-            Verdict::Done(place) => {
-                let sql =
-                    "UPDATE outbox SET delivered_at = ?2, broker_message_id = ?3, log_seq = ?4 WHERE id = ?1";
-                let values = (integer(id), integer(wall), place.id.to_string(), place.seq.map(integer));
-                connection.prepare_cached(sql)?.execute(values)?;
-            }
-            Verdict::Again { error, .. } => {
-                let sql = "UPDATE outbox SET last_error = ?2, next_attempt_at = ?3 WHERE id = ?1";
-                connection.prepare_cached(sql)?.execute((integer(id), error, integer(next_attempt_at)))?;
-            }
-            Verdict::Dead { error } => {
-                let sql = "UPDATE outbox SET last_error = ?2 WHERE id = ?1";
-                connection.prepare_cached(sql)?.execute((integer(id), error))?;
-            }
+) -> Result<(), DbError> {
+    if !set(connection, id, verdict.step())? {
+        return Ok(());
+    }
+    match verdict {
+        Verdict::Done(place) => {
+            let sql =
+                "UPDATE outbox SET delivered_at = ?2, broker_message_id = ?3, log_seq = ?4 WHERE id = ?1";
+            let values = (integer(id), integer(wall), place.id.to_string(), place.seq.map(integer));
+            connection.prepare_cached(sql)?.execute(values)?;
+        }
+        Verdict::Again { error, .. } => {
+            let sql = "UPDATE outbox SET last_error = ?2, next_attempt_at = ?3 WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute((integer(id), error, integer(next_attempt_at)))?;
+        }
+        Verdict::Dead { error } => {
+            let sql = "UPDATE outbox SET last_error = ?2 WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute((integer(id), error))?;
         }
     }
-    let sql = "SELECT EXISTS (SELECT 1 FROM outbox AS other, outbox AS this WHERE this.id = ?1 \
-               AND other.lane = this.lane AND other.status IN ('pending', 'inflight'))";
-    Ok(connection.prepare_cached(sql)?.query_row([integer(id)], |row| row.get(0))?)
+    Ok(())
 }
 
 /// Lets a row take a step, if it applies where the row stands.

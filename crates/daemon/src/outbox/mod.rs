@@ -15,15 +15,13 @@ mod tests;
 use std::path::Path;
 
 use rusqlite::Connection;
-use tenure_core::outbox::verdict::Verdict;
-use tenure_core::outbox::{LaneId, Status};
+use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status};
 use tenure_proto::Codec;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::name::MeshName;
 
 pub use accept::{Accepted, Cap, Request};
 pub use admin::{Anew, Patch, Requeued, Withdrawn};
-pub use drain::{FoundLane, Outgoing};
 pub use row::Entry;
 pub use salvage::{Lost, Salvage};
 
@@ -87,39 +85,15 @@ impl Outbox {
         self.writer.submit(move |connection| accept::accept(connection, &request, &payload, wall, cap))
     }
 
-    /// Marks the oldest row of a lane as sent and gives it; nothing if there is none, or one is on its way.
-    pub async fn take(&self, lane: LaneId) -> Result<Option<Outgoing>, DbError> {
-        answer(self.writer.submit(move |connection| drain::take(connection, lane))).await
+    /// Marks the oldest rows of a lane as sent and gives them, up to `limit`; none if there are none, or one is on its
+    /// way.
+    pub async fn take(&self, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
+        answer(self.writer.submit(move |connection| drain::take(connection, lane, limit))).await
     }
 
-    /// Records what became of a row that was sent; `next_attempt_at` counts if it is to be sent again. Answers
-    /// whether its lane has more.
-    pub async fn settle(
-        &self,
-        row: u64,
-        verdict: Verdict,
-        wall: u64,
-        next_attempt_at: u64,
-    ) -> Result<bool, DbError> {
-        let work =
-            move |connection: &Connection| drain::settle(connection, row, &verdict, wall, next_attempt_at);
-        answer(self.writer.submit(work)).await
-    }
-
-    /// Records that a row that was sent is decided, and takes the next of its lane, in one transaction: half the
-    /// syncs for a lane that goes on.
-    pub async fn settle_and_take(
-        &self,
-        row: u64,
-        verdict: Verdict,
-        wall: u64,
-        lane: LaneId,
-    ) -> Result<Option<Outgoing>, DbError> {
-        let work = move |connection: &Connection| {
-            drain::settle(connection, row, &verdict, wall, wall)?;
-            drain::take(connection, lane)
-        };
-        answer(self.writer.submit(work)).await
+    /// Records what became of rows that were taken, and takes the next of their lane if that is wanted.
+    pub async fn settle(&self, settlement: Settlement, wall: u64) -> Result<Settled, DbError> {
+        answer(self.writer.submit(move |connection| drain::settle(connection, &settlement, wall))).await
     }
 
     /// The lanes of a session that have rows.

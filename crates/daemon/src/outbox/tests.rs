@@ -2,12 +2,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use tenure_core::outbox::requeue::{Lookup, Refusal};
+use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{Answer, Place, Status};
 use tenure_proto::ids::MessageId;
 use tenure_proto::message::SendParams;
 
 use super::*;
 
+mod ledger;
 mod model;
 
 pub(super) const ME: SessionKey = SessionKey([1; 32]);
@@ -36,6 +38,18 @@ async fn insert(outbox: &Outbox, id: &str, body: &str) -> (u64, LaneId) {
     accepted.row.unwrap()
 }
 
+/// The oldest row of a lane, marked as sent.
+async fn take(outbox: &Outbox, lane: LaneId) -> Option<Outgoing> {
+    outbox.take(lane, 1).await.unwrap().pop()
+}
+
+/// Settles one row; answers whether its lane has more.
+async fn settle(outbox: &Outbox, lane: LaneId, row: u64, verdict: Verdict, wall: u64, next: u64) -> bool {
+    let verdicts = vec![(row, verdict)];
+    let settlement = Settlement { lane, verdicts, unsent: Vec::new(), next_attempt_at: next, take: 0 };
+    outbox.settle(settlement, wall).await.unwrap().more
+}
+
 fn anew(id: &str, lookup: Lookup) -> Anew {
     let client_message_id = id.parse().unwrap();
     Anew { client_message_id, body: None, lookup, force: false, by: "op".into() }
@@ -49,11 +63,11 @@ async fn every_cell_of_the_table_twice_through_the_disk() {
         let accepted = outbox.accept(request(id, &format!("topic:t-{id}"), "x"), 10).await.unwrap();
         let (row, lane) = accepted.row.unwrap();
         if matches!(id, "inflight" | "done" | "dead") {
-            outbox.take(lane).await.unwrap().unwrap();
+            take(&outbox, lane).await.unwrap();
         }
         match id {
-            "done" => _ = outbox.settle(row, Verdict::Done(place(7)), 20, 0).await.unwrap(),
-            "dead" => _ = outbox.settle(row, Verdict::Dead { error: "why".into() }, 20, 0).await.unwrap(),
+            "done" => _ = settle(&outbox, lane, row, Verdict::Done(place(7)), 20, 0).await,
+            "dead" => _ = settle(&outbox, lane, row, Verdict::Dead { error: "why".into() }, 20, 0).await,
             "aborted" => {
                 assert_eq!(outbox.withdraw(row, "op".into(), 20).await.unwrap(), Withdrawn::Done)
             }
@@ -91,17 +105,17 @@ async fn what_was_accepted_is_there_after_a_crash_and_what_was_on_its_way_is_sen
     let outbox = open(dir.path());
     let (first, lane) = insert(&outbox, "1", "one").await;
     insert(&outbox, "2", "two").await;
-    let sent = outbox.take(lane).await.unwrap().unwrap();
+    let sent = take(&outbox, lane).await.unwrap();
     assert_eq!((sent.id, sent.attempts, sent.params.body.as_deref()), (first, 1, Some("one")));
-    assert_eq!(outbox.take(lane).await.unwrap(), None, "one at a time");
+    assert_eq!(take(&outbox, lane).await, None, "one at a time");
     copy_files(dir.path(), copy.path());
     let crashed = open(copy.path());
     let lanes = crashed.lanes(mesh(), ME).await.unwrap();
     assert_eq!(lanes, [FoundLane { lane, attempts: 1, next_attempt_at: 10 }]);
-    let again = crashed.take(lane).await.unwrap().unwrap();
+    let again = take(&crashed, lane).await.unwrap();
     assert_eq!((again.id, again.attempts, &again.params), (first, 2, &sent.params), "the very same bytes");
-    assert!(crashed.settle(first, Verdict::Done(place(1)), 20, 0).await.unwrap(), "there is more");
-    crashed.settle(first, Verdict::Dead { error: "late".into() }, 21, 0).await.unwrap();
+    assert!(settle(&crashed, lane, first, Verdict::Done(place(1)), 20, 0).await, "there is more");
+    settle(&crashed, lane, first, Verdict::Dead { error: "late".into() }, 21, 0).await;
     assert_eq!(crashed.get(first).await.unwrap().unwrap().status, Status::Done, "done is done");
     let census = crashed.census().await.unwrap();
     assert_eq!((census.pending, census.inflight, census.done), (1, 0, 1));
@@ -110,18 +124,33 @@ async fn what_was_accepted_is_there_after_a_crash_and_what_was_on_its_way_is_sen
 }
 
 #[tokio::test]
-async fn a_decided_row_is_followed_by_the_next_in_one_transaction() {
+async fn a_batch_is_settled_and_the_next_taken_in_one_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let outbox = open(dir.path());
-    let (first, lane) = insert(&outbox, "1", "one").await;
-    let (second, _) = insert(&outbox, "2", "two").await;
-    outbox.take(lane).await.unwrap();
-    let next = outbox.settle_and_take(first, Verdict::Done(place(1)), 20, lane).await.unwrap().unwrap();
-    assert_eq!((next.id, next.attempts), (second, 1));
-    let dead = Verdict::Dead { error: "no".into() };
-    assert_eq!(outbox.settle_and_take(second, dead, 20, lane).await.unwrap(), None);
+    let (_, lane) = insert(&outbox, "1", "one").await;
+    for n in 2..=5 {
+        insert(&outbox, &n.to_string(), "more").await;
+    }
+    let ids = |rows: &[Outgoing]| rows.iter().map(|row| (row.id, row.attempts)).collect::<Vec<_>>();
+    assert_eq!(ids(&outbox.take(lane, 3).await.unwrap()), [(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(outbox.take(lane, 3).await.unwrap(), [], "one batch at a time");
+    let verdicts = vec![(1, Verdict::Done(place(1))), (2, Verdict::Dead { error: "no".into() })];
+    let settlement = Settlement { lane, verdicts, unsent: vec![3], next_attempt_at: 20, take: 2 };
+    let settled = outbox.settle(settlement, 20).await.unwrap();
+    assert_eq!((settled.more, ids(&settled.taken)), (true, vec![(3, 1), (4, 1)]), "3 was never sent");
     let states: Vec<Status> = outbox.list(None, 0, 9).await.unwrap().iter().map(|row| row.status).collect();
-    assert_eq!(states, [Status::Done, Status::Dead]);
+    assert_eq!(states, [Status::Done, Status::Dead, Status::Inflight, Status::Inflight, Status::Pending]);
+}
+
+#[tokio::test]
+async fn a_batch_is_bounded_in_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let mut lane = LaneId(0);
+    for n in 0..4 {
+        lane = insert(&outbox, &n.to_string(), &"x".repeat(40_000)).await.1;
+    }
+    assert_eq!(outbox.take(lane, 64).await.unwrap().len(), 2, "64 KiB, and the row that goes past it");
 }
 
 #[tokio::test]
@@ -130,13 +159,13 @@ async fn a_refusal_for_now_keeps_its_place_and_its_error() {
     let outbox = open(dir.path());
     let (first, lane) = insert(&outbox, "1", "one").await;
     insert(&outbox, "2", "two").await;
-    outbox.take(lane).await.unwrap();
+    take(&outbox, lane).await.unwrap();
     let again = Verdict::Again { error: "busy: full".into(), wish_ms: None };
-    assert!(outbox.settle(first, again, 20, 520).await.unwrap());
+    assert!(settle(&outbox, lane, first, again, 20, 520).await);
     let entry = outbox.get(first).await.unwrap().unwrap();
     assert_eq!((entry.status, entry.next_attempt_at), (Status::Pending, 520));
     assert_eq!(entry.last_error.as_deref(), Some("busy: full"));
-    assert_eq!(outbox.take(lane).await.unwrap().unwrap().id, first, "the younger one does not pass");
+    assert_eq!(take(&outbox, lane).await.unwrap().id, first, "the younger one does not pass");
 }
 
 #[tokio::test]
@@ -172,9 +201,9 @@ async fn old_rows_are_given_up_and_done_ones_forgotten() {
     let entry = outbox.get(old).await.unwrap().unwrap();
     assert_eq!(entry.status, Status::Dead);
     assert!(entry.last_error.unwrap().starts_with("expired"));
-    let next = outbox.take(lane).await.unwrap().unwrap();
+    let next = take(&outbox, lane).await.unwrap();
     assert_eq!(outbox.expire(mesh(), 1_000).await.unwrap(), 0, "what is on its way is not given up");
-    outbox.settle(next.id, Verdict::Done(place(1)), 100, 0).await.unwrap();
+    settle(&outbox, lane, next.id, Verdict::Done(place(1)), 100, 0).await;
     assert_eq!((outbox.prune(100).await.unwrap(), outbox.prune(101).await.unwrap()), (0, 1));
     assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1, "the dead one stays");
 }
@@ -184,13 +213,13 @@ async fn a_row_is_sent_anew_with_all_its_routing() {
     let dir = tempfile::tempdir().unwrap();
     let outbox = open(dir.path());
     let (row, lane) = insert(&outbox, "1", "one").await;
-    outbox.take(lane).await.unwrap();
+    take(&outbox, lane).await.unwrap();
     let dead = Verdict::Dead { error: "too_large: no".into() };
     assert_eq!(
         outbox.requeue(row, anew("2", Lookup::NotAsked), 30).await.unwrap(),
         Requeued::Refused(Refusal::Inflight)
     );
-    outbox.settle(row, dead, 20, 0).await.unwrap();
+    settle(&outbox, lane, row, dead, 20, 0).await;
     assert_eq!(
         outbox.requeue(row, anew("2", Lookup::NotAsked), 30).await.unwrap(),
         Requeued::Ask("1".into())
@@ -211,7 +240,7 @@ async fn a_row_is_sent_anew_with_all_its_routing() {
         (old.status, old.superseded_by, old.aborted_by.as_deref()),
         (Status::Aborted, Some(new), Some("op"))
     );
-    let sent = outbox.take(lane).await.unwrap().unwrap();
+    let sent = take(&outbox, lane).await.unwrap();
     let expected = request("2", "topic:a", "uno");
     assert_eq!((sent.id, &sent.params), (new, expected.params()), "ttl and fingerprint included");
     assert_eq!(outbox.requeue(99, anew("3", Lookup::Unknown), 30).await.unwrap(), Requeued::NoSuchRow);
@@ -222,8 +251,8 @@ async fn what_the_broker_has_is_not_sent_anew() {
     let dir = tempfile::tempdir().unwrap();
     let outbox = open(dir.path());
     let (row, lane) = insert(&outbox, "1", "one").await;
-    outbox.take(lane).await.unwrap();
-    outbox.settle(row, Verdict::Again { error: "?".into(), wish_ms: None }, 20, 30).await.unwrap();
+    take(&outbox, lane).await.unwrap();
+    settle(&outbox, lane, row, Verdict::Again { error: "?".into(), wish_ms: None }, 20, 30).await;
     let known = outbox.requeue(row, anew("2", Lookup::Known(place(4))), 30).await.unwrap();
     assert_eq!(known, Requeued::Finished(place(4)));
     assert_eq!(outbox.get(row).await.unwrap().unwrap().status, Status::Done);
@@ -244,7 +273,7 @@ async fn a_damaged_row_is_dead_and_the_next_is_sent() {
     connection.execute("UPDATE outbox SET payload = CAST(replace(CAST(payload AS TEXT), 'one', 'eno') AS BLOB) WHERE id = 1", []).unwrap();
     drop(connection);
     let outbox = open(dir.path());
-    assert_eq!(outbox.take(lane).await.unwrap().unwrap().id, next);
+    assert_eq!(take(&outbox, lane).await.unwrap().id, next);
     let dead = outbox.get(row).await.unwrap().unwrap();
     assert!(dead.status == Status::Dead && dead.last_error.unwrap().starts_with("damaged"));
 }
@@ -283,7 +312,7 @@ async fn any_page_overwritten_is_a_named_error_never_a_panic() {
         if let Ok(outbox) = Outbox::open(copy.path(), CAP) {
             // What the check at the start does not see is seen when it is read, or not there to be read.
             for lane in outbox.lanes(mesh(), ME).await.unwrap_or_default() {
-                let _ = outbox.take(lane.lane).await;
+                let _ = outbox.take(lane.lane, 64).await;
             }
         }
     }

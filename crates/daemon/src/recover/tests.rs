@@ -1,7 +1,7 @@
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure_core::outbox::verdict::Verdict;
-use tenure_core::outbox::{Place, Status};
+use tenure_core::outbox::{Place, Settlement, Status};
 use tenure_proto::ids::{MessageId, SessionKey};
 
 use super::*;
@@ -21,9 +21,11 @@ async fn fill(dir: &Path) -> Vec<Entry> {
         let request = Request::new("default".parse().unwrap(), SessionKey([1; 32]), params).unwrap();
         let lane = outbox.accept(request, 10).await.unwrap().row.unwrap().1;
         if n % 5 == 0 {
-            let row = outbox.take(lane).await.unwrap().unwrap().id;
+            let rows = outbox.take(lane, 1).await.unwrap();
             let place = Place { id: MessageId::from_parts(n, 1), seq: Some(n) };
-            outbox.settle(row, Verdict::Done(place), 20, 0).await.unwrap();
+            let verdicts = rows.iter().map(|row| (row.id, Verdict::Done(place.clone()))).collect();
+            let settlement = Settlement { lane, verdicts, unsent: Vec::new(), next_attempt_at: 0, take: 0 };
+            outbox.settle(settlement, 20).await.unwrap();
         }
     }
     all(&outbox).await

@@ -156,7 +156,7 @@ impl World {
 
     async fn drain(&mut self, lane: u8, fate: Fate) {
         let Some(lane) = self.lanes.get(&lane).copied() else { return };
-        let Some(row) = self.outbox.take(lane).await.unwrap() else { return };
+        let Some(row) = take(&self.outbox, lane).await else { return };
         let id = row.params.client_message_id.to_string();
         assert_eq!(
             row.params.body.as_deref(),
@@ -180,7 +180,7 @@ impl World {
             Fate::Refused => Verdict::Dead { error: "no_such_session: never".into() },
             Fate::NeverSent => return self.crash(),
         };
-        self.outbox.settle(row.id, verdict, self.wall, self.wall).await.unwrap();
+        settle(&self.outbox, lane, row.id, verdict, self.wall, self.wall).await;
     }
 
     async fn requeue(&mut self, row: u64) {

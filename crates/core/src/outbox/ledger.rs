@@ -1,0 +1,209 @@
+//! An outbox in memory: what a daemon's store of it must do, without a disk. The simulator's daemons keep their rows
+//! in one, and the SQLite outbox is held to it by a property test.
+//!
+//! What it promises: each method is what one transaction of the store does, by the same rules ([`super::accept`],
+//! [`super::row`]). It is as large as what was accepted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_proto::Codec;
+use tenure_proto::fingerprint::Fingerprint;
+use tenure_proto::ids::SessionKey;
+use tenure_proto::message::{Address, SendParams};
+
+use super::accept::{Answer, Held, decide};
+use super::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
+use super::row::{Place, Status, Step};
+use super::schedule::LaneId;
+use super::verdict::Verdict;
+
+/// Rows that one sweep gives up.
+const SLICE: usize = 1_000;
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Who sends it.
+    pub sender: SessionKey,
+    /// What is sent.
+    pub params: SendParams,
+    /// What makes it the same request as another.
+    pub fingerprint: Fingerprint,
+    /// Behind whom it leaves.
+    pub lane: LaneId,
+    /// Where it stands.
+    pub status: Status,
+    /// How often it was sent.
+    pub attempts: u32,
+    /// When it was accepted, Unix milliseconds.
+    pub enqueued_at: u64,
+    /// When it is to be sent next.
+    pub next_attempt_at: u64,
+    /// Where the broker put it.
+    pub place: Option<Place>,
+    /// Why it failed.
+    pub last_error: Option<String>,
+}
+
+/// An outbox of one mesh.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    rows: BTreeMap<u64, Row>,
+    ids: BTreeMap<String, u64>,
+    lanes: BTreeMap<(SessionKey, String, &'static str), LaneId>,
+    /// Rows that are not decided, by lane.
+    open: BTreeMap<LaneId, BTreeSet<u64>>,
+}
+
+impl Ledger {
+    /// Takes a request, or says why not; a new row has a number and a lane.
+    pub fn accept(
+        &mut self,
+        sender: SessionKey,
+        params: &SendParams,
+        fingerprint: Fingerprint,
+        wall: u64,
+    ) -> (Answer, Option<(u64, LaneId)>) {
+        let id = params.client_message_id.as_str();
+        let held = self.ids.get(id).and_then(|row| self.rows.get(row)).map(|row| Held {
+            status: row.status,
+            fingerprint: row.fingerprint,
+            place: row.place.clone(),
+            last_error: row.last_error.clone(),
+        });
+        let answer = decide(held.as_ref(), &fingerprint);
+        if answer != Answer::Insert {
+            return (answer, None);
+        }
+        let lane = self.lane(sender, params);
+        let number = self.rows.len() as u64 + 1;
+        self.ids.insert(id.to_owned(), number);
+        self.open.entry(lane).or_default().insert(number);
+        let row = Row {
+            sender,
+            params: params.clone(),
+            fingerprint,
+            lane,
+            status: Status::Pending,
+            attempts: 0,
+            enqueued_at: wall,
+            next_attempt_at: wall,
+            place: None,
+            last_error: None,
+        };
+        self.rows.insert(number, row);
+        (answer, Some((number, lane)))
+    }
+
+    /// Marks the oldest rows of a lane as sent, before they are: none while one of them is.
+    pub fn take(&mut self, lane: LaneId, limit: usize) -> Vec<Outgoing> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        for id in self.open.get(&lane).cloned().unwrap_or_default() {
+            let Some(row) = self.rows.get_mut(&id) else { continue };
+            let Some(next) = row.status.after(Step::Taken) else { break };
+            if taken.len() >= limit || bytes >= BATCH_BYTES {
+                break;
+            }
+            bytes += Codec::Json.encode(&row.params).len();
+            row.status = next;
+            row.attempts = row.attempts.saturating_add(1);
+            taken.push(Outgoing { id, params: row.params.clone(), attempts: row.attempts });
+        }
+        taken
+    }
+
+    /// Records what became of a batch, and takes the next if that is wanted.
+    pub fn settle(&mut self, settlement: &Settlement) -> Settled {
+        for (id, verdict) in &settlement.verdicts {
+            if !self.step(*id, verdict.step()) {
+                continue;
+            }
+            let Some(row) = self.rows.get_mut(id) else { continue };
+            match verdict {
+                Verdict::Done(place) => row.place = Some(place.clone()),
+                Verdict::Again { error, .. } => {
+                    row.last_error = Some(error.clone());
+                    row.next_attempt_at = settlement.next_attempt_at;
+                }
+                Verdict::Dead { error } => row.last_error = Some(error.clone()),
+            }
+        }
+        for id in &settlement.unsent {
+            if self.step(*id, Step::NotSent)
+                && let Some(row) = self.rows.get_mut(id)
+            {
+                row.attempts = row.attempts.saturating_sub(1);
+            }
+        }
+        let more = self.open.contains_key(&settlement.lane);
+        Settled { more, taken: self.take(settlement.lane, settlement.take) }
+    }
+
+    /// Gives up rows that were accepted before `cutoff`, up to a slice of them; answers how many.
+    pub fn expire(&mut self, cutoff: u64) -> u64 {
+        let old = |row: &Row| row.status.after(Step::Expired).is_some() && row.enqueued_at < cutoff;
+        let mut found: Vec<(u64, u64)> =
+            self.rows.iter().filter(|(_, row)| old(row)).map(|(id, row)| (row.enqueued_at, *id)).collect();
+        found.sort_unstable();
+        found.truncate(SLICE);
+        for (_, id) in &found {
+            self.step(*id, Step::Expired);
+            if let Some(row) = self.rows.get_mut(id) {
+                row.last_error = Some("expired: it waited longer than the broker remembers ids".to_owned());
+            }
+        }
+        found.len() as u64
+    }
+
+    /// The daemon starts: what was on its way is sent again. Answers how many rows that were.
+    pub fn restart(&mut self) -> u64 {
+        let ids: Vec<u64> = self.open.values().flatten().copied().collect();
+        ids.into_iter().filter(|id| self.step(*id, Step::Restarted)).count() as u64
+    }
+
+    /// The lanes of a session that have rows, with their oldest row.
+    pub fn found(&self, sender: SessionKey) -> Vec<FoundLane> {
+        let of = |(lane, rows): (&LaneId, &BTreeSet<u64>)| {
+            let oldest = self.rows.get(rows.first()?)?;
+            let (attempts, next_attempt_at) = (oldest.attempts, oldest.next_attempt_at);
+            (oldest.sender == sender).then_some(FoundLane { lane: *lane, attempts, next_attempt_at })
+        };
+        self.open.iter().filter_map(of).collect()
+    }
+
+    /// All rows, by their numbers.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, &Row)> {
+        self.rows.iter().map(|(id, row)| (*id, row))
+    }
+
+    /// Rows that are not decided.
+    pub fn waiting(&self) -> usize {
+        self.open.values().map(BTreeSet::len).sum()
+    }
+
+    /// Lets a row take a step, if it applies where the row stands.
+    fn step(&mut self, id: u64, step: Step) -> bool {
+        let Some(row) = self.rows.get_mut(&id) else { return false };
+        let Some(next) = row.status.after(step) else { return false };
+        row.status = next;
+        if !matches!(next, Status::Pending | Status::Inflight)
+            && let Some(open) = self.open.get_mut(&row.lane)
+        {
+            open.remove(&id);
+            if open.is_empty() {
+                self.open.remove(&row.lane);
+            }
+        }
+        true
+    }
+
+    fn lane(&mut self, sender: SessionKey, params: &SendParams) -> LaneId {
+        let class = match params.to {
+            Address::Topic(_) => "",
+            _ => params.priority.as_str(),
+        };
+        let next = LaneId(self.lanes.len() as u64 + 1);
+        *self.lanes.entry((sender, params.to.to_string(), class)).or_insert(next)
+    }
+}
