@@ -4,6 +4,7 @@ use tenure_proto::limits::MAX_INFLIGHT;
 
 use super::Link;
 use super::book::RUNS;
+use super::inflight::PROGRESS;
 use super::send::AWAITED;
 use super::subs::{EARLY, SUBSCRIPTIONS, Sub};
 use crate::census::Count;
@@ -22,6 +23,7 @@ impl Link {
             count("subscriptions", self.subs.iter().count(), SUBSCRIPTIONS),
             count("deliveries whose subscription is not known yet", self.subs.early(), EARLY),
             Count::fullest("pushed to a subscription and in hand", self.subs.iter().map(pushed)),
+            count("words of progress about a message", self.hands.progress(), PROGRESS as usize),
             Count::fullest("runs that a book remembers", books().flat_map(|b| b.runs()).map(|n| (n, RUNS))),
         ]
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_proto::error::WireError;
+use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::Tag;
 use tenure_proto::message::{Delivery, NackParams, SettleResult, TagsParams};
 use tenure_proto::method::Method;
@@ -22,6 +22,9 @@ use crate::time::{Millis, Now};
 
 /// Tags of one request that settles.
 const TAGS: usize = 1_024;
+
+/// Words of progress about one message that may be without an answer; one more is refused.
+pub(super) const PROGRESS: u32 = 16;
 
 /// Everything in hand, and every settlement that has no answer yet. Bounded by what each subscription may have
 /// in hand.
@@ -49,6 +52,8 @@ struct Hand {
     tag: Tag,
     /// Whether the application asked for it.
     pulled: bool,
+    /// Words of progress without an answer.
+    progress: u32,
     settling: Option<(Verb, SettleNumber)>,
 }
 
@@ -123,6 +128,18 @@ impl Hands {
         self.hands.values().filter(idle).count()
     }
 
+    /// A word of progress has its answer.
+    fn progressed(&mut self, id: DeliveryId) {
+        if let Some(hand) = self.hands.get_mut(&id) {
+            hand.progress = hand.progress.saturating_sub(1);
+        }
+    }
+
+    /// How many words of progress about one message wait at most.
+    pub(super) fn progress(&self) -> usize {
+        self.hands.values().map(|hand| hand.progress as usize).max().unwrap_or(0)
+    }
+
     fn tell(&mut self, number: SettleNumber, outcome: Settlement, effects: &mut Vec<LinkEffect>) {
         if self.waiting.remove(&number) {
             effects.push(LinkEffect::Settled(number, outcome));
@@ -163,8 +180,15 @@ impl Link {
         match hands.hands.get_mut(&id) {
             None => hands.tell(number, stale("requeued"), effects),
             Some(hand) if hand.settling.is_some() => hands.tell(number, stale("settled before"), effects),
+            Some(hand) if verb == Verb::Progress && hand.progress >= PROGRESS => {
+                let text =
+                    format!("{PROGRESS} words of progress about this message wait already; wait for them");
+                hands.tell(number, Settlement::Refused(WireError::new(ErrorCode::Busy, text)), effects);
+            }
             Some(hand) => {
-                if verb != Verb::Progress {
+                if verb == Verb::Progress {
+                    hand.progress += 1;
+                } else {
                     hand.settling = Some((verb.clone(), number));
                 }
                 hands.queue.entry(verb).or_default().push(Item::Of(id, number));
@@ -282,7 +306,9 @@ impl Link {
     pub(super) fn settle_refused(&mut self, batch: Batch, error: &WireError, effects: &mut Vec<LinkEffect>) {
         for (item, _) in batch.items {
             let Item::Of(id, number) = item else { continue };
-            if batch.verb != Verb::Progress {
+            if batch.verb == Verb::Progress {
+                self.hands.progressed(id);
+            } else {
                 self.lost(id);
             }
             self.hands.tell(number, Settlement::Refused(error.clone()), effects);
@@ -293,7 +319,7 @@ impl Link {
     fn settled(&mut self, id: DeliveryId, verb: &Verb, number: SettleNumber, effects: &mut Vec<LinkEffect>) {
         self.hands.tell(number, Settlement::Settled, effects);
         if *verb == Verb::Progress {
-            return;
+            return self.hands.progressed(id);
         }
         let Some(hand) = self.hands.hands.remove(&id) else { return };
         let Some(book) = self.subs.book(hand.sub, &hand.log) else { return };
@@ -382,6 +408,7 @@ impl Link {
             attempt: delivery.attempt,
             tag: delivery.tag.clone(),
             pulled,
+            progress: 0,
             settling: None,
         };
         self.hands.hands.insert(id, hand);

@@ -14,6 +14,7 @@ use crate::stream::PENDING_EVENTS;
 use crate::subs::{Sub, Subs};
 use crate::time::Millis;
 
+use super::debt::{OWED_MAX, OWED_PER_SESSION};
 use super::messages::Messages;
 use super::pages::PAGE_ENTRIES;
 use super::{BANS_MAX, Mesh};
@@ -73,6 +74,11 @@ impl Mesh {
                 "writes that are awaited",
                 self.awaiting.len(),
                 (requests + leases).saturating_add(readings),
+            ),
+            count(
+                "writes that are owed",
+                self.messages.owed.len(),
+                bound.saturating_mul(OWED_PER_SESSION).saturating_add(OWED_MAX),
             ),
             // Each of a request or of a group, and one for what expires.
             count("reads that are awaited", self.messages.reads.len(), requests.saturating_add(readings + 1)),
@@ -141,6 +147,7 @@ impl Messages {
             count("bytes of tails", bytes, TAIL_BYTES),
             count("inboxes that are being cleared", self.upkeep.evacuations(), self.logs.iter().count()),
             Count::fullest("open entries of a group", readings().map(|r| (r.group.open_len(), OPEN_MAX))),
+            Count::fullest("dead letters that are back", readings().map(|r| (r.spared.len(), OPEN_MAX))),
             Count::fullest("entries of a page", readings().map(|r| (r.page.len(), PAGE_ENTRIES as usize))),
             Count::fullest(
                 "entries that are read again",

@@ -113,27 +113,6 @@ impl Mesh {
         }
     }
 
-    /// The store could not take a write that it must: it is asked again in a while.
-    pub(super) fn owe(&mut self, now: Millis, write: StoreWrite) {
-        self.messages.owed.push(write);
-        self.messages.lazy_due = Some(now.plus(RETRY_MS));
-    }
-
-    fn write_owed(&mut self, effects: &mut Vec<Effect>) {
-        for write in std::mem::take(&mut self.messages.owed) {
-            // A name that was used again since must not be taken from its new owner.
-            let lives = match &write {
-                StoreWrite::DropSub(session, sub) => {
-                    self.leases.get(session).is_some_and(|lease| lease.subs.get(sub).is_some())
-                }
-                _ => false,
-            };
-            if !lives {
-                self.write_surely(write, effects);
-            }
-        }
-    }
-
     /// Lets a session's turn come, if its socket can take anything.
     pub(super) fn rouse(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get(&session) else { return };
@@ -219,7 +198,7 @@ impl Mesh {
         if !messages.lagging.is_empty() && messages.floors_due.is_none() {
             messages.floors_due = Some(now.plus(FLOORS_MS));
         }
-        if messages.dirty.is_empty() && messages.owed.is_empty() {
+        if messages.dirty.is_empty() && !messages.owed.is_due() {
             (messages.urgent, messages.lazy_due) = (false, None);
             return;
         }

@@ -16,9 +16,11 @@ use crate::envelope::{Entry, Lane};
 use crate::group::{Holder, OPEN_MAX, Open};
 use crate::log::Logs;
 use crate::mutant::{self, Mutant};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, StoreWrite, TopicRecord};
+use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, TopicRecord};
 use crate::time::Millis;
 
+use super::debt::Debt;
+use super::deliver::RETRY_MS;
 use super::reading::Reading;
 use super::reads::Purpose;
 
@@ -56,8 +58,8 @@ pub(super) struct Messages {
     /// Groups that the store does not know as they are; private ones wait longer.
     pub(super) dirty: BTreeSet<GroupId>,
     pub(super) lagging: BTreeSet<GroupId>,
-    /// Writes that the store could not take and must; bounded by what happens while it takes none.
-    pub(super) owed: Vec<StoreWrite>,
+    /// What the store must be told and nobody waits for.
+    pub(super) owed: Debt,
     /// Whether somebody waits for the dirty ones.
     pub(super) urgent: bool,
     pub(super) lazy_due: Option<Millis>,
@@ -80,6 +82,8 @@ pub(super) struct Messages {
     /// Deliveries whose claims are on their way to the disk, and through which socket each was to go.
     pub(super) parked: Vec<(ConnId, Push)>,
     pub(super) burials: Vec<Burial>,
+    /// Dead letters that the store is about to bring back.
+    pub(super) reviving: usize,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
 }
@@ -230,6 +234,12 @@ impl Messages {
             return None;
         }
         let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
+        if self.is_overdrawn() {
+            // An entry whose time is over would add to what is owed.
+            self.starved.insert(id);
+            self.reads_due.get_or_insert(moment.now.plus(RETRY_MS));
+            return None;
+        }
         if self.is_unplaced(id) {
             self.place(id);
             return None;

@@ -13,6 +13,7 @@ mod census;
 mod claims;
 mod clocks;
 mod configure;
+mod debt;
 mod deliver;
 mod drain;
 mod fanout;

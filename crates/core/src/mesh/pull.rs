@@ -151,7 +151,7 @@ fn pull_new(
 }
 
 /// Takes entries whatever their priority and the reader's credit; says whether there are some that cannot be handed
-/// out yet: they are still on disk, or their place is not.
+/// out yet: they are still on disk, or their place is not, or too much is owed.
 pub(super) fn fetch_from(
     messages: &mut Messages,
     session: SessionKey,
@@ -172,7 +172,7 @@ pub(super) fn fetch_from(
             batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         }
         messages.touch(group);
-        loading |= messages.is_hungry(group) || messages.is_unplaced(group);
+        loading |= messages.is_hungry(group) || messages.is_unplaced(group) || messages.is_overdrawn();
     }
     (batch.pushes, loading)
 }

@@ -13,6 +13,7 @@ use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListPar
 
 use crate::effect::{Answer, Effect, ReadId};
 use crate::envelope::Lane;
+use crate::group::OPEN_MAX;
 use crate::record::{GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
 use crate::subs::Fetch;
 use crate::time::Millis;
@@ -337,8 +338,26 @@ impl Mesh {
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
         let crews =
             (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
+        self.check_room(&log, seqs.len())?;
+        self.messages.reviving += seqs.len();
         let who = Awaiting::Revive(conn, request.clone(), log.clone(), seqs.clone());
         self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
+        Ok(())
+    }
+
+    /// Refuses to bring back more than the readers of a log may have open: [`OPEN_MAX`] each.
+    fn check_room(&self, log: &LogName, more: usize) -> Result<(), WireError> {
+        let readers = match log.is_inbox() {
+            true => self.messages.places(log),
+            false => self.crews_of(log).into_iter().map(|(_, id)| id).collect(),
+        };
+        let more = more + self.messages.reviving;
+        let readers = readers.iter().filter_map(|id| self.messages.readings.get(id));
+        let full = readers.map(|r| r.group.open_len() + r.spared.len()).any(|open| open + more > OPEN_MAX);
+        if full {
+            let text = format!("a reader of {log} has as many entries open as it may; settle some first");
+            return Err(WireError::new(ErrorCode::Busy, text).retry_after(RETRY_MS));
+        }
         Ok(())
     }
 
@@ -352,6 +371,7 @@ impl Mesh {
         found: Vec<(Lane, u64, Option<GroupName>, u32)>,
         effects: &mut Vec<Effect>,
     ) {
+        self.messages.reviving = self.messages.reviving.saturating_sub(asked.len());
         if log.is_inbox() && !found.is_empty() {
             self.ensure_inbox(log);
         }

@@ -163,6 +163,11 @@ impl Mesh {
             let said = listed.state == InflightState::Settled;
             return (if said { InflightResult::Kept } else { InflightResult::Requeued }, false);
         }
+        let nacked = listed.settle == Some(Settle::Nack);
+        if nacked && self.messages.is_overdrawn() {
+            // It is said again when there is room for what may come of it.
+            return (InflightResult::Kept, false);
+        }
         let given_back = NackParams { tags: Vec::new(), delay_ms: None, dead: false, reason: None };
         let how = match (listed.state, listed.settle) {
             (InflightState::Settled, Some(Settle::Nack)) => How::Nack(&given_back),
@@ -228,6 +233,7 @@ impl Mesh {
             view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, ..
         } = restore;
         self.may(session, "read").map_err(|_| "forbidden")?;
+        self.may_owe().map_err(|_| "too_many")?;
         self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         if partition.is_some_and(|partition| partition >= partitions) {

@@ -37,7 +37,8 @@ impl Mesh {
         how: How<'_>,
         effects: &mut Vec<Effect>,
     ) {
-        if let Err(error) = self.may(session, "read").and_then(|()| check(tags, how)) {
+        let may_bury = if matches!(how, How::Nack(_)) { self.may_owe() } else { Ok(()) };
+        if let Err(error) = self.may(session, "read").and_then(|()| check(tags, how)).and(may_bury) {
             return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         if tags.iter().any(|tag| self.is_being_cleared(tag.as_str())) {
@@ -100,7 +101,7 @@ impl Mesh {
             Claim::Stale(reason) => return Err(reason),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
-                self.messages.urgent |= self.messages.dirty.contains(&id) || !self.messages.owed.is_empty();
+                self.messages.urgent |= self.messages.dirty.contains(&id) || self.messages.owed.is_due();
                 return Ok(durable);
             }
             Claim::Good => {}
@@ -208,7 +209,8 @@ impl Mesh {
         let counts = lost && reading.is_shared();
         reading.group.give_back(seq, None, counts);
         let worn_out = reading.group.open(seq).is_some_and(|open| open.tries >= MAX_ATTEMPTS);
-        if counts && worn_out {
+        // What may not be owed yet is buried when it fails again.
+        if counts && worn_out && !self.messages.is_overdrawn() {
             let wall = self.wall;
             self.messages.bury(id, seq, None, "max_attempts", ReceiptState::Dead, wall, None);
         }

@@ -53,6 +53,7 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<Option<SubscribeResult>, WireError> {
         self.may(session, "read")?;
+        self.may_owe()?;
         if params.prefetch == 0 || params.prefetch > PREFETCH_MAX {
             return Err(WireError::bad_request(format!("prefetch must be between 1 and {PREFETCH_MAX}")));
         }
@@ -234,8 +235,9 @@ impl Mesh {
             let text = "inbox and member are chosen with hello's inbox and cannot be left";
             return Err(WireError::bad_request(text));
         }
+        self.may_owe()?;
         self.drop_subscription(session, &params.sub_id, effects);
-        self.messages.urgent |= !self.messages.owed.is_empty();
+        self.messages.urgent |= self.messages.owed.is_due();
         self.messages.answers.push((conn, request, Answer::Empty));
         Ok(())
     }

@@ -58,11 +58,6 @@ impl Mesh {
         self.last_write
     }
 
-    /// Asks for a write that nobody waits for but that must not be lost when the store cannot take it now.
-    pub(super) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
-        self.write_for(Awaiting::Owed(Box::new(write.clone())), write, effects);
-    }
-
     /// Asks for a write that somebody waits for.
     pub(super) fn write_for(&mut self, who: Awaiting, write: StoreWrite, effects: &mut Vec<Effect>) {
         let id = self.write(write, effects);
@@ -128,6 +123,7 @@ impl Mesh {
                 self.messages.group_kept(id);
                 self.tell_receipts(receipts);
             }
+            (Awaiting::Owed(_), _) => self.messages.owed.paid(),
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
             (Awaiting::Answer(conn, request, answer), _) => {
                 effects.push(super::respond(conn, request, *answer));
@@ -186,7 +182,7 @@ impl Mesh {
             Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request, unavailable()),
             Awaiting::Topic(name) => self.forget_topic(now, &name),
-            Awaiting::Owed(write) => self.owe(now, *write),
+            Awaiting::Owed(write) => self.owe_again(now, *write),
             Awaiting::Floor(id) => {
                 if let Some(reading) = self.messages.readings.get_mut(&id) {
                     reading.floor_told = u64::MAX;
@@ -210,9 +206,11 @@ impl Mesh {
                 }
                 self.welcome(conn, request, answer, effects);
             }
-            Awaiting::Revive(conn, request, ..) | Awaiting::DropDead(conn, request) => {
+            Awaiting::Revive(conn, request, _, seqs) => {
                 refuse(conn, request, unavailable());
+                self.messages.reviving = self.messages.reviving.saturating_sub(seqs.len());
             }
+            Awaiting::DropDead(conn, request) => refuse(conn, request, unavailable()),
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
         }

@@ -301,3 +301,24 @@ fn a_refusal_says_what_is_true() {
     w.set_disk(Disk::Commits);
     assert_eq!(w.settle(b, ack).settled.len(), 1);
 }
+
+#[test]
+fn what_the_store_must_be_told_has_a_bound() {
+    let mut w = world();
+    let mut a = w.join(1);
+    w.create(a, "wide", 256, None);
+    w.set_disk(Disk::Holds);
+    let refused = loop {
+        let asked = w.ask(a, Call::Subscribe(subscription("wide", None)));
+        if let Some(outcome) = w.answered(a, &asked) {
+            break outcome;
+        }
+        // A new process knows of no subscription: the store must hear that it ends, and all its places.
+        a = w.dial(knock(1));
+        assert!(w.pending.len() < 1_000_000, "without end");
+    };
+    assert_eq!(code(&refused), ErrorCode::Unavailable);
+    w.set_disk(Disk::Commits);
+    w.commit(usize::MAX);
+    w.subscribe(a, subscription("wide", None));
+}

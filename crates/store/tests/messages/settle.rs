@@ -2,15 +2,21 @@
 
 use tenure_core::MeshConfig;
 use tenure_core::effect::{Note, Push};
+use tenure_core::group::OPEN_MAX;
 use tenure_core::input::Call;
+use tenure_core::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreWrite};
+use tenure_proto::dead::DeadRetryParams;
+use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
 use tenure_proto::log::LogName;
-use tenure_proto::message::TagsParams;
+use tenure_proto::message::{NackParams, TagsParams};
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
 use tenure_proto::subscribe::{AckMode, SubscribeParams};
+use tenure_store::Write;
 
+use super::inbox::fill;
 use super::words::*;
 use super::world::{Engine, World};
 
@@ -221,4 +227,42 @@ fn a_nack_with_a_delay_waits_and_holds_nobody_up() {
     assert!(w.pushes(b).is_empty(), "a start does not shorten it");
     w.pass(1_500);
     assert_eq!(bodies(&w.pushes(b)), ["m1"]);
+}
+
+#[test]
+fn no_more_dead_letters_come_back_than_a_reader_may_have_open() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.subscribe(b, SubscribeParams { prefetch: 1, ..subscription("jobs", Some("crew")) });
+    w.post(a, letter(topic("jobs"), "j1"));
+    let pushes = w.pushes(b);
+    w.settle(b, Call::Nack(NackParams { dead: true, ..nacked(vec![tag(&pushes[0])]) }));
+    w.drop_socket(b);
+    let (log, open) = (pushes[0].entry.log.clone(), OPEN_MAX as u64);
+    fill(&mut w, &log, open);
+    let ready = |seq| OpenRecord { seq, attempt: 1, tries: 0, holder: None, ready_at: None, lasting: false };
+    let write = GroupWrite {
+        record: GroupRecord {
+            id: pushes[0].group,
+            log: log.clone(),
+            lane: pushes[0].entry.lane,
+            reader: Reader::Shared("crew".parse().unwrap()),
+        },
+        cursor: open + 1,
+        used_at: w.wall,
+        replace: true,
+        put: (2..=open + 1).map(ready).collect(),
+        del: Vec::new(),
+    };
+    let write = StoreWrite::Group(Box::new(write));
+    let (mesh, run) = (w.name.clone(), w.run);
+    w.store().apply(&[Write::Mesh { mesh, run, write }]).unwrap();
+    w.restart();
+    let a = w.resume(1, a);
+    let retry = DeadRetryParams { log: log.to_string(), seqs: vec![ms(1).unwrap()] };
+    assert_eq!(code(&w.call(a, Call::DeadRetry(retry))), ErrorCode::Busy);
+    let b = w.resume(2, b);
+    let pushes = w.pushes(b);
+    w.ack_all(b, &pushes);
+    assert_eq!(w.dead_retry(a, &log, &[1]).retried.len(), 1, "there is room again");
 }

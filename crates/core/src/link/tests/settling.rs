@@ -268,3 +268,24 @@ fn goodbye_lets_acks_leave_first() {
     let methods: Vec<_> = sent(&peer.world.take()).iter().map(|f| f["method"].clone()).collect();
     assert_eq!(methods, ["ack", "bye"]);
 }
+
+#[test]
+fn words_of_progress_do_not_pile_up() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 1);
+    let id = peer.hand("s1", 1);
+    for _ in 0..16 {
+        peer.settle(id, Verb::Progress);
+    }
+    let number = peer.settle(id, Verb::Progress);
+    let effects = peer.flush();
+    let told = settlements(&effects);
+    assert!(
+        matches!(&told[..], [(n, Settlement::Refused(error))] if *n == number && error.code == tenure_proto::error::ErrorCode::Busy),
+        "{told:?}"
+    );
+    let frame = only(&effects, "progress");
+    assert_eq!(settlements(&peer.reply(id_of(&frame), settled(&[tag(1, 1)]))).len(), 16);
+    peer.settle(id, Verb::Progress);
+    assert!(settlements(&peer.flush()).is_empty(), "there is room again");
+}
