@@ -24,8 +24,8 @@ pub(super) struct Hands {
     trays: BTreeMap<TrayName, Tray>,
     /// Which process of those that compete has an entry.
     holders: BTreeMap<Common, Life>,
-    /// Entries of crews that are settled for good, by whom and at which attempt.
-    settled: BTreeMap<Common, (Life, /* attempt */ u32)>,
+    /// Entries of crews that are settled for good: by whom, at which attempt and when.
+    settled: BTreeMap<Common, (Life, /* attempt */ u32, /* at */ u64)>,
     settled_letters: BTreeMap<Key, Life>,
     /// Trays that once held more than they should: an SDK may have turned entries away.
     crowded: BTreeSet<TrayName>,
@@ -34,6 +34,11 @@ pub(super) struct Hands {
 
 fn common(life: Life, place: &Place, spot: &Spot, lane: Lane) -> Common {
     (Reader::of(life, place), spot.log.clone(), lane_of(place, lane), spot.seq)
+}
+
+/// Whether the socket of a process is younger than `at`: what it brings was pushed after that.
+fn is_younger(life: Life, at: u64, world: &World) -> bool {
+    world.session(life.slot).is_some_and(|session| session.admitted_at > at)
 }
 
 impl Hands {
@@ -75,7 +80,7 @@ impl Hands {
                 self.settles(*life, place, spot, *lane, *verb, world);
             }
             Seen::Settled(life, place, spot, lane, verb, outcome) => {
-                self.answered(*life, place, spot, *lane, *verb, outcome);
+                self.answered(*life, place, spot, *lane, *verb, outcome, world);
             }
             Seen::Unsubscribes(life, place) => self.leave(*life, place, false),
             Seen::SubEnded(life, place, _) => self.leave(*life, place, true),
@@ -100,7 +105,7 @@ impl Hands {
         }
         let sent_at = letters.sent_at(key);
         if self.check_once(life, handed, world, court) && world.is_current(life) {
-            self.check_settled(life, handed, court);
+            self.check_settled(life, handed, world, court);
             self.check_stolen(life, handed, world, court);
         }
         let admitted = world.session(life.slot).map_or(0, |session| session.admitted_at);
@@ -157,14 +162,17 @@ impl Hands {
     }
 
     /// What is settled stays settled, for everybody.
-    fn check_settled(&self, life: Life, handed: &Handed, court: &mut Court) {
+    fn check_settled(&self, life: Life, handed: &Handed, world: &World, court: &mut Court) {
         let Handed { place, spot, lane, key, .. } = handed;
         let by = match place {
             Place::Inbox | Place::MemberInbox => self.settled_letters.get(key),
-            // Who was too slow may find an earlier attempt in its socket when it wakes.
+            // Who was too slow may find an earlier attempt in its socket when it wakes, if that is as old.
             _ => {
                 let settled = self.settled.get(&common(life, place, spot, *lane));
-                settled.filter(|(_, at)| handed.attempt >= *at).map(|(by, _)| by)
+                let counts = |(_, attempt, at): &&(Life, u32, u64)| {
+                    handed.attempt >= *attempt || is_younger(life, *at, world)
+                };
+                settled.filter(counts).map(|(by, ..)| by)
             }
         };
         if let Some(by) = by {
@@ -193,7 +201,7 @@ impl Hands {
         });
         let Some((name, hand)) = found else { return };
         // An earlier hand-out that was long on its way is not taken from who has it since.
-        let earlier = handed.attempt < hand.attempt;
+        let earlier = handed.attempt < hand.attempt && !is_younger(life, hand.at, world);
         if earlier || hand.state() != State::Held || self.may_be_lost(name, hand, world) {
             return;
         }
@@ -252,6 +260,7 @@ impl Hands {
         self.let_go(life, &common(life, place, spot, lane));
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn answered(
         &mut self,
         life: Life,
@@ -260,6 +269,7 @@ impl Hands {
         lane: Lane,
         verb: Verb,
         outcome: &Settled,
+        world: &World,
     ) {
         let Some(tray) = self.trays.get_mut(&tray_name(life, place, lane)) else { return };
         let at = at(spot);
@@ -272,7 +282,7 @@ impl Hands {
                 let (key, attempt) = (hand.key.clone(), hand.attempt);
                 tray.turn(&at, State::Done);
                 if is_crew(place) {
-                    self.settled.insert(common(life, place, spot, lane), (life, attempt));
+                    self.settled.insert(common(life, place, spot, lane), (life, attempt, world.now));
                 } else if !is_private(place) {
                     self.settled_letters.insert(key, life);
                 }

@@ -273,3 +273,26 @@ fn who_is_working_is_left_alone() {
     working(true, false).holds();
     working(false, true).holds();
 }
+
+#[test]
+fn an_earlier_hand_out_comes_through_an_older_socket() {
+    let crew = topic(Some("crew"));
+    let late = |settled: bool, anew: bool| {
+        let mut play = Play::full();
+        play.subscribe(life(1), &crew, 1).subscribe(life(2), &crew, 1).post("a", 1);
+        play.see(Seen::Handed(life(1), Handed { attempt: 2, ..handed(crew.clone(), JOBS, 1, "a") }));
+        if settled {
+            play.acks(life(1), &crew, JOBS, 1);
+        }
+        play.sleep(10);
+        if anew {
+            play.admit(life(2), false).attach(life(2), false);
+        }
+        play.hand_post(life(2), &crew, "a", 1);
+        play
+    };
+    late(false, false).holds();
+    late(true, false).holds();
+    late(false, true).breaks(&["stolen"]);
+    late(true, true).breaks(&["doubled"]);
+}
