@@ -348,7 +348,9 @@ impl Messages {
         places.truncate(limit as usize);
         let (mut moved, mut failed) = (Vec::new(), Vec::new());
         for (lane, seq, attempts) in &places {
-            let Some(kept) = self.kept(&inbox, *seq).cloned() else { continue };
+            // What a reader is believed to have been handed may be of another lane, and settled there.
+            let kept = self.kept(&inbox, *seq).filter(|kept| kept.entry.lane == *lane).cloned();
+            let Some(kept) = kept else { continue };
             let envelope = &kept.entry.envelope;
             match envelope.fallback {
                 Fallback::Hold => {}
