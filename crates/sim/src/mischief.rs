@@ -311,6 +311,8 @@ impl World {
         let config = MeshConfig {
             reconnect_grace_ms: [0, 2_000, 5_000][rng.below(3) as usize],
             ack_timeout_ms: [20_000, 60_000][rng.below(2) as usize],
+            retention_ms: self.broker.config.retention_ms,
+            topic_bytes: self.broker.config.topic_bytes,
             ..MeshConfig::with_lease(lease)
         };
         self.broker.config = config.clone();

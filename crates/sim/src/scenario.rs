@@ -29,10 +29,22 @@ pub struct Scenario {
     pub ack_timeout_ms: u64,
     /// Whether the store is SQLite on a disk that can tear; else the model.
     pub sqlite: bool,
+    /// What logs keep, in worlds that forget; else everything.
+    #[serde(default)]
+    pub keeps: Option<Keeps>,
     /// Who is there.
     pub cast: Vec<Role>,
     /// What goes wrong, in the order of time.
     pub faults: Vec<Planned>,
+}
+
+/// What logs keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeps {
+    /// For how long, of what everybody has settled.
+    pub retention_ms: u64,
+    /// How many bytes of a partition, settled or not.
+    pub topic_bytes: Option<u64>,
 }
 
 /// A fault that is to come.
@@ -92,8 +104,26 @@ impl Scenario {
         let cast = cast(&mut rng);
         let span_ms = minutes * 60_000;
         let faults = faults(&root, span_ms);
-        Scenario { seed, span_ms, lease_ttl_ms, reconnect_grace_ms, ack_timeout_ms, sqlite, cast, faults }
+        let keeps = keeps(&mut root.fork(6));
+        Scenario {
+            seed,
+            span_ms,
+            lease_ttl_ms,
+            reconnect_grace_ms,
+            ack_timeout_ms,
+            sqlite,
+            keeps,
+            cast,
+            faults,
+        }
     }
+}
+
+/// One world in four forgets, half of those also what somebody has yet to read.
+fn keeps(rng: &mut Rng) -> Option<Keeps> {
+    let retention_ms = [5_000, 30_000][rng.below(2) as usize];
+    let topic_bytes = rng.chance(500).then(|| rng.between(500, 4_000));
+    rng.chance(250).then_some(Keeps { retention_ms, topic_bytes })
 }
 
 fn cast(rng: &mut Rng) -> Vec<Role> {

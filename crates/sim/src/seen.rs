@@ -228,6 +228,13 @@ pub enum Fate {
 pub enum Seen {
     /// The world begins, or an operator changed the numbers.
     Numbers(Numbers),
+    /// In this world logs forget what everybody has settled.
+    Forgets {
+        /// When it is so old.
+        after_ms: u64,
+        /// Whether, past a size, they also forget what somebody has yet to read.
+        unread: bool,
+    },
     /// A session exists in this world, and who vouches for it.
     Cast {
         /// The session.

@@ -115,11 +115,14 @@ impl World {
         let scenario = Rc::new(scenario.clone());
         let root = Rng::new(scenario.seed);
         let names = Rc::new(Names::of(scenario.seed, &scenario.cast));
-        let config = MeshConfig {
+        let mut config = MeshConfig {
             reconnect_grace_ms: scenario.reconnect_grace_ms,
             ack_timeout_ms: scenario.ack_timeout_ms,
             ..MeshConfig::with_lease(scenario.lease_ttl_ms)
         };
+        if let Some(keeps) = scenario.keeps {
+            (config.retention_ms, config.topic_bytes) = (keeps.retention_ms, keeps.topic_bytes);
+        }
         let disk = Disk::new(scenario.sqlite, "default".parse()?, root.fork(3))?;
         let broker = Broker::new(config, disk, root.fork(4))?;
         let mut rng = root.fork(5);
@@ -162,6 +165,9 @@ impl World {
     fn begin(&mut self) {
         let scenario = self.scenario.clone();
         self.tell_numbers();
+        if let Some(keeps) = scenario.keeps {
+            self.see(&Seen::Forgets { after_ms: keeps.retention_ms, unread: keeps.topic_bytes.is_some() });
+        }
         for role in &scenario.cast {
             let (session, member_key) =
                 (self.names.session_key(role.slot), self.names.member_key(role.member));

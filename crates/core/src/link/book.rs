@@ -63,10 +63,19 @@ impl Book {
         self.seen = self.seen.max(Some(seq));
     }
 
-    /// Entries are gone.
-    pub(super) fn gap(&mut self, from: u64, to: u64) {
+    /// Entries are gone. Gives those of them that are missed: a broker that crashed may have forgotten which came.
+    pub(super) fn gap(&mut self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let came = |seq: &u64| self.in_hand.contains_key(seq) || self.done.contains(*seq);
+        let mut missed = (from.max(self.next.unwrap_or(from)), to);
+        while missed.0 <= missed.1 && came(&missed.0) {
+            missed.0 += 1;
+        }
+        while missed.0 < missed.1 && came(&missed.1) {
+            missed.1 -= 1;
+        }
         self.pass(to);
         self.finish(from, to);
+        (missed.0 <= missed.1).then_some(missed)
     }
 
     /// The delivery that `seq` is in hand by.

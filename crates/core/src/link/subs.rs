@@ -429,14 +429,16 @@ impl Link {
             SubscriptionEventKind::Gap => {
                 let from = event.from.map_or(0, U53::get);
                 let to = event.to.map_or(from, U53::get);
-                let partition = event.partition;
+                let (mut missed, partition) = (Some((from, to)), event.partition);
                 if let Some(sub) = self.subs.table.get_mut(&handle)
                     && let (Some(wish), Some(partition)) = (&sub.wish, partition)
                 {
                     let log = LogName::Topic(wish.topic.clone(), partition).to_string();
-                    sub.book(&log).gap(from, to);
+                    missed = sub.book(&log).gap(from, to);
                 }
-                effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
+                if let Some((from, to)) = missed {
+                    effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
+                }
             }
         }
     }

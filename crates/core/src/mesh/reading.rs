@@ -15,6 +15,9 @@ use crate::record::{GroupRecord, Origin, Reader};
 
 use super::placing::Placed;
 
+/// A floor that the store may not know.
+pub(super) const UNTOLD: u64 = u64::MAX;
+
 /// A group with what surrounds it.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -42,7 +45,7 @@ pub(super) struct Reading {
     pub(super) restored_at: Option<u64>,
     /// Whether the store knows it; one that was asked for is not here before it does.
     pub(super) placed: Placed,
-    /// The floor that the store knows, of a private group.
+    /// The floor that the store knows, of a private group; [`UNTOLD`] if it did not take the last one.
     pub(super) floor_told: u64,
     /// Entries of an inbox that had been handed out and were moved on or failed when its lease ended: they are not
     /// settled, although they are not here any more. Of this run, the last ones.
@@ -118,6 +121,16 @@ impl Reading {
     /// Whether a delivery is the last hand-out of its entry.
     pub(super) fn is_current(&self, push: &Push) -> bool {
         self.group.open(push.entry.seq).is_some_and(|open| open.attempt == push.attempt)
+    }
+
+    /// Up to where everything is settled and stays so over a crash: what a lone reader has settled since its floor was
+    /// last told would be missing when it comes again.
+    pub(super) fn kept_floor(&self) -> u64 {
+        match self.floor_told {
+            _ if !self.is_private() => self.group.floor(),
+            UNTOLD => 0,
+            told => self.group.floor().min(told),
+        }
     }
 
     /// The crew's name, if it is one.

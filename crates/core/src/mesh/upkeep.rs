@@ -222,7 +222,7 @@ impl Mesh {
         let retention = self.retention_ms(log);
         let capped = self.config.topic_bytes.is_some() && !log.is_inbox();
         let wall = self.wall;
-        let floor = |id: &GroupId| self.messages.readings.get(id).map(|reading| reading.group.floor());
+        let floor = |id: &GroupId| self.messages.readings.get(id).map(Reading::kept_floor);
         let Some(state) = self.messages.logs.lane(log, lane) else { return };
         if state.end == 0 || state.next_prune > wall {
             return;

@@ -13,6 +13,7 @@ use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
+use super::reading::UNTOLD;
 use super::send::{Pending, is_answered_early};
 
 /// Who waits for a write.
@@ -185,7 +186,7 @@ impl Mesh {
             Awaiting::Owed(write) => self.owe_again(now, *write),
             Awaiting::Floor(id) => {
                 if let Some(reading) = self.messages.readings.get_mut(&id) {
-                    reading.floor_told = u64::MAX;
+                    reading.floor_told = UNTOLD;
                     self.messages.lagging.insert(id);
                 }
             }

@@ -35,6 +35,8 @@ pub(super) struct Broker {
     /// The longest lease that was ever in force.
     pub(super) ttl_max_ms: u64,
     told: bool,
+    /// When it may forget what everybody has settled, if it ever does, and whether also what is unread.
+    pub(super) forgets: Option<(u64, bool)>,
     /// Whether its wall clock ever moved by itself: then nothing is said about delays and expiry.
     pub(super) clock_jumped: bool,
     /// Whether the store could not write at some time of this run, and when that was last so.
@@ -64,6 +66,7 @@ impl Default for Broker {
             tolerance_ms: DEFAULTS.freeze_tolerance_ms,
             ttl_max_ms: DEFAULTS.lease_ttl_ms,
             told: false,
+            forgets: None,
             clock_jumped: false,
             trouble: false,
             last_run_troubled: false,
@@ -100,6 +103,7 @@ impl Broker {
                 self.freezes += u64::from(*frozen);
                 self.frozen = *frozen;
             }
+            Seen::Forgets { after_ms, unread } => self.forgets = Some((*after_ms, *unread)),
             Seen::BrokerClockOff(_) => self.clock_jumped = true,
             Seen::BrokerDown(_) => {
                 (self.up, self.frozen) = (false, false);

@@ -94,7 +94,8 @@ impl Causes<'_> {
         let fits = match (&record.letter.to, fate) {
             (_, Fate::Accepted | Fate::Unknown) => true,
             (_, Fate::Expired) => may_have_expired(key, self.letters, self.world),
-            (To::Topic(_), Fate::Delivered | Fate::Dead) => false,
+            (To::Topic(_), Fate::Delivered) => false,
+            (To::Topic(_), Fate::Dead) => self.may_be_crowded_out(),
             (_, Fate::Delivered) => trail.is_some_and(|trail| trail.acks > 0),
             (_, Fate::Dead) => {
                 let worn_out = trail.is_some_and(|trail| trail.retries >= self.world.broker.max_attempts);
@@ -108,6 +109,11 @@ impl Causes<'_> {
         }
     }
 
+    /// Whether what nobody has read yet may be forgotten.
+    fn may_be_crowded_out(&self) -> bool {
+        self.world.broker.forgets.is_some_and(|(_, unread)| unread)
+    }
+
     /// Whether a letter may be dead because its receiver's lease ended.
     fn may_have_failed(&self, record: &Record) -> bool {
         let To::Session(to) = &record.letter.to else { return false };
@@ -119,8 +125,9 @@ impl Causes<'_> {
         let (rule, fits) = match letter.reason.as_str() {
             "expired" => ("dead", may_have_expired(key, self.letters, self.world)),
             "lease_expired" => ("dead", self.may_have_failed(record)),
-            // Nobody flips bits here, and no run is as long as a retention.
-            "damaged" | "retention" => ("dead", false),
+            // Nobody flips bits here.
+            "damaged" => ("dead", false),
+            "retention" => ("dead", self.may_be_crowded_out()),
             "max_attempts" => {
                 let failures = self.failures(log, key, letter);
                 ("attempts", failures >= u64::from(self.world.broker.max_attempts))

@@ -63,11 +63,6 @@ impl Letters {
         self.ids.get(id)
     }
 
-    /// The key of a message by what it says.
-    pub(super) fn by_body(&self, body: &str) -> Option<&Key> {
-        self.bodies.get(body)
-    }
-
     /// When a letter was first asked for.
     pub(super) fn sent_at(&self, key: &Key) -> u64 {
         self.records.get(key).map_or(0, |record| record.first_at)
@@ -206,6 +201,11 @@ impl Record {
     /// Where it was seen: log and number.
     pub(super) fn spots(&self) -> impl Iterator<Item = (&String, u64)> {
         self.spots.iter().map(|(log, seq)| (log, *seq))
+    }
+
+    /// Its number in a log, if it was seen there.
+    pub(super) fn seq_in(&self, log: &str) -> Option<u64> {
+        self.spots.get(log).copied()
     }
 
     fn is_accepted(

@@ -8,6 +8,7 @@ use super::fate::Fates;
 use super::hands::Hands;
 use super::letters::{Letters, Record, partition_of};
 use super::readers::Readers;
+use super::session::SLACK_MS;
 use super::timing::{Timing, may_have_expired};
 use super::trail::Reader;
 use super::tray::tray_name;
@@ -22,6 +23,8 @@ const MARGIN_MS: u64 = 10_000;
 pub(super) struct LastLook {
     /// Everything in the logs of topics: id and body by seq.
     histories: BTreeMap<String, BTreeMap<u64, (String, String)>>,
+    /// What readers were told is gone: who, through what, the log, from and to.
+    gaps: Vec<(Life, Place, String, u64, u64)>,
     quiet: bool,
     alive: Vec<Life>,
 }
@@ -43,6 +46,10 @@ impl LastLook {
     pub(super) fn see(&mut self, seen: &Seen) {
         match seen {
             Seen::Rest { quiet, alive, .. } => (self.quiet, self.alive) = (*quiet, alive.clone()),
+            Seen::Gap(life, place @ Place::Topic { topic, .. }, partition, (from, to)) => {
+                let log = format!("topic/{topic}/{}", partition.unwrap_or_default());
+                self.gaps.push((*life, place.clone(), log, *from, *to));
+            }
             Seen::History(log, entries) => {
                 let entries = entries.iter().map(|(seq, id, body)| (*seq, (id.clone(), body.clone())));
                 self.histories.entry(log.clone()).or_default().extend(entries);
@@ -71,6 +78,7 @@ impl LastLook {
         for (key, record) in letters.iter() {
             end.judge_letter(key, record, court);
         }
+        end.judge_gaps(court);
         if self.quiet {
             end.judge_crews(court);
             end.judge_private(court);
@@ -95,11 +103,45 @@ impl End<'_> {
             let found = history.get(&seq);
             let same = found.is_some_and(|(id, body)| *id == accepted.id && *body == record.letter.body);
             let expired = found.is_none() && may_have_expired(key, self.letters, self.world);
-            if !same && !expired {
+            if !same && !expired && !self.may_be_forgotten(log, seq, record) {
                 let text = format!("{} was accepted as {log} {seq}, and is not there", key.id);
                 court.accuse("lost", text);
             }
         }
+    }
+
+    /// Whether an entry of a topic may be gone because its log keeps no more. The oldest go first, and whether those
+    /// who had to read it have is judged with them.
+    fn may_be_forgotten(&self, log: &str, seq: u64, record: &Record) -> bool {
+        let Some((after_ms, unread)) = self.world.broker.forgets else { return false };
+        let first = self.look.histories.get(log).and_then(|history| history.first_key_value());
+        let old = self.world.broker.clock_jumped || self.world.now + SLACK_MS >= record.first_at + after_ms;
+        first.is_none_or(|(first, _)| seq < *first) && (unread || old)
+    }
+
+    /// Who is told that something is gone is told the truth: it is not there, and not all of it was done with.
+    fn judge_gaps(&self, court: &mut Court) {
+        for (life, place, log, from, to) in &self.look.gaps {
+            let Some(history) = self.look.histories.get(log) else { continue };
+            let there = history.range(from..=to).next().is_some();
+            let reader = Reader::of(*life, place);
+            let done = |key: &Key| self.hands.trails.get(key, &reader).is_some_and(|trail| trail.acks > 0);
+            let mut gone = self.entries(log, *from).filter(|(seq, ..)| seq <= to).peekable();
+            let had = gone.peek().is_some() && gone.all(|(_, key, _)| done(key));
+            if self.world.broker.forgets.is_none() || there || had {
+                let why = if had { "it had them all" } else { "they are there" };
+                let text = format!("{} was told that {log} {from} to {to} are gone, and {why}", who(*life));
+                court.accuse("gap", text);
+            }
+        }
+    }
+
+    /// All that is, or ever was, in a log from `start` on: seq, key and letter.
+    fn entries(&self, log: &str, start: u64) -> impl Iterator<Item = (u64, &Key, &Record)> {
+        self.letters.iter().filter_map(move |(key, record)| {
+            let seq = record.seq_in(log).filter(|seq| *seq >= start)?;
+            Some((seq, key, record))
+        })
     }
 
     fn judge_inbox(&self, key: &Key, record: &Record, court: &mut Court) {
@@ -166,7 +208,6 @@ impl End<'_> {
     /// What a crew must have got: everything from where it began, if somebody of it is here.
     fn judge_crews(&self, court: &mut Court) {
         for ((log, group), start) in &self.readers.crews {
-            let Some(history) = self.look.histories.get(log) else { continue };
             let Some((topic, partition)) = topic_of(log) else { continue };
             if self.readers.careless.contains(&(topic.to_owned(), group.clone())) {
                 continue;
@@ -184,15 +225,20 @@ impl End<'_> {
                 continue;
             }
             let reader = Reader::Crew(group.clone());
-            for (seq, (_, body)) in history.range(start..) {
-                self.judge_entry(log, *seq, body, &reader, court);
+            for (seq, key, record) in self.entries(log, *start) {
+                self.judge_entry(log, seq, (key, record), &reader, court);
             }
         }
     }
 
-    fn judge_entry(&self, log: &str, seq: u64, body: &str, reader: &Reader, court: &mut Court) {
-        let Some(key) = self.letters.by_body(body) else { return };
-        let Some(record) = self.letters.get(key) else { return };
+    fn judge_entry(
+        &self,
+        log: &str,
+        seq: u64,
+        (key, record): (&Key, &Record),
+        reader: &Reader,
+        court: &mut Court,
+    ) {
         let Reader::Crew(group) = reader else { return };
         if self.fates.is_dead(key, Some(group)) || self.is_early(key, record, reader) {
             return;
@@ -224,15 +270,12 @@ impl End<'_> {
                 let reader = Reader::of(*life, place);
                 for (partition, start) in sub.starts.iter().flatten() {
                     let log = format!("topic/{topic}/{partition}");
-                    let Some(history) = self.look.histories.get(&log) else { continue };
-                    for (seq, (_, body)) in history.range(start..) {
-                        let Some(key) = self.letters.by_body(body) else { continue };
-                        let Some(record) = self.letters.get(key) else { continue };
+                    for (seq, key, record) in self.entries(&log, *start) {
                         // Where a lease ended, a reader's position says nothing of what was yet to come.
                         let put_off = record.letter.delay_ms.is_some()
                             && self.world.may_have_ended_since(life.slot, record.first_at);
                         let excused = put_off
-                            || sub.misses(*partition, *seq)
+                            || sub.misses(*partition, seq)
                             || self.fates.is_dead(key, None)
                             || self.is_early(key, record, &reader);
                         if !excused && self.hands.trails.get(key, &reader).is_none() {

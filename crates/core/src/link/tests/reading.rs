@@ -192,6 +192,23 @@ fn gaps_are_told_and_a_close_ends_with_its_reason() {
 }
 
 #[test]
+fn what_was_done_is_not_missed() {
+    let mut peer = Peer::new();
+    let handle = peer.subscribe(None, "s1", 1);
+    for seq in 1..=2 {
+        let id = peer.hand("s1", seq);
+        let (_, frame) = peer.ack(id);
+        peer.reply(id_of(&frame), json!({"settled": [tag(seq, 1)], "stale": []}));
+    }
+    let gap = |to: u64| json!({"subId": "s1", "kind": "gap", "partition": 0, "from": 1, "to": to});
+    assert!(peer.event("subscription", gap(2)).is_empty(), "a crash made the broker forget that");
+    peer.hand("s1", 3);
+    let effects = peer.event("subscription", gap(5));
+    let [LinkEffect::Sub(h, item)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((*h, item), (handle, &SubItem::Gap { partition: Some(0), from: 4, to: 5 }), "3 is in hand");
+}
+
+#[test]
 fn unsubscribing_ends_when_the_broker_knows() {
     let mut peer = Peer::new();
     let handle = peer.subscribe(None, "s1", 1);

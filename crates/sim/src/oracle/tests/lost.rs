@@ -144,9 +144,60 @@ fn a_reader_of_its_own_gets_everything_or_is_told() {
     };
     read(&|_, _| {}).breaks(&["lost"]);
     read(&|play, place| _ = play.hand_post(life(1), place, "a", 1)).holds();
-    read(&|play, place| _ = play.see(Seen::Gap(life(1), place.clone(), Some(0), (1, 3)))).holds();
+    // What is there is not gone.
+    read(&|play, place| _ = play.see(Seen::Gap(life(1), place.clone(), Some(0), (1, 3)))).breaks(&["gap"]);
     read(&|play, place| {
         play.see(Seen::SubEnded(life(1), place.clone(), "reconciled_closed".into()));
     })
     .holds();
+}
+
+/// A post in a world that forgets, after `ms` not there any more.
+fn forgotten(unread: bool, ms: u64, place: Place, meanwhile: impl Fn(&mut Play, &Place)) -> Play {
+    let mut play = Play::full();
+    play.see(Seen::Forgets { after_ms: 3_600_000, unread });
+    play.subscribe(life(1), &place, 1).post("a", 1);
+    meanwhile(&mut play, &place);
+    play.pass(ms).history(&[]);
+    over(&mut play, &[0, 1], "a", Fate::Accepted);
+    play
+}
+
+#[test]
+fn a_log_forgets_what_is_old_and_read() {
+    let read = |play: &mut Play, place: &Place| {
+        play.hand_post(life(1), place, "a", 1).acks(life(1), place, JOBS, 1);
+    };
+    for group in [Some("crew"), None] {
+        forgotten(false, 4_000_000, topic(group), read).holds();
+        forgotten(false, 1_000, topic(group), read).breaks(&["lost"]);
+        forgotten(true, 1_000, topic(group), read).holds();
+        forgotten(true, 4_000_000, topic(group), |_, _| {}).breaks(&["lost"]);
+    }
+}
+
+#[test]
+fn who_is_behind_what_was_forgotten_is_told() {
+    let told = |play: &mut Play, place: &Place| {
+        play.see(Seen::Gap(life(1), place.clone(), Some(0), (1, 1)));
+    };
+    forgotten(true, 1_000, topic(None), told).holds();
+    // Not of what it has had.
+    forgotten(true, 1_000, topic(None), |play, place| {
+        play.hand_post(life(1), place, "a", 1).acks(life(1), place, JOBS, 1);
+        told(play, place);
+    })
+    .breaks(&["gap"]);
+    let buried = |play: &mut Play, _: &Place| {
+        let letter = DeadLetter {
+            spot: spot(JOBS, 1),
+            id: "id of a".into(),
+            group: None,
+            attempts: 0,
+            reason: "retention".into(),
+        };
+        play.see(Seen::DeadLetters(JOBS.into(), vec![letter]));
+    };
+    forgotten(true, 1_000, topic(Some("crew")), buried).holds();
+    forgotten(false, 4_000_000, topic(Some("crew")), buried).breaks(&["dead"]);
 }
