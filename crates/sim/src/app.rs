@@ -8,17 +8,17 @@ use tenure_core::link::{
 use tenure_proto::WireError;
 use tenure_proto::event::{EventBody, ReceiptState};
 use tenure_proto::hello::{HelloResult, LeaseFate, Replay};
-use tenure_proto::message::{Address, Priority, SendParams, SendResult};
+use tenure_proto::message::{Priority, SendResult};
 use tenure_proto::method::Method;
-use tenure_proto::number::U53;
 use tenure_proto::peer::{ProfilePatch, Status as WireStatus};
 use tenure_proto::subscribe::{AckMode, From, SubscribeParams};
 use tenure_proto::topic::TopicCreateParams;
 
+use crate::letter::{params_of, some_letter};
 use crate::process::{Asked, Process, Work, answer};
 use crate::scenario::TOPICS;
 use crate::seen::{
-    Fallback, Fate, Handed, Key, Lane, Letter, Member, Place, Seen, Settled, Slot, Spot, Status, To, Verb,
+    Fate, Handed, Key, Lane, Letter, Member, Place, Seen, Settled, Slot, Spot, Status, To, Verb,
 };
 
 /// Applications wait long for an answer, as those do that have nowhere else to go.
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    fn has_topics(&self) -> bool {
+    pub(crate) fn has_topics(&self) -> bool {
         self.topics.len() == TOPICS.len()
     }
 
@@ -82,7 +82,11 @@ impl Process {
         if self.ended {
             return;
         }
-        self.settle_due(world, effects);
+        if self.desk.is_some() {
+            self.desk_turn(now, world);
+        } else {
+            self.settle_due(world, effects);
+        }
         self.make_topics(now, effects);
         if self.has_topics() && !std::mem::replace(&mut self.reading, true) {
             for params in self.role.reads.clone() {
@@ -91,10 +95,11 @@ impl Process {
         }
         if self.calm {
             self.calm_down(now, effects);
-        } else {
+        } else if self.desk.is_none() {
             self.live(now, world, effects);
         }
-        let next = self.hand.values().map(|work| work.due).min().unwrap_or(u64::MAX);
+        let again = self.desk.as_ref().and_then(|desk| desk.again());
+        let next = self.hand.values().map(|work| work.due).chain(again).min().unwrap_or(u64::MAX);
         let own = if self.calm { world + 1_000 } else { world + self.rng.between(50, 800) };
         self.act_at = next.max(world + 1).min(own);
     }
@@ -174,34 +179,9 @@ impl Process {
     }
 
     fn letter(&mut self) -> Letter {
-        let kinds = if self.has_topics() { 10 } else { 6 };
-        let rng = &mut self.rng;
-        let to = match rng.below(kinds) {
-            0..=4 => To::Session(Slot(rng.below(self.names.slots()) as u8)),
-            5 => To::Member(Member(rng.below(self.names.members()) as u8)),
-            n => To::Topic(TOPICS[n as usize % TOPICS.len()].0.to_owned()),
-        };
-        let size = if rng.chance(20) { rng.between(4_000, 20_000) } else { rng.between(0, 300) };
-        let body = format!(
-            "{}.{}.{}:{}",
-            self.life.slot.0,
-            self.life.number,
-            self.memo.last_id,
-            "x".repeat(size as usize)
-        );
-        let direct = matches!(to, To::Session(_));
-        Letter {
-            to,
-            body,
-            lane: [Lane::Now, Lane::Next, Lane::Next, Lane::Low][rng.below(4) as usize],
-            fallback: if direct {
-                [Fallback::Hold, Fallback::Hold, Fallback::Member, Fallback::Fail][rng.below(4) as usize]
-            } else {
-                Fallback::Hold
-            },
-            ttl_ms: rng.chance(60).then(|| rng.between(20_000, 120_000)),
-            delay_ms: rng.chance(60).then(|| rng.between(10, 15_000)),
-        }
+        let body = format!("{}.{}.{}:", self.life.slot.0, self.life.number, self.memo.last_id);
+        let topics = self.has_topics();
+        some_letter(&mut self.rng, &self.names, topics, body)
     }
 
     fn send(
@@ -214,7 +194,7 @@ impl Process {
         effects: &mut Vec<LinkEffect>,
     ) {
         let key = Key { member: self.role.member, id: id.clone() };
-        let Some(params) = self.params(&id, &letter) else { return };
+        let Some(params) = params_of(&self.names, &id, &letter) else { return };
         let receipt_ms = (!matches!(letter.to, To::Topic(_)) && !contradicts).then_some(PATIENCE_MS);
         let patience = Patience { answer_ms: PATIENCE_MS, receipt_ms };
         if let Ok(number) = self.link.send(now, &params, patience, effects) {
@@ -233,45 +213,16 @@ impl Process {
         }
     }
 
-    fn params(&self, id: &str, letter: &Letter) -> Option<SendParams> {
-        use tenure_proto::message::Fallback as Wire;
-        let to = match &letter.to {
-            To::Session(slot) => Address::Session(self.names.session_key(*slot)?),
-            To::Member(member) => Address::Member(self.names.member_key(*member)?),
-            To::Topic(topic) => Address::Topic(topic.parse().ok()?),
-        };
-        Some(SendParams {
-            to,
-            body: Some(letter.body.clone()),
-            body_b64: None,
-            client_message_id: id.parse().ok()?,
-            priority: match letter.lane {
-                Lane::Now => Priority::Now,
-                Lane::Next => Priority::Next,
-                Lane::Low => Priority::Low,
-            },
-            key: Some(id.to_owned()),
-            reply_to: None,
-            meta: None,
-            content_type: None,
-            ttl_ms: letter.ttl_ms.map(U53::saturating),
-            delay_ms: letter.delay_ms.map(U53::saturating),
-            fallback: match letter.fallback {
-                Fallback::Hold => Wire::Hold,
-                Fallback::Member => Wire::Member,
-                Fallback::Fail => Wire::Fail,
-            },
-            fingerprint: None,
-        })
-    }
-
     // Hearing.
 
     /// Something for the application. `ending`: the session is about to be over, and errors say only that.
-    pub(crate) fn hear(&mut self, world: u64, effect: LinkEffect, ending: bool) {
+    pub(crate) fn hear(&mut self, now: Now, world: u64, effect: LinkEffect, ending: bool) {
         match effect {
-            LinkEffect::Deliver(event) => self.event(event),
+            LinkEffect::Deliver(event) => self.event(now, event),
             LinkEffect::Answer(number, outcome) => {
+                if self.desk_answered(now, number, &outcome) {
+                    return;
+                }
                 if let Some(asked) = self.asked.remove(&number) {
                     self.answered(asked, outcome, ending);
                 }
@@ -350,11 +301,17 @@ impl Process {
         }
     }
 
-    fn event(&mut self, event: SessionEvent) {
+    fn event(&mut self, now: Now, event: SessionEvent) {
         let life = self.life;
         match event {
-            SessionEvent::Attached(hello) => self.attached(&hello),
-            SessionEvent::Detached { .. } => self.seen.push(Seen::Detached(life)),
+            SessionEvent::Attached(hello) => {
+                self.attached(&hello);
+                self.desk_attached(now, &hello);
+            }
+            SessionEvent::Detached { .. } => {
+                self.seen.push(Seen::Detached(life));
+                self.desk_detached();
+            }
             SessionEvent::Waiting { .. } => {}
             SessionEvent::Event { seq, body } => match *body {
                 EventBody::Presence(event) => self.seen.push(Seen::Presence {
@@ -413,6 +370,7 @@ impl Process {
             self.tags.pop_front();
         }
         self.tags.push_back(delivery.tag.to_string());
+        let letter = self.desk.is_some().then(|| delivery.message.clone());
         let message = delivery.message;
         let lane = match (message.log.starts_with("inbox/"), message.priority) {
             (true, Priority::Next) => Lane::Next,
@@ -436,6 +394,9 @@ impl Process {
                 redelivered: delivery.redelivered,
             },
         ));
+        if let (Some(id), Some(letter)) = (handed.id, letter) {
+            return self.arrived(world, id, Work { place, spot, lane, due: world }, letter);
+        }
         if let Some(id) = handed.id {
             let work = if self.calm { 0 } else { self.rng.around(self.role.work_ms) };
             // It works on one copy at a time: an earlier one was taken from it.

@@ -57,11 +57,19 @@ pub enum Fault {
     StolenToken,
     /// A client lies: others' tags, forged tokens, a huge prefetch, sends without reading, garbage.
     Liar,
+    /// A daemon is killed with all its sessions: what was not synced is gone.
+    DaemonKill,
+    /// The disk of a daemon is full for a while.
+    DaemonDiskFull,
+    /// Syncs of a daemon take long for a while.
+    DaemonSlowSync,
+    /// A sync of a daemon fails.
+    DaemonSyncError,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Reset,
         Fault::HalfOpen,
         Fault::OneWayLoss,
@@ -88,7 +96,19 @@ impl Fault {
         Fault::Twin,
         Fault::StolenToken,
         Fault::Liar,
+        Fault::DaemonKill,
+        Fault::DaemonDiskFull,
+        Fault::DaemonSlowSync,
+        Fault::DaemonSyncError,
     ];
+
+    /// Whether its victims are daemons: a world without them has none of it.
+    pub fn is_daemons(self) -> bool {
+        matches!(
+            self,
+            Fault::DaemonKill | Fault::DaemonDiskFull | Fault::DaemonSlowSync | Fault::DaemonSyncError
+        )
+    }
 
     /// What it is called in reports.
     pub fn name(self) -> &'static str {
@@ -119,6 +139,10 @@ impl Fault {
             Fault::Twin => "two holders of a key",
             Fault::StolenToken => "stolen token",
             Fault::Liar => "lying client",
+            Fault::DaemonKill => "daemon killed",
+            Fault::DaemonDiskFull => "daemon's disk full",
+            Fault::DaemonSlowSync => "daemon's slow sync",
+            Fault::DaemonSyncError => "daemon's failed sync",
         }
     }
 
@@ -151,6 +175,10 @@ impl Fault {
             Fault::Twin => 240,
             Fault::StolenToken => 240,
             Fault::Liar => 240,
+            Fault::DaemonKill => 60,
+            Fault::DaemonDiskFull => 120,
+            Fault::DaemonSlowSync => 120,
+            Fault::DaemonSyncError => 240,
         }
     }
 }

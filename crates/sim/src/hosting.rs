@@ -162,6 +162,10 @@ impl World {
         for seat in self.seats.iter().filter_map(|seat| seat.process.as_ref()) {
             let own = seat.link.census();
             counts.extend(own.iter().map(|c| (format!("link {}", c.what), c.size, c.bound)));
+            if let Some(desk) = &seat.desk {
+                let (held, bound) = desk.drain.held();
+                counts.push(("rows of a drain".to_owned(), held, bound));
+            }
         }
         self.see(&Seen::Census(counts));
         let Some(running) = &self.broker.running else { return };

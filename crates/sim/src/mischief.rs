@@ -3,6 +3,7 @@
 use tenure_core::input::Banned;
 use tenure_core::{Input, MeshConfig};
 
+use crate::daemon::DiskTrouble;
 use crate::disk::Left;
 use crate::fault::Fault;
 use crate::net::{Frame, Way, WireId};
@@ -67,6 +68,9 @@ impl World {
                 let up: Vec<usize> =
                     (0..self.seats.len()).filter(|n| self.seats[*n].process.is_some()).collect();
                 rng.pick(&up).is_some_and(|seat| {
+                    if let Some(daemon) = self.seats[seat].role.daemon {
+                        return self.kill_daemon(usize::from(daemon), rng);
+                    }
                     // Some say goodbye first.
                     if rng.chance(250) {
                         self.with(seat, |process, now, world| process.bye(now, world));
@@ -100,6 +104,13 @@ impl World {
             Fault::Twin => self.twin(rng),
             Fault::StolenToken => self.steal(rng),
             Fault::Liar => self.lie(rng),
+            Fault::DaemonKill => {
+                let daemon = rng.below(self.daemons.len() as u64) as usize;
+                self.kill_daemon(daemon, rng)
+            }
+            Fault::DaemonDiskFull => self.trouble_daemon(DiskTrouble::Full, rng),
+            Fault::DaemonSlowSync => self.trouble_daemon(DiskTrouble::Slow, rng),
+            Fault::DaemonSyncError => self.trouble_daemon(DiskTrouble::FailedSync, rng),
         }
     }
 
@@ -332,6 +343,7 @@ impl World {
         // It only reads its inbox and goes away: sends of its own would need ids of their own.
         role.sends_every_ms = 0;
         role.reads.clear();
+        role.daemon = None;
         let seat = self.seats.len();
         self.seats.push(Seat::new(role, true));
         self.at(self.t, Event::Birth { seat });

@@ -20,6 +20,8 @@ use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
 use tenure_proto::peer::Profile;
 
 use crate::broker::HOST;
+use crate::daemon::Job;
+use crate::desk::Desk;
 use crate::memo::Memo;
 use crate::names::Names;
 use crate::net::WireId;
@@ -36,6 +38,8 @@ pub(crate) enum Wish {
     Drop(SockId),
     /// The session is over.
     Ended(End),
+    /// Something of the disk of its daemon.
+    Disk(Job),
 }
 
 /// What a request of the application was.
@@ -80,7 +84,7 @@ pub(crate) struct Process {
     pub(crate) tags: VecDeque<String>,
     pub(crate) socks: BTreeMap<SockId, WireId>,
     pub(crate) rng: Rng,
-    effects: Vec<LinkEffect>,
+    pub(crate) effects: Vec<LinkEffect>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) memo: Memo,
     pub(crate) asked: BTreeMap<RequestNumber, Asked>,
@@ -100,6 +104,8 @@ pub(crate) struct Process {
     pub(crate) reading: bool,
     pub(crate) ended: bool,
     pub(crate) looks: Vec<crate::look::Look>,
+    /// Of a local session of a daemon, in place of an application.
+    pub(crate) desk: Option<Desk>,
 }
 
 impl Process {
@@ -159,6 +165,7 @@ impl Process {
             reading: false,
             ended: false,
             looks: Vec::new(),
+            desk: None,
             rng,
         };
         process.link.start(now, &mut process.effects);
@@ -177,7 +184,10 @@ impl Process {
 
     /// A deadline of the link has come.
     pub(crate) fn tick(&mut self, now: Now, world: u64) -> Vec<Wish> {
-        self.with(now, world, |process, effects| process.link.tick(now, effects))
+        self.with(now, world, |process, effects| {
+            process.link.tick(now, effects);
+            process.desk_turn(now, world);
+        })
     }
 
     /// The application's turn.
@@ -196,11 +206,12 @@ impl Process {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Millis> {
-        self.link.next_deadline()
+        let desk = self.desk.as_ref().and_then(|desk| desk.drain.next_deadline());
+        [self.link.next_deadline(), desk].into_iter().flatten().min()
     }
 
     /// One turn: `act`, then everything that the link asks for, then what leaves together at its end.
-    fn with(
+    pub(crate) fn with(
         &mut self,
         now: Now,
         world: u64,
@@ -211,9 +222,12 @@ impl Process {
         act(self, &mut effects);
         let mut flushed = false;
         loop {
+            effects.append(&mut self.effects);
             if effects.is_empty() {
                 if flushed {
-                    return wishes;
+                    // Before anything else: a session that is over still says its last words.
+                    let jobs = self.desk.as_mut().map(|desk| std::mem::take(&mut desk.jobs));
+                    return jobs.into_iter().flatten().map(Wish::Disk).chain(wishes).collect();
                 }
                 flushed = true;
                 self.link.flush(now, &mut effects);
@@ -238,7 +252,7 @@ impl Process {
                     }
                     effect => {
                         flushed = false;
-                        self.hear(world, effect, ending);
+                        self.hear(now, world, effect, ending);
                     }
                 }
             }

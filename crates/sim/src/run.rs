@@ -39,6 +39,7 @@ pub fn run(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
     let mut world = World::new(scenario, trace)?;
     world.run_until(scenario.span_ms);
     world.come_to_rest();
+    world.look_at_daemons();
     world.look();
     world.see(&Seen::Over);
     if let Some(broken) = world.broken {
@@ -114,6 +115,14 @@ impl World {
         for role in self.scenario.clone().cast.iter() {
             self.unban(role.slot);
         }
+        for index in 0..self.daemons.len() {
+            self.daemons[index].heal();
+            if self.daemons[index].is_poisoned() {
+                let mut rng = self.rng.fork(self.t);
+                self.kill_daemon(index, &mut rng);
+            }
+            self.at(self.t, Event::DaemonStart { daemon: index });
+        }
         for seat in 0..self.seats.len() {
             if self.seats[seat].twin {
                 self.kill(seat);
@@ -151,10 +160,13 @@ impl World {
             }
             waiting.extend(process.settling.values().map(|what| format!("{name:?} for {what:?}")));
             waiting.extend(process.hand.values().map(|work| format!("{name:?} to settle {:?}", work.spot)));
+            let desk = process.desk.as_ref().and_then(|desk| desk.under_way());
+            waiting.extend(desk.map(|what| format!("{name:?} for {what}")));
             if process.status != crate::seen::Status::Idle {
                 waiting.push(format!("{name:?} to be idle"));
             }
         }
+        waiting.extend(self.daemons.iter().filter_map(|daemon| daemon.under_way()));
         waiting
     }
 
@@ -172,7 +184,12 @@ impl World {
         let mut first = true;
         for index in 0..self.seats.len() {
             let names = self.names.clone();
+            let daemon =
+                self.seats[index].role.daemon.and_then(|daemon| self.daemons.get(usize::from(daemon)));
             let Some(process) = &mut self.seats[index].process else { continue };
+            if let (Some(daemon), Some(key)) = (daemon, names.session_key(process.role.slot)) {
+                process.memo.all = daemon.done_by(key);
+            }
             let mut looks = vec![Look::Present(None, Default::default())];
             // A member's ids are kept by each of its sessions for its own.
             looks.extend(process.memo.all.chunks(200).map(|ids| Look::Fates(ids.to_vec())));

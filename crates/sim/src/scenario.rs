@@ -83,6 +83,9 @@ pub struct Role {
     pub msgpack: bool,
     /// What it wants to become of subscriptions that the broker forgot.
     pub policy: ReconcilePolicy,
+    /// The daemon whose local session it is, if it is one's: then its application is the daemon's.
+    #[serde(default)]
+    pub daemon: Option<u8>,
 }
 
 impl Role {
@@ -101,10 +104,12 @@ impl Scenario {
         let reconnect_grace_ms = [0, 2_000, 5_000][rng.below(3) as usize];
         let ack_timeout_ms = [20_000, 60_000][rng.below(2) as usize];
         let sqlite = rng.chance(400);
-        let cast = cast(&mut rng);
+        let mut cast = cast(&mut rng);
+        let local = local_sessions(&mut root.fork(6), &cast);
         let span_ms = minutes * 60_000;
-        let faults = faults(&root, span_ms);
-        let keeps = keeps(&mut root.fork(6));
+        let faults = faults(&root, span_ms, !local.is_empty());
+        let keeps = keeps(&mut root.fork(7));
+        cast.extend(local);
         Scenario {
             seed,
             span_ms,
@@ -148,6 +153,47 @@ fn cast(rng: &mut Rng) -> Vec<Role> {
                 } else {
                     ReconcilePolicy::RestoreClient
                 },
+                daemon: None,
+            }
+        })
+        .collect()
+}
+
+/// The local sessions of daemons, in worlds that have one. Drawn from a stream of their own, so that the others are
+/// what they would be without.
+fn local_sessions(rng: &mut Rng, cast: &[Role]) -> Vec<Role> {
+    if !rng.chance(400) {
+        return Vec::new();
+    }
+    let slots = cast.iter().map(|role| role.slot.0 + 1).max().unwrap_or(0);
+    let members = cast.iter().map(|role| role.member.0 + 1).max().unwrap_or(0);
+    let host = rng.below(3) as u8;
+    (0..rng.between(1, 3) as u8)
+        .map(|n| {
+            let slot = Slot(slots + n);
+            // A daemon reads a topic for each session in a group of its own.
+            let reads = rng.chance(500).then(|| SubscribeParams {
+                topic: TOPICS[0].0.parse().unwrap_or_else(|_| unreachable!("a topic's name")),
+                group: format!("d{}", slot.0).parse().ok(),
+                partition: None,
+                prefetch: 32,
+                ack_mode: AckMode::Manual,
+                from: From::New,
+            });
+            Role {
+                slot,
+                member: Member(members),
+                ordinal: n,
+                host,
+                // The daemon's own session reads the member's inbox.
+                inbox: if n == 0 { InboxChoice::Both } else { InboxChoice::Session },
+                reads: reads.into_iter().collect(),
+                sends_every_ms: 0,
+                work_ms: 0,
+                moody: false,
+                msgpack: rng.chance(500),
+                policy: ReconcilePolicy::RestoreClient,
+                daemon: Some(0),
             }
         })
         .collect()
@@ -176,14 +222,14 @@ fn reads(rng: &mut Rng) -> Vec<SubscribeParams> {
     reads
 }
 
-fn faults(root: &Rng, span_ms: u64) -> Vec<Planned> {
+fn faults(root: &Rng, span_ms: u64, daemons: bool) -> Vec<Planned> {
     let mut faults = Vec::new();
     let mut rng = root.fork(2);
     for (index, fault) in Fault::ALL.into_iter().enumerate() {
         let mut own = root.fork(100 + index as u64);
         // A world has about two thirds of the kinds, some of them often: what hides behind a common fault shows
         // where that is absent.
-        if !rng.chance(650) {
+        if !rng.chance(650) || (fault.is_daemons() && !daemons) {
             continue;
         }
         let mean = fault.every_s() * [500, 1_000, 1_000, 3_000][rng.below(4) as usize];

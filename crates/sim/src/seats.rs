@@ -39,12 +39,20 @@ impl World {
             return;
         }
         let role = seat.role.clone();
+        let daemon = role.daemon.map(usize::from);
+        if daemon.is_some_and(|daemon| self.daemons.get(daemon).is_none_or(|daemon| !daemon.up)) {
+            return;
+        }
         let life = self.next_life(role.slot);
         let now = self.hosts[usize::from(role.host)].clock.now(self.t);
         let memo = std::mem::take(&mut self.seats[index].memo);
         let made = Process::new(&role, life, &self.names, memo, &self.root, (now, self.t));
         let Some(mut process) = made else { return };
         process.calm = self.calm;
+        process.desk = daemon.and_then(|daemon| self.desk(daemon, index));
+        if process.desk.is_some() {
+            self.see(&Seen::Desk(life));
+        }
         self.seats[index].process = Some(process);
         self.with(index, |process, now, world| process.begin(now, world));
     }
@@ -98,6 +106,11 @@ impl World {
                 }
             }
             Wish::Ended(end) => self.ended(index, &end),
+            Wish::Disk(job) => {
+                if let Some(daemon) = self.seats[index].role.daemon {
+                    self.ask_daemon(usize::from(daemon), index, job);
+                }
+            }
         }
     }
 
@@ -123,12 +136,12 @@ impl World {
         let Some(mut process) = seat.process.take() else { return false };
         seat.memo = std::mem::take(&mut process.memo);
         seat.turn += 1;
-        let (life, twin) = (process.life, seat.twin);
+        let (life, alone) = (process.life, !seat.twin && seat.role.daemon.is_none());
         for wire in process.socks.values().copied().collect::<Vec<_>>() {
             self.close_client(wire);
         }
         self.see(&Seen::Killed(life));
-        if !twin {
+        if alone {
             let wait = self.rng.between(100, 30_000);
             self.at(self.t + wait, Event::Birth { seat: index });
         }

@@ -388,6 +388,54 @@ pub enum Seen {
         alive: Vec<Life>,
     },
 
+    // Daemons, and the programs that use them.
+    /// This process is a local session of a daemon.
+    Desk(Life),
+    /// A local program hands a message to a daemon, in the name of a session; another under a used id, if so.
+    Posts {
+        /// The session.
+        slot: Slot,
+        /// Its key.
+        key: Key,
+        /// What and to whom.
+        letter: Letter,
+        /// Whether this is another letter under a key that was used: it must be refused.
+        contradicts: bool,
+    },
+    /// The daemon answers: a promise, or a refusal by name.
+    PostAnswered {
+        /// The session.
+        slot: Slot,
+        /// Its key.
+        key: Key,
+        /// Whether it answers a letter that contradicts another.
+        contradicts: bool,
+        /// The answer.
+        outcome: Result<(), String>,
+    },
+    /// A daemon has kept a message in its inbox that was not there: for whom, as the wire spells it.
+    Kept {
+        /// Whose it is: `session:<hex>` or `member:<hex>`.
+        recipient: String,
+        /// The broker's id for it.
+        id: String,
+        /// What it says.
+        body: String,
+    },
+    /// A daemon has given up a message because of its age.
+    GivenUp {
+        /// Its key.
+        key: Key,
+        /// For how long it waited, by the wall clock of its machine.
+        waited_ms: u64,
+        /// For how many days the broker remembers ids; `None` is for ever.
+        days: Option<u32>,
+    },
+    /// At the end: every row of a daemon's outbox, with its state and what last went wrong.
+    Outbox(Member, Vec<(Key, String, Option<String>)>),
+    /// At the end: everything in a daemon's inbox, by recipient and the broker's id.
+    Inbox(Member, BTreeSet<(String, String)>),
+
     // The last look, over the wire.
     /// What `send.status` says of a message.
     Fate(Key, Option<String>, Fate),

@@ -12,6 +12,7 @@ use tenure_proto::ids::ConnId;
 
 use crate::broker::Broker;
 use crate::clock::Clock;
+use crate::daemon::Daemon;
 use crate::disk::{Broken, Disk, Left};
 use crate::fault::Fault;
 use crate::names::Names;
@@ -59,6 +60,14 @@ pub(crate) enum Event {
     Stranger { index: usize },
     /// Somebody looks at what is bounded.
     Census,
+    /// A daemon starts.
+    DaemonStart { daemon: usize },
+    /// A person ends a daemon whose disk failed.
+    DaemonKill { daemon: usize, dice: u64 },
+    /// What a daemon was writing is on its disk.
+    DaemonWritten { daemon: usize, boot: u64 },
+    /// The turn of the programs that use a daemon.
+    Local { daemon: usize },
 }
 
 /// A machine.
@@ -86,6 +95,7 @@ pub(crate) struct World {
     /// Lives by session, twins included.
     pub(crate) lives: BTreeMap<Slot, u32>,
     pub(crate) strangers: Vec<Stranger>,
+    pub(crate) daemons: Vec<Daemon>,
     pub(crate) net: Net,
     pub(crate) broker: Broker,
     /// Until when the broker stands still, and since when.
@@ -135,6 +145,7 @@ impl World {
             seats: Vec::new(),
             lives: BTreeMap::new(),
             strangers: Vec::new(),
+            daemons: Vec::new(),
             net: Net::default(),
             broker,
             broker_frozen: None,
@@ -180,14 +191,39 @@ impl World {
             });
             let seat = self.seats.len();
             self.seats.push(Seat::new(role.clone(), false));
+            if role.daemon.is_some() {
+                continue;
+            }
             let at = self.rng.below(3_000);
             self.at(at, Event::Birth { seat });
         }
+        self.begin_daemons();
         self.at(0, Event::BrokerStart);
         for (index, planned) in scenario.faults.iter().enumerate() {
             self.at(planned.at, Event::Fault(index));
         }
         self.at(10_000, Event::Census);
+    }
+
+    /// Daemons, whose parts of the world are drawn from a stream of their own.
+    fn begin_daemons(&mut self) {
+        let scenario = self.scenario.clone();
+        let count = scenario.cast.iter().filter_map(|role| role.daemon).max().map_or(0, |last| last + 1);
+        for index in 0..usize::from(count) {
+            let mut rng = self.root.fork(7 + 1_000_000 * (index as u64 + 1));
+            let of = |role: &&crate::scenario::Role| role.daemon.map(usize::from) == Some(index);
+            let Some(first) = scenario.cast.iter().find(of) else {
+                self.daemons.push(Daemon::new(0, crate::seen::Member(u8::MAX), rng));
+                continue;
+            };
+            let mut daemon = Daemon::new(first.host, first.member, rng.fork(1));
+            let seats = self.seats.iter().enumerate().filter(|(_, seat)| of(&&seat.role));
+            daemon.seats = seats.map(|(seat, _)| seat).collect();
+            self.daemons.push(daemon);
+            self.old_rows(index);
+            self.at(rng.below(3_000), Event::DaemonStart { daemon: index });
+            self.at(rng.below(3_000), Event::Local { daemon: index });
+        }
     }
 
     pub(crate) fn tell_numbers(&mut self) {
@@ -244,6 +280,15 @@ impl World {
                 }
                 Some(event)
             }
+            Event::DaemonStart { daemon } | Event::DaemonWritten { daemon, .. } | Event::Local { daemon } => {
+                let host = usize::from(self.daemons.get(*daemon)?.host);
+                let host = self.hosts.get_mut(host)?;
+                if host.asleep.is_some() {
+                    host.deferred.push(event);
+                    return None;
+                }
+                Some(event)
+            }
             _ => Some(event),
         }
     }
@@ -280,6 +325,14 @@ impl World {
             Event::Unban(slot) => self.unban(slot),
             Event::Stranger { index } => self.stranger_turn(index),
             Event::Census => self.census(),
+            Event::DaemonStart { daemon } => self.start_daemon(daemon),
+            Event::DaemonKill { daemon, dice } => {
+                if self.daemons.get(daemon).is_some_and(Daemon::is_poisoned) {
+                    self.kill_daemon(daemon, &mut Rng::new(dice));
+                }
+            }
+            Event::DaemonWritten { daemon, boot } => self.daemon_written(daemon, boot),
+            Event::Local { daemon } => self.local_turn(daemon),
         }
     }
 

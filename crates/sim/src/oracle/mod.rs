@@ -17,6 +17,7 @@
 //! Where to read next: `world` for what all rules lean on, then a file per concern.
 
 mod broker;
+mod daemon;
 mod fate;
 mod hands;
 mod letters;
@@ -36,6 +37,7 @@ mod tests;
 
 use crate::seen::{Life, Seen};
 
+use daemon::Daemons;
 use fate::Fates;
 use hands::Hands;
 use letters::Letters;
@@ -92,6 +94,7 @@ pub struct Oracle {
     timing: Timing,
     watchers: Watchers,
     fates: Fates,
+    daemons: Daemons,
     last: LastLook,
 }
 
@@ -110,6 +113,7 @@ impl Oracle {
         self.hands.see(seen, &self.letters, &self.world, court);
         self.watchers.see(seen, &mut self.world, court);
         self.fates.see(seen, &self.letters, &self.hands, &self.world, court);
+        self.daemons.see(seen, &self.world, court);
         self.last.see(seen);
         match seen {
             Seen::Impostor(slot, true) => {
@@ -144,6 +148,7 @@ impl Oracle {
                 let (letters, hands, readers) = (&self.letters, &self.hands, &self.readers);
                 self.last.judge(letters, hands, readers, &self.fates, &self.timing, &self.world, court);
                 self.requests.judge(&self.world, court);
+                self.daemons.judge(letters, &self.fates, court);
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Silence: whatever an application asks for is answered once, and nothing follows an end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Key, Life, Seen, Settled, Verb};
 
@@ -58,6 +58,8 @@ struct Awaited {
 /// What every process waits for.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
+    /// Local sessions of daemons: they do not wait a refusal out within one request, but send again.
+    desks: BTreeSet<Life>,
     awaited: BTreeMap<Life, BTreeMap<Asked, Awaited>>,
 }
 
@@ -67,6 +69,7 @@ impl Requests {
             self.after_the_end(life, seen, world, court);
         }
         match seen {
+            Seen::Desk(life) => _ = self.desks.insert(*life),
             Seen::Sends { life, key, contradicts, .. } => {
                 self.ask(*life, Asked::Send(key.clone(), *contradicts), world.now);
             }
@@ -74,7 +77,9 @@ impl Requests {
                 let since = self.answer(*life, Asked::Send(key.clone(), *contradicts), court);
                 if let Err(code) = outcome {
                     check_code(*life, &format!("the send of {}", key.id), code, court);
-                    Requests::check_patience(*life, key, code, since, world, court);
+                    if !self.desks.contains(life) {
+                        Requests::check_patience(*life, key, code, since, world, court);
+                    }
                 }
             }
             Seen::Settles(life, _, spot, lane, verb) => {

@@ -13,7 +13,7 @@ use super::session::{Session, whose};
 pub(super) struct Role {
     pub(super) session: String,
     pub(super) member: Member,
-    member_key: String,
+    pub(super) member_key: String,
 }
 
 /// A process.

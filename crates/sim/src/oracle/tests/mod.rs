@@ -1,5 +1,6 @@
 //! For each rule a play that breaks it, and one that comes close and does not.
 
+mod daemons;
 mod fates;
 mod hands;
 mod leases;

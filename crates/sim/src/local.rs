@@ -1,0 +1,191 @@
+//! Local programs: they hand messages to a daemon, believe a yes, and ask again under the same id when there is none.
+
+use std::collections::BTreeMap;
+
+use tenure_core::outbox::Answer;
+use tenure_core::outbox::drain::DiskFault;
+use tenure_proto::fingerprint::{Fingerprint, fingerprint};
+use tenure_proto::ids::SessionKey;
+use tenure_proto::message::SendParams;
+
+use crate::daemon::Job;
+use crate::letter::{params_of, some_letter};
+use crate::rng::Rng;
+use crate::seen::{Letter, Seen, Slot};
+use crate::world::{Event, World};
+
+/// Milliseconds between two turns, about.
+const EVERY_MS: u64 = 700;
+/// Requests without an answer that are let wait.
+const OUTSTANDING: usize = 32;
+/// Rows that lie in an outbox from before the world began.
+const OLD: u64 = 8;
+const DAY_MS: u64 = 86_400_000;
+
+/// A request to a daemon.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    pub(crate) slot: Slot,
+    pub(crate) sender: SessionKey,
+    pub(crate) id: String,
+    pub(crate) letter: Letter,
+    pub(crate) params: SendParams,
+    pub(crate) fingerprint: Fingerprint,
+    /// Whether it is another letter under a used id.
+    pub(crate) contradicts: bool,
+}
+
+/// The programs that use one daemon.
+#[derive(Debug)]
+pub(crate) struct Local {
+    last: u64,
+    /// Without an answer, and in which life of the daemon they were asked.
+    open: BTreeMap<String, (Post, u64)>,
+    /// Some that were promised.
+    promised: Vec<Post>,
+    rng: Rng,
+}
+
+impl Local {
+    pub(crate) fn new(rng: Rng) -> Local {
+        Local { last: 0, open: BTreeMap::new(), promised: Vec::new(), rng }
+    }
+
+    pub(crate) fn unanswered(&self) -> usize {
+        self.open.len()
+    }
+}
+
+impl World {
+    /// The turn of the programs that use a daemon.
+    pub(crate) fn local_turn(&mut self, index: usize) {
+        let Some(daemon) = self.daemons.get_mut(index) else { return };
+        let wait = if self.calm { 1_000 } else { daemon.local.rng.around(EVERY_MS) };
+        self.at(self.t + wait, Event::Local { daemon: index });
+        let Some(daemon) = self.daemons.get(index).filter(|daemon| daemon.up) else { return };
+        let boot = daemon.boot;
+        let lost: Vec<Post> = daemon
+            .local
+            .open
+            .values()
+            .filter(|(_, asked)| *asked != boot)
+            .map(|(post, _)| post.clone())
+            .collect();
+        for post in lost {
+            self.post(index, post);
+        }
+        if self.calm || self.daemons[index].local.open.len() >= OUTSTANDING {
+            return;
+        }
+        if let Some(post) = self.next_post(index) {
+            self.post(index, post);
+        }
+    }
+
+    fn next_post(&mut self, index: usize) -> Option<Post> {
+        let daemon = self.daemons.get_mut(index)?;
+        let local = &mut daemon.local;
+        if local.rng.chance(60)
+            && let Some(post) = local.rng.pick(&local.promised)
+        {
+            return Some(post);
+        }
+        if local.rng.chance(25)
+            && let Some(mut post) = local.rng.pick(&local.promised)
+        {
+            post.letter.body.push('!');
+            let letter = post.letter.clone();
+            let again = self.make_post(index, post.slot, post.id, letter)?;
+            return Some(Post { contradicts: true, ..again });
+        }
+        let seat = local.rng.pick(&daemon.seats)?;
+        let seat = self.seats.get(seat)?;
+        let topics = seat.process.as_ref().is_some_and(|process| process.has_topics());
+        let slot = seat.role.slot;
+        self.new_post(index, slot, topics)
+    }
+
+    fn new_post(&mut self, index: usize, slot: Slot, topics: bool) -> Option<Post> {
+        let names = self.names.clone();
+        let daemon = self.daemons.get_mut(index)?;
+        daemon.local.last += 1;
+        let number = daemon.local.last;
+        let body = format!("d{index}.{number}:");
+        let letter = some_letter(&mut daemon.local.rng, &names, topics, body);
+        self.make_post(index, slot, format!("d{index}-{number}"), letter)
+    }
+
+    fn make_post(&self, _: usize, slot: Slot, id: String, letter: Letter) -> Option<Post> {
+        let mut params = params_of(&self.names, &id, &letter)?;
+        let body = letter.body.as_bytes();
+        let fingerprint = fingerprint(&params.to, None, params.priority, None, body).ok()?;
+        params.fingerprint = Some(fingerprint.hex());
+        let sender = self.names.session_key(slot)?;
+        Some(Post { slot, sender, id, letter, params, fingerprint, contradicts: false })
+    }
+
+    fn post(&mut self, index: usize, post: Post) {
+        let daemon = &mut self.daemons[index];
+        let (key, boot) = (daemon.key(&post.id), daemon.boot);
+        if !post.contradicts {
+            daemon.local.open.insert(post.id.clone(), (post.clone(), boot));
+        }
+        let seat = daemon
+            .seats
+            .iter()
+            .copied()
+            .find(|seat| self.seats.get(*seat).is_some_and(|seat| seat.role.slot == post.slot));
+        let (slot, letter, contradicts) = (post.slot, post.letter.clone(), post.contradicts);
+        self.see(&Seen::Posts { slot, key, letter, contradicts });
+        if let Some(seat) = seat {
+            self.ask_daemon(index, seat, Job::Accept(Box::new(post)));
+        }
+    }
+
+    /// The daemon answers a program.
+    pub(crate) fn post_answered(&mut self, index: usize, post: &Post, outcome: Result<&Answer, DiskFault>) {
+        let daemon = &mut self.daemons[index];
+        let key = daemon.key(&post.id);
+        let outcome = match outcome {
+            Ok(Answer::Conflict(conflict)) => Err(conflict.name().to_owned()),
+            Ok(_) => Ok(()),
+            Err(_) => Err("outbox_full".to_owned()),
+        };
+        if !post.contradicts {
+            match &outcome {
+                // It is asked again when the disk may be well.
+                Err(code) if code == "outbox_full" => {
+                    daemon.local.open.insert(post.id.clone(), (post.clone(), 0));
+                }
+                _ => _ = daemon.local.open.remove(&post.id),
+            }
+            if outcome.is_ok() && daemon.local.promised.len() < 64 {
+                daemon.local.promised.push(post.clone());
+            }
+        }
+        let (slot, contradicts) = (post.slot, post.contradicts);
+        self.see(&Seen::PostAnswered { slot, key, contradicts, outcome });
+    }
+
+    /// What lies in an outbox when the world begins: promised days and weeks ago, and never sent.
+    pub(crate) fn old_rows(&mut self, index: usize) {
+        let Some(daemon) = self.daemons.get(index) else { return };
+        let wall = self.hosts[usize::from(daemon.host)].clock.now(self.t).wall;
+        let mut ages: Vec<u64> = Vec::new();
+        for _ in 0..OLD {
+            ages.push(self.daemons[index].local.rng.between(0, 40 * DAY_MS));
+        }
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        for age in ages {
+            let Some(seat) = self.daemons[index].seats.first().copied() else { return };
+            let slot = self.seats[seat].role.slot;
+            let Some(post) = self.new_post(index, slot, false) else { continue };
+            let daemon = &mut self.daemons[index];
+            let key = daemon.key(&post.id);
+            daemon.outbox.accept(post.sender, &post.params, post.fingerprint, wall - age);
+            let letter = post.letter.clone();
+            self.see(&Seen::Posts { slot, key: key.clone(), letter, contradicts: false });
+            self.see(&Seen::PostAnswered { slot, key, contradicts: false, outcome: Ok(()) });
+        }
+    }
+}
