@@ -188,6 +188,20 @@ async fn a_shell_can_have_a_session_of_its_own() {
     let mut wrong = host.command(&["inbox"]);
     let wrong = wrong.env("TENURE_SESSION", "nonsense").output().unwrap();
     assert_eq!(wrong.status.code(), Some(4), "{}", stderr(&wrong));
+    let visit = host.run(&["sub", "news", "-v", "--broker", NOWHERE]);
+    assert!(stderr(&visit).contains("straight to the broker"), "{}", stderr(&visit));
+    let mut command = host.command(&["sub", "news", "--json", "-v"]);
+    command.env("TENURE_SESSION", token);
+    let mut follower = Proc::spawn("follower", command);
+    // Whoever follows is told of what is posted from then on: it is posted until it is heard.
+    until("it is heard", || {
+        host.good(&["send", "topic:news", "from the daemon's own"]);
+        !follower.seen().is_empty()
+    });
+    assert_eq!(follower.seen()[0]["body"], "from the daemon's own");
+    assert!(follower.stderr().contains("through the daemon"), "{}", follower.stderr());
+    follower.signal("INT");
+    assert_eq!(follower.exit_code().await, Some(0), "{}", follower.stderr());
     host.good(&["daemon", "session", "reviewer", "--close"]);
     until("it has left", || host.status()["sessions"].as_array().unwrap().len() == 1);
 }

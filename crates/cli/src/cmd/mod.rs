@@ -10,6 +10,7 @@ mod guest;
 pub(crate) mod history;
 pub(crate) mod inbox;
 pub(crate) mod keys;
+mod letters;
 mod names;
 pub(crate) mod outbox;
 pub(crate) mod peers;

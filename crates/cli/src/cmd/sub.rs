@@ -1,22 +1,34 @@
 //! `tenure sub`: follow a topic.
+//!
+//! As a session that the daemon holds it goes through the daemon; that session then does not hear what it posts itself.
+//! Otherwise it is a visit at the broker, which hears everybody and leaves no trace.
 
 use clap::Args as ClapArgs;
+use hyper::Method;
 use tenure_client::Start;
 use tenure_client::proto::limits::PREFETCH_MAX;
 use tenure_client::proto::name::{GroupName, TopicName};
 
 use super::Where;
 use super::guest::{Guest, Signals, Stay, Who, ended};
+use super::letters::{self, Want};
 use super::names;
 use super::reader::Reader;
 use super::show::Format;
+use super::way::{Through, Way};
 use crate::exit::Failure;
+
+/// Messages that may be in hand at once, unless told otherwise.
+const PREFETCH: u32 = 32;
 
 /// Follow a topic, and ack each message once it is printed.
 ///
 /// A line is: partition/seq and key, sender, age, what it says. Each message is acked once its line has been written; interrupt the command, or close the pipe it writes to, and
 /// what was not printed goes back. Without --group it sees everything and leaves no trace; with --group it shares the
 /// work with all others of that group, and the group's place in the topic outlives them.
+///
+/// With a session of the daemon's (TENURE_SESSION) it goes through the daemon, which keeps what is posted while nobody looks:
+/// what that session has not seen is printed first, and what it posts itself is not.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure sub builds                                  # what is published from now on
@@ -26,6 +38,8 @@ use crate::exit::Failure;
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
+    #[command(flatten)]
+    way: Way,
     /// The topic; made if it is not there
     #[arg(value_parser = names::topic)]
     topic: TopicName,
@@ -36,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHERE", default_value = "new", value_parser = names::start)]
     from: Start,
     /// How many messages may be in hand at once: --prefetch 1 leaves the most to others
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=i64::from(PREFETCH_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = PREFETCH, value_parser = clap::value_parser!(u32).range(1..=i64::from(PREFETCH_MAX)))]
     prefetch: u32,
     /// One partition only: --partition 0
     #[arg(long, value_name = "N")]
@@ -54,6 +68,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
         let mut signals = Signals::listen()?;
+        if let Some(through) = args.way.through(&args.at, None, broker_only(&args)).await? {
+            return follow_kept(&through, &args, &mut signals).await;
+        }
         let stay = Stay { talks: true, ..Stay::default() };
         let guest = args.at.enter(Who::Visit("tenure sub"), stay).await?;
         let mut reader = Reader::new(args.format.show(), !args.no_ack, args.count);
@@ -61,6 +78,42 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         guest.leave().await;
         outcome
     })
+}
+
+/// What only a broker can do of what was asked.
+fn broker_only(args: &Args) -> Option<&'static str> {
+    let asked = [
+        (args.group.is_some(), "--group"),
+        (args.from != Start::New, "--from"),
+        (args.prefetch != PREFETCH, "--prefetch"),
+        (args.partition.is_some(), "--partition"),
+        (args.no_ack, "--no-ack"),
+        (!args.way.has_session(), "a visit that leaves no trace"),
+    ];
+    asked.iter().find(|(asked, _)| *asked).map(|(_, what)| *what)
+}
+
+/// Follows a topic as a session of the daemon's; ends that afterwards, if it has begun here.
+async fn follow_kept(through: &Through, args: &Args, signals: &mut Signals) -> Result<(), Failure> {
+    let topic = |verb: &str| {
+        let mesh = through.and_mesh();
+        format!("/v1/topics/{}/{verb}?{}", args.topic, mesh.trim_start_matches('&'))
+    };
+    let begun = through.local.call(Method::POST, &topic("subscribe"), None).await?.good()?;
+    eprintln!("following {}", args.topic);
+    let want = Want {
+        show: args.format.show(),
+        follow: true,
+        marks: true,
+        limit: args.count,
+        member: false,
+        topic: Some(args.topic.clone()),
+    };
+    let outcome = letters::read(through, &want, signals).await;
+    if begun["changed"] == true {
+        through.local.call(Method::POST, &topic("unsubscribe"), None).await?.good()?;
+    }
+    outcome
 }
 
 async fn follow(

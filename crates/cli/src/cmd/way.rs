@@ -38,6 +38,11 @@ impl Through {
 }
 
 impl Way {
+    /// Whether a session of the daemon's is meant.
+    pub(crate) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// The daemon, if this goes through it. `name` is the session that is meant, `broker_only` what only a broker can do.
     pub(crate) async fn through(
         &self,

@@ -67,7 +67,10 @@ impl Host {
 
     /// The key of the daemon's own session, which is the member's.
     pub(crate) fn own(&self) -> String {
-        self.status()["sessions"][0]["session"].as_str().expect("a key").to_owned()
+        let status = self.status();
+        let own =
+            status["sessions"].as_array().expect("a list").iter().find(|session| session["own"] == true);
+        own.expect("its own")["session"].as_str().expect("a key").to_owned()
     }
 
     pub(crate) fn status(&self) -> Value {

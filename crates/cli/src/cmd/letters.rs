@@ -1,26 +1,43 @@
-//! The inbox that the daemon keeps: what was printed is marked as seen, and not printed again.
+//! What the daemon has kept for a session: what was printed is marked as seen, and not printed again.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenure_client::proto::log::LogName;
 use tenure_client::proto::message::Message;
+use tenure_client::proto::name::TopicName;
 
-use super::super::guest::Signals;
-use super::super::show::Show;
-use super::super::way::Through;
-use super::Args;
+use super::guest::Signals;
+use super::show::Show;
+use super::way::Through;
 use crate::events::Stream;
 use crate::exit::Failure;
+use crate::local::escaped;
 use crate::output::emit;
 
 /// How long to wait before a daemon that went away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Want {
+    pub(crate) show: Show,
+    /// Whether to stay for what comes.
+    pub(crate) follow: bool,
+    /// Whether what is printed is marked as seen.
+    pub(crate) marks: bool,
+    /// At most so many.
+    pub(crate) limit: Option<u64>,
+    /// Only what was sent to the member.
+    pub(crate) member: bool,
+    /// Only what was posted to this topic.
+    pub(crate) topic: Option<TopicName>,
+}
+
 /// What has been printed.
 struct Printed<'a> {
     through: &'a Through,
-    args: &'a Args,
-    show: Show,
+    want: &'a Want,
     /// The number of the last one.
     last: u64,
     /// How many more to print.
@@ -36,12 +53,12 @@ enum On {
     Enough,
 }
 
-/// Prints what nobody has seen; with --follow also what comes.
-pub(super) async fn read(through: &Through, args: &Args, signals: &mut Signals) -> Result<(), Failure> {
-    let left = args.limit.unwrap_or(u64::MAX);
-    let mut printed = Printed { through, args, show: args.format.show(), last: 0, left, fresh: true };
+/// Prints what nobody has seen, and what comes if that is wanted.
+pub(crate) async fn read(through: &Through, want: &Want, signals: &mut Signals) -> Result<(), Failure> {
+    let left = want.limit.unwrap_or(u64::MAX);
+    let mut printed = Printed { through, want, last: 0, left, fresh: true };
     let work = async {
-        if !args.follow {
+        if !want.follow {
             printed.unseen().await?;
             if printed.fresh {
                 eprintln!("nothing waits");
@@ -61,7 +78,9 @@ impl Printed<'_> {
     async fn unseen(&mut self) -> Result<On, Failure> {
         let mut after = self.last;
         loop {
-            let path = format!("/v1/inbox?unseen=true&after={after}{}", self.through.and_mesh());
+            let topic = self.want.topic.as_ref().map(|topic| format!("&topic={}", escaped(topic.as_str())));
+            let (topic, mesh) = (topic.unwrap_or_default(), self.through.and_mesh());
+            let path = format!("/v1/inbox?unseen=true&after={after}{topic}{mesh}");
             let page = self.through.local.get(&path).await?;
             let mut ids = Vec::new();
             let mut on = On::More;
@@ -124,14 +143,19 @@ impl Printed<'_> {
     /// Prints one message, if it is wanted; notes that it was.
     fn print(&mut self, letter: &Value, ids: &mut Vec<u64>) -> Result<On, Failure> {
         let recipient = letter["recipient"].as_str().unwrap_or_default();
-        if self.args.member && !recipient.starts_with("member:") {
+        if self.want.member && !recipient.starts_with("member:") {
             return Ok(On::More);
         }
         let message: Message = serde_json::from_value(letter["message"].clone())
             .map_err(|error| Failure::Failed(format!("the daemon's answer is not a message: {error}")))?;
+        if let Some(topic) = &self.want.topic
+            && !matches!(message.log.parse(), Ok(LogName::Topic(posted, _)) if posted == *topic)
+        {
+            return Ok(On::More);
+        }
         let facts =
             json!({"inboxId": letter["id"], "recipient": recipient, "receivedAt": letter["receivedAt"]});
-        if emit(&self.show.line(&message, facts)).is_err() {
+        if emit(&self.want.show.line(&message, facts)).is_err() {
             return Ok(On::Enough);
         }
         let id = letter["id"].as_u64().unwrap_or_default();
@@ -144,7 +168,7 @@ impl Printed<'_> {
 
     /// Marks what was printed.
     async fn seen(&self, ids: &[u64]) -> Result<(), Failure> {
-        if self.args.no_ack || ids.is_empty() {
+        if !self.want.marks || ids.is_empty() {
             return Ok(());
         }
         let mut request = json!({"ids": ids});

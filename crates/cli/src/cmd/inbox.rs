@@ -1,7 +1,5 @@
 //! `tenure inbox`: the messages that wait for somebody here, at the daemon when one runs.
 
-mod local;
-
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -11,6 +9,7 @@ use tenure_client::{InboxChoice, Item, Received, Subscription};
 
 use super::Where;
 use super::guest::{Guest, Signals, Stay, Who, ended};
+use super::letters::{self, Want};
 use super::reader::{Done, Reader};
 use super::show::Format;
 use super::way::Way;
@@ -76,7 +75,15 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         let broker_only = (args.status != StatusArg::Idle).then_some("--status");
         if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), broker_only).await? {
-            return local::read(&through, &args, &mut signals).await;
+            let want = Want {
+                show: args.format.show(),
+                follow: args.follow,
+                marks: !args.no_ack,
+                limit: args.limit,
+                member: args.member,
+                topic: None,
+            };
+            return letters::read(&through, &want, &mut signals).await;
         }
         let who = match (&args.speak_as, args.member) {
             (Some(name), _) => Who::Named(name),
