@@ -6,6 +6,7 @@
 mod accept;
 mod admin;
 mod drain;
+mod pages;
 mod row;
 mod salvage;
 mod schema;

@@ -1,7 +1,8 @@
 //! Saves what can be read of a damaged outbox: row by row, each held against its checksum.
 //!
 //! A damaged page takes the rows on it, and whoever walks over it. So numbers of rows are gathered from both ends of the
-//! table and of its indexes, and every row is then fetched by its number alone.
+//! table and of its indexes, and every row is then fetched by its number alone. To what is then still missing nothing leads
+//! any more: it is looked for on every page there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -16,17 +17,43 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::message::SendParams;
 
 use super::accept::{Request, lane};
+use super::pages::{self, PAGE_BYTES};
 use super::{row, schema};
 use crate::db::{self, DbError, integer, natural};
 
 /// Numbers between what was walked from both ends that are tried one by one.
 const GAP: u64 = 1_000_000;
-/// Bytes of a page, as SQLite makes them unless told otherwise.
-const PAGE_BYTES: usize = 4_096;
 /// Rows of one transaction.
 const BATCH: usize = 1_000;
 /// The largest number that is believed of a damaged file.
 const NUMBER_MOST: i64 = 1 << 53;
+
+/// The columns of a row, in the order in which they are in the file.
+const COLUMNS: [&str; 21] = [
+    "id",
+    "mesh",
+    "client_message_id",
+    "sender_session",
+    "request_fingerprint",
+    "payload",
+    "crc",
+    "target",
+    "priority",
+    "lane",
+    "enqueued_at",
+    "attempts",
+    "next_attempt_at",
+    "status",
+    "last_error",
+    "delivered_at",
+    "broker_message_id",
+    "log_seq",
+    "aborted_at",
+    "aborted_by",
+    "superseded_by",
+];
+/// Which of them says where a row stands.
+const STATUS: usize = 13;
 
 /// A row that could not be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,9 +110,73 @@ pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Salvage, DbError> {
         transaction.commit()?;
     }
     name(&old, &mut salvage.lost);
+    if !salvage.lost.is_empty() {
+        by_hand(&old, from, &to.join("found.db"), &mut fresh, &mut salvage)?;
+    }
     keep_numbers(&fresh, known.newest)?;
     close(fresh)?;
     Ok(salvage)
+}
+
+/// Looks for lost rows on all pages. Only what an index knows, and as it knows it: a page that is free now may hold what was
+/// long deleted, or was sent since.
+fn by_hand(
+    old: &Connection,
+    from: &Path,
+    found: &Path,
+    fresh: &mut Connection,
+    salvage: &mut Salvage,
+) -> Result<(), DbError> {
+    // What is in the log is then in the file.
+    let _ = old.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    let state = |lost: &Lost| Some((lost.row, Value::Text(lost.status.clone()?)));
+    let wanted: BTreeMap<u64, Value> = salvage.lost.iter().filter_map(state).collect();
+    let mut found = Connection::open(found)?;
+    found.execute_batch(&format!(
+        "CREATE TABLE outbox (id INTEGER PRIMARY KEY, {})",
+        COLUMNS[1..].join(", ")
+    ))?;
+    let holes = vec!["?"; COLUMNS.len()].join(", ");
+    let transaction = found.transaction()?;
+    let read = pages::rows(from, COLUMNS.len(), |id, mut values| {
+        if wanted.get(&id).is_some_and(|status| values[STATUS] == *status) && is_whole(&values) {
+            values[0] = integer(id).into();
+            let sql = format!("INSERT OR IGNORE INTO outbox VALUES ({holes})");
+            let put = transaction.prepare_cached(&sql);
+            let _ = put.and_then(|mut put| put.execute(rusqlite::params_from_iter(values)));
+        }
+    });
+    read.map_err(|error| DbError::Unavailable(format!("read {}: {error}", from.display())))?;
+    transaction.commit()?;
+    let transaction = fresh.transaction()?;
+    salvage.lost.retain(|lost| {
+        let saved = matches!(copy(&found, &transaction, lost.row), Ok(true));
+        salvage.saved += u64::from(saved);
+        !saved
+    });
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Whether values of a row match their checksum.
+fn is_whole(values: &[Value]) -> bool {
+    let [
+        _,
+        Value::Text(mesh),
+        Value::Text(id),
+        Value::Blob(sender),
+        Value::Blob(print),
+        Value::Blob(payload),
+        crc,
+        ..,
+    ] = values
+    else {
+        return false;
+    };
+    match (sender.as_slice().try_into(), print.as_slice().try_into()) {
+        (Ok(sender), Ok(print)) => *crc == Value::Integer(row::sum(mesh, id, sender, print, payload).into()),
+        _ => false,
+    }
 }
 
 fn connect(path: &Path) -> Result<Connection, DbError> {

@@ -75,6 +75,7 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
     copy_files(&path, &copy)?;
     let salvage = salvage(&copy.join("outbox.db"), &fresh)?;
     fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;
+    let _ = fs::remove_file(fresh.join("found.db"));
     let kept = keep(&path, wall)?;
     let ready = ready(held.path());
     fs::rename(&fresh, &ready).map_err(file("rename", &fresh))?;
