@@ -59,6 +59,9 @@ struct File {
     outbox_cap_bytes: Option<u64>,
     inbox_cap_bytes: Option<u64>,
     max_age_hours: Option<u64>,
+    /// Whether programs beside the file are run with what comes.
+    #[serde(default)]
+    hooks: bool,
     log: Option<String>,
     log_format: Option<String>,
     #[serde(default)]
@@ -112,6 +115,7 @@ impl Sources {
         config.outbox_cap = cap("outbox_cap_bytes", file.outbox_cap_bytes, config.outbox_cap)?;
         config.inbox_cap = cap("inbox_cap_bytes", file.inbox_cap_bytes, config.inbox_cap)?;
         config.max_age_hours = file.max_age_hours;
+        config.hooks = file.hooks.then(|| home.config_dir());
         if config.max_age_hours == Some(0) {
             return Err(bad("max_age_hours", "at least 1".to_owned()));
         }
@@ -171,6 +175,12 @@ fn choice(mesh: Mesh, name: &str) -> Result<MeshChoice, (&'static str, String)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hooks_are_off_unless_asked_for() {
+        let hooks = |text: &str| parse(Path::new("daemon.toml"), text).map(|file| file.hooks).unwrap();
+        assert_eq!((hooks(""), hooks("hooks = true\n")), (false, true));
+    }
 
     #[test]
     fn the_line_that_is_wrong_is_named() {
