@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, default_value_t = 8)]
     pub clients: usize,
     /// Messages a second, all together, at most
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 200)]
     pub rate: u64,
     /// How the broker is started
     #[command(flatten)]
