@@ -11,6 +11,7 @@ use super::*;
 
 mod ledger;
 mod model;
+mod offline;
 
 pub(super) const ME: SessionKey = SessionKey([1; 32]);
 
