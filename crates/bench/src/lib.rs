@@ -5,8 +5,9 @@
 //! nothing? `storm`: when every socket breaks at once, how long until everybody is back, and what is the time spent
 //! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
-//! does a program on this machine wait for? And `kill`: is
-//! anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same of daemons.
+//! does a program on this machine wait for? `offline`: how soon is a daemon's backlog at the broker, and who waits for
+//! it? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
+//! of daemons.
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
 //! embedded store and default intervals. The load of `sessions`, `storm` and `kill` is the Rust SDK, in this
@@ -34,6 +35,7 @@ mod http;
 mod ids;
 pub mod kill;
 mod load;
+mod offline;
 mod proc;
 mod report;
 mod sample;
@@ -69,6 +71,8 @@ enum Command {
     Growth(growth::Args),
     /// What readers cost a sender, and how fast they are served
     Fanout(fanout::Args),
+    /// A day's backlog of a daemon: how fast it drains, in order, and what a new send waits meanwhile
+    Offline(offline::Args),
     /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
     Kill(kill::Args),
     /// Durable POST /v1/send a second beside bare SQLite, and one `tenure send` beside a process that does nothing
@@ -81,6 +85,9 @@ enum Command {
     /// The bare WebSocket server that others are compared with
     #[command(hide = true)]
     FloorServer(floor::Args),
+    /// The daemon that `offline` measures
+    #[command(hide = true)]
+    DaemonServer(offline::ServerArgs),
 }
 
 /// The program.
@@ -91,11 +98,13 @@ pub fn main() -> ExitCode {
         Command::Accept(args) => accept::run(&args),
         Command::Growth(args) => growth::run(&args),
         Command::Fanout(args) => fanout::run(&args),
+        Command::Offline(args) => block_on(offline::run(args)),
         Command::Kill(args) => block_on(killed(args)),
         Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
+        Command::DaemonServer(args) => block_on(offline::serve(args)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
