@@ -1,5 +1,6 @@
 //! What becomes of a message whose receiver goes.
 
+use tenure_core::MeshConfig;
 use tenure_core::admit::Admission;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
@@ -7,12 +8,13 @@ use tenure_proto::hello::{HelloReconcile, InboxChoice};
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::INBOX_ENTRIES;
 use tenure_proto::log::LogName;
-use tenure_proto::message::{Address, Fallback, SendParams, SendState};
+use tenure_proto::message::{Address, Fallback, Priority, SendParams, SendState};
+use tenure_proto::peer::Status;
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams, Settle};
 
 use super::inbox::fill;
 use super::words::*;
-use super::world::{Disk, World};
+use super::world::{Disk, Engine, World};
 
 fn with(fallback: Fallback, id: &str) -> SendParams {
     SendParams { fallback, ..letter(to(2), id) }
@@ -188,4 +190,32 @@ fn nothing_falls_back_to_a_members_inbox_that_is_full() {
     let pushes = w.pushes(c);
     w.ack_all(c, &pushes);
     assert!(!w.post(a, with(Fallback::Member, "more")).duplicate, "there is room again");
+}
+
+#[test]
+fn what_was_settled_in_another_lane_does_not_move() {
+    for engine in [Engine::memory(), Engine::sqlite()] {
+        let mut w = World::new(engine, MeshConfig::default());
+        let (a, b) = (w.join(11), w.join(2));
+        w.post(a, SendParams { priority: Priority::Low, ..with(Fallback::Member, "done") });
+        let pushes = w.pushes(b);
+        w.ack_all(b, &pushes);
+        w.set_disk(Disk::Holds);
+        w.ask_send(a, with(Fallback::Member, "move"));
+        w.commit(usize::MAX);
+        let pushes = w.pushes(b);
+        w.crash(0);
+        // Its reader is believed to have read its lane up to there; nothing of that lane is looked at while it is busy.
+        let inflight =
+            ClientInflight { tag: tag(&pushes[0]), state: InflightState::Processing, settle: None };
+        let mut hello = w.resuming(2, b);
+        hello.profile.status = Status::Dnd;
+        let params = ReconcileParams { inflight: vec![inflight], ..Default::default() };
+        let (b, result) = w.reconciling(hello, params);
+        assert_eq!(result.inflight[0].result, InflightResult::Kept);
+        w.pass(1_000);
+        w.bye(b);
+        let c = colleague(&mut w);
+        assert_eq!(bodies(&w.pushes(c)), ["move"]);
+    }
 }
