@@ -85,9 +85,6 @@ enum Command {
     /// The bare WebSocket server that others are compared with
     #[command(hide = true)]
     FloorServer(floor::Args),
-    /// The daemon that `offline` measures
-    #[command(hide = true)]
-    DaemonServer(offline::ServerArgs),
 }
 
 /// The program.
@@ -104,7 +101,6 @@ pub fn main() -> ExitCode {
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
-        Command::DaemonServer(args) => block_on(offline::serve(args)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,25 +4,22 @@
 //! The daemon is a process of its own, and so is the broker. Rows are handed over through the daemon's socket while no
 //! broker runs; each connection numbers its own, and the reader checks that numbers of one connection come in order.
 
-mod local;
-
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_client::{Options, Session, Start, Subscription};
-use tenure_daemon::{Config, Daemon, MeshChoice};
 
-use crate::broker::{BrokerArgs, BrokerProcess, spawn_until_ready};
+use crate::broker::{BrokerArgs, BrokerProcess};
+use crate::daemon::DaemonProcess;
+use crate::http::{Answered, Http};
 use crate::proc;
 use crate::report::Report;
 use crate::sample::Times;
-use local::Line;
 
 /// Where the backlog goes, and where new sends go.
 const BACKLOG: &str = "backlog";
@@ -51,45 +48,6 @@ pub(crate) struct Args {
     broker: BrokerArgs,
 }
 
-/// How the hidden daemon is started.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServerArgs {
-    home: PathBuf,
-    broker: String,
-}
-
-/// Runs a daemon until it is killed.
-pub(crate) async fn serve(args: ServerArgs) -> Result<()> {
-    let mesh = MeshChoice { name: "default".parse()?, broker: args.broker };
-    let daemon = Daemon::start(Config::new(args.home, mesh, "laptop")).await?;
-    println!("{}", daemon.socket().display());
-    let why = daemon.failed().await;
-    Err(anyhow!("the daemon failed: {why}"))
-}
-
-/// A daemon in a process of its own.
-struct DaemonProcess {
-    child: Child,
-    socket: PathBuf,
-}
-
-impl DaemonProcess {
-    fn start(home: &std::path::Path, broker: &str) -> Result<DaemonProcess> {
-        let us = std::env::current_exe().context("find this program")?;
-        let mut command = Command::new(us);
-        command.arg("daemon-server").arg(home).arg(broker);
-        let (child, socket) = spawn_until_ready(&mut command)?;
-        Ok(DaemonProcess { child, socket: socket.into() })
-    }
-}
-
-impl Drop for DaemonProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Measures, and prints what it saw.
 pub(crate) async fn run(args: Args) -> Result<()> {
     let mut report = Report::new("offline");
@@ -99,12 +57,12 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let fresh = subscribe(&session, FRESH).await?;
     broker.kill()?;
     let home = args.broker.fresh_dir()?;
-    let daemon = DaemonProcess::start(home.path(), &broker.url())?;
-    let pid = daemon.child.id();
+    let daemon = DaemonProcess::start(&args.broker, home.path().to_owned(), &broker.url())?;
+    let pid = daemon.pid();
     let empty = proc::rss_bytes(pid)?;
 
     let began = Instant::now();
-    queue(&args, &daemon.socket).await?;
+    queue(&args, &daemon.socket()).await?;
     let queued = began.elapsed();
     let full = proc::rss_bytes(pid)?;
 
@@ -112,11 +70,11 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let up = broker.start_again()?;
     let read = tokio::spawn(check(backlog, args.count, began));
     let stop = Arc::new(AtomicBool::new(false));
-    let sends = tokio::spawn(fresh_sends(daemon.socket.clone(), began, stop.clone()));
+    let sends = tokio::spawn(fresh_sends(daemon.socket(), began, stop.clone()));
     let arrivals = tokio::spawn(fresh_arrivals(fresh, began));
     let most = Arc::new(AtomicU64::new(full));
     let watching = tokio::spawn(watch_memory(pid, most.clone(), stop.clone()));
-    let drained = drained(&daemon.socket, began).await?;
+    let drained = drained(&daemon.socket(), began).await?;
     let arrived = read.await??;
     stop.store(true, Ordering::Relaxed);
     let (mut posted, sent) = sends.await??;
@@ -169,17 +127,29 @@ async fn subscribe(session: &Session, topic: &str) -> Result<Subscription> {
     asked.await.map_err(|end| anyhow!("subscribe to {topic}: {end}"))
 }
 
+/// Hands a message over; an error unless the daemon promises it.
+async fn post(http: &mut Http, topic: &str, body: &str) -> Result<()> {
+    let body = json!({"to": format!("topic:{topic}"), "body": body}).to_string();
+    asked(http.call("POST", "/v1/send", &[], body.as_bytes()).await?, 202).map(drop)
+}
+
+fn asked(answered: Answered, status: u16) -> Result<Value> {
+    let json = answered.json();
+    ensure!(answered.status == status, "the daemon answered {}: {json}", answered.status);
+    Ok(json)
+}
+
 /// Hands everything over, each connection its share.
-async fn queue(args: &Args, socket: &std::path::Path) -> Result<()> {
+async fn queue(args: &Args, socket: &Path) -> Result<()> {
     let mut clients = Vec::new();
     for client in 0..args.clients {
         let (socket, bytes) = (socket.to_owned(), args.bytes);
         let share = args.count / args.clients + u64::from(client < args.count % args.clients);
         clients.push(tokio::spawn(async move {
-            let mut line = Line::open(&socket).await?;
+            let mut line = Http::connect(&socket).await?;
             for number in 0..share {
                 let body = format!("{:x<bytes$}", format!("{client} {number} "));
-                line.send(&json!({"to": format!("topic:{BACKLOG}"), "body": body})).await?;
+                post(&mut line, BACKLOG, &body).await?;
             }
             anyhow::Ok(())
         }));
@@ -208,10 +178,10 @@ async fn check(mut stream: Subscription, count: u64, began: Instant) -> Result<D
 }
 
 /// Waits until nothing is left in the outbox.
-async fn drained(socket: &std::path::Path, began: Instant) -> Result<Duration> {
-    let mut line = Line::open(socket).await?;
+async fn drained(socket: &Path, began: Instant) -> Result<Duration> {
+    let mut line = Http::connect(socket).await?;
     loop {
-        let health = line.get("/v1/health").await?;
+        let health = asked(line.call("GET", "/v1/health", &[], b"").await?, 200)?;
         let left = |state: &str| health["outbox"][state].as_u64().unwrap_or(u64::MAX);
         // New sends come and go: a few are always on their way.
         if left("pending").saturating_add(left("inflight")) <= 4 {
@@ -223,12 +193,12 @@ async fn drained(socket: &std::path::Path, began: Instant) -> Result<Duration> {
 
 /// Sends something new now and then, until told to stop; how long each was answered, and how many there were.
 async fn fresh_sends(socket: PathBuf, began: Instant, stop: Arc<AtomicBool>) -> Result<(Times, u64)> {
-    let mut line = Line::open(&socket).await?;
+    let mut line = Http::connect(&socket).await?;
     let (mut times, mut sent) = (Times::default(), 0);
     while !stop.load(Ordering::Relaxed) {
         let at = Instant::now();
         let body = (at - began).as_micros().to_string();
-        line.send(&json!({"to": format!("topic:{FRESH}"), "body": body})).await?;
+        post(&mut line, FRESH, &body).await?;
         times.add(at.elapsed());
         sent += 1;
         tokio::time::sleep(FRESH_EVERY).await;
