@@ -108,21 +108,21 @@ fn write(mut connection: Connection, jobs: &Receiver<Job>) {
 /// One transaction around all of `batch`. A job that fails is undone alone; jobs that were not reached drop their
 /// answer, which says the same as a failure.
 fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) -> Result<(), DbError> {
-    let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Prepared once: for a small job the words of a savepoint would cost as much as its work.
+    let say = |words: &str| transaction.prepare_cached(words)?.execute([]).map(drop);
     for job in batch {
-        let savepoint = transaction.savepoint()?;
-        let (done, tell) = job(&savepoint);
+        say("SAVEPOINT job")?;
+        let (done, tell) = job(&transaction);
         told.push(tell);
         match done {
-            Ok(()) => savepoint.commit()?,
+            Ok(()) => {}
             Err(error @ DbError::Poisoned(_)) => return Err(error),
-            // Dropped, the savepoint undoes what this job did, unless SQLite has undone everything.
-            Err(error) => {
-                if savepoint.is_autocommit() {
-                    return Err(error);
-                }
-            }
+            // SQLite has undone everything by itself.
+            Err(error) if transaction.is_autocommit() => return Err(error),
+            Err(_) => say("ROLLBACK TO job")?,
         }
+        say("RELEASE job")?;
     }
     transaction.commit()?;
     Ok(())

@@ -96,9 +96,9 @@ pub(super) fn accept(
 
 /// Bytes of the file that hold something.
 pub(crate) fn used(connection: &Connection) -> Result<u64, DbError> {
-    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let pages = number("page_count")? - number("freelist_count")?;
-    Ok(natural(pages) * natural(number("page_size")?))
+    let number = |pragma: &str| connection.prepare_cached(pragma)?.query_row([], |row| row.get::<_, i64>(0));
+    let pages = number("PRAGMA page_count")? - number("PRAGMA freelist_count")?;
+    Ok(natural(pages) * natural(number("PRAGMA page_size")?))
 }
 
 pub(super) fn insert(
