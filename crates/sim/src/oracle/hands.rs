@@ -281,6 +281,7 @@ impl Hands {
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
                 let (key, attempt) = (hand.key.clone(), hand.attempt);
                 tray.turn(&at, State::Done);
+                self.trails.done(&key, &Reader::of(life, place));
                 if is_crew(place) {
                     self.settled.insert(common(life, place, spot, lane), (life, attempt, world.now));
                 } else if !is_private(place) {

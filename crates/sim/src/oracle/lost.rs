@@ -119,13 +119,14 @@ impl End<'_> {
         first.is_none_or(|(first, _)| seq < *first) && (unread || old)
     }
 
-    /// Who is told that something is gone is told the truth: it is not there, and not all of it was done with.
+    /// Who is told that something is gone is told the truth: it is not there, and not all of it was done with. What was
+    /// settled in vain, for a lease that had ended, would have come again.
     fn judge_gaps(&self, court: &mut Court) {
         for (life, place, log, from, to) in &self.look.gaps {
             let Some(history) = self.look.histories.get(log) else { continue };
             let there = history.range(from..=to).next().is_some();
             let reader = Reader::of(*life, place);
-            let done = |key: &Key| self.hands.trails.get(key, &reader).is_some_and(|trail| trail.acks > 0);
+            let done = |key: &Key| self.hands.trails.get(key, &reader).is_some_and(|trail| trail.done);
             let mut gone = self.entries(log, *from).filter(|(seq, ..)| seq <= to).peekable();
             let had = gone.peek().is_some() && gone.all(|(_, key, _)| done(key));
             if self.world.broker.forgets.is_none() || there || had {

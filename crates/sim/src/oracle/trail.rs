@@ -35,6 +35,8 @@ pub(super) struct Trail {
     pub(super) acks: u32,
     pub(super) retries: u32,
     pub(super) burials: u32,
+    /// Whether one of them was told that this counts.
+    pub(super) done: bool,
     /// Until when it was asked to wait.
     pub(super) waits_until: u64,
 }
@@ -64,6 +66,13 @@ impl Trails {
         let of = self.trails.entry(key.clone()).or_default();
         let trail = of.entry(reader).or_insert_with(|| Trail { first_at: now, ..Trail::default() });
         trail.handed += 1;
+    }
+
+    /// An ack or a burial counts.
+    pub(super) fn done(&mut self, key: &Key, reader: &Reader) {
+        if let Some(trail) = self.trails.get_mut(key).and_then(|of| of.get_mut(reader)) {
+            trail.done = true;
+        }
     }
 
     pub(super) fn settles(&mut self, key: &Key, reader: &Reader, verb: Verb, now: u64) {

@@ -188,6 +188,12 @@ fn who_is_behind_what_was_forgotten_is_told() {
         told(play, place);
     })
     .breaks(&["gap"]);
+    forgotten(true, 1_000, topic(None), |play, place| {
+        play.hand_post(life(1), place, "a", 1).settles(life(1), place, JOBS, 1, Verb::Ack);
+        play.settled(life(1), place, JOBS, 1, Verb::Ack, Settled::Stale("requeued".into()));
+        told(play, place);
+    })
+    .holds();
     let buried = |play: &mut Play, _: &Place| {
         let letter = DeadLetter {
             spot: spot(JOBS, 1),
