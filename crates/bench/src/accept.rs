@@ -95,7 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.stored > 0 {
         eprintln!("storing {} messages", args.stored);
         let senders = args.senders.iter().copied().max().unwrap_or(1).min(SOCKETS);
-        let preload = Preload { messages: args.stored, unsettled: 0, claims: 0, body: args.body, senders };
+        let preload =
+            Preload { messages: args.stored, crew: false, unsettled: 0, claims: 0, body: args.body, senders };
         preload.fill(dir.path(), TOPIC)?;
     }
     let broker = BrokerProcess::start_on(&args.broker, dir)?;

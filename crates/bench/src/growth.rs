@@ -56,15 +56,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let dir = args.broker.fresh_dir()?;
     eprintln!("storing {} messages", args.stored);
     let Args { unsettled, claims, body, .. } = *args;
-    let preload = Preload { messages: args.stored, unsettled, claims, body, senders: SOCKETS };
+    let preload = Preload { messages: args.stored, crew: true, unsettled, claims, body, senders: SOCKETS };
     let began = std::time::Instant::now();
     preload.fill(dir.path(), TOPIC)?;
+    // The other has the same group, so that what is stored is all that differs.
+    let bare = args.broker.fresh_dir()?;
+    Preload { messages: 0, unsettled: 0, claims: 0, ..preload }.fill(bare.path(), TOPIC)?;
     // What was filled in must not still be on its way to the disk when we measure.
     std::fs::File::open(dir.path().join("tenure.db"))?.sync_all()?;
     let filled = began.elapsed();
     let bytes = std::fs::metadata(dir.path().join("tenure.db"))?.len();
 
-    let mut empty = BrokerProcess::start(&args.broker)?;
+    let mut empty = BrokerProcess::start_on(&args.broker, bare)?;
     let mut full = BrokerProcess::start_on(&args.broker, dir)?;
     let mut report = Report::new("growth");
     report.heading(format!(

@@ -123,7 +123,9 @@ impl Maker {
 pub(crate) struct Preload {
     /// Messages in the topic.
     pub(crate) messages: u64,
-    /// How many of them, the newest, a shared group has not settled.
+    /// Whether a shared group follows it, without anybody who reads.
+    pub(crate) crew: bool,
+    /// How many of the messages, the newest, that group has not settled.
     pub(crate) unsettled: u64,
     /// How many of those are in somebody's hands.
     pub(crate) claims: u64,
@@ -154,13 +156,13 @@ impl Preload {
                 eprintln!("{stored} of {} stored after {} s", self.messages, started.elapsed().as_secs());
             }
         }
-        if self.unsettled > 0 {
+        if self.crew {
             self.group(&mut store, &maker)?;
         }
         Ok(())
     }
 
-    /// A shared group that is far behind, with claims in the hands of sessions that have leases.
+    /// A shared group that is behind, with claims in the hands of sessions that have leases.
     fn group(&self, store: &mut Sqlite, maker: &Maker) -> Result<()> {
         let settled = self.messages.saturating_sub(self.unsettled);
         let crew: GroupName = "crew".parse().map_err(|_| anyhow!("no name of a group"))?;
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn a_preload_is_a_sound_store_with_a_group_that_is_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let preload = Preload { messages: 300, unsettled: 100, claims: 20, body: 64, senders: 4 };
+        let preload = Preload { messages: 300, crew: true, unsettled: 100, claims: 20, body: 64, senders: 4 };
         preload.fill(dir.path(), "load").unwrap();
         let mut store = Sqlite::open(dir.path()).unwrap();
         assert_eq!(store.check().unwrap(), Vec::<String>::new());
