@@ -36,6 +36,12 @@ fn a_lone_reader_is_believed_about_an_attempt_that_a_crash_forgot() {
     assert_eq!(group.claim(2, 2, &session(1)), Claim::Good);
     group.assume_attempt(2, 1, session(1));
     assert_eq!(group.claim(2, 1, &session(1)), Claim::Stale("requeued"), "it was given back");
+    // One that had waited for its time, and was never handed out before.
+    let record = OpenRecord { seq: 3, attempt: 0, tries: 0, ready_at: Some(5), ..record };
+    group.restore(&record, OpenState::Ready, None);
+    assert!(matches!(group.claim(3, 1, &session(1)), Claim::Stale(_)));
+    group.assume_attempt(3, 1, session(1));
+    assert_eq!(group.claim(3, 1, &session(1)), Claim::Good);
 }
 
 #[test]

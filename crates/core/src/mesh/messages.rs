@@ -405,8 +405,8 @@ impl Messages {
             reading.group.assume_read(seq);
             reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);
         }
-        if tag.attempt > 1 {
-            // It was given back and handed out again just before the crash.
+        if tag.attempt > 0 {
+            // It had been given back, or its time had come, and it was handed out just before the crash.
             reading.group.assume_attempt(seq, tag.attempt, tag.session);
         }
         if reading.group.is_dirty() {
