@@ -102,7 +102,8 @@ pub enum DiskFault {
 /// What the drain wants done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Take up to so many rows of a lane; answered by [`Drain::taken`].
+    /// Begin to take rows of a lane, up to so many; answered by [`Drain::taken`]. What is marked as sent in it was taken by
+    /// a drain that ended before the disk took its last words.
     Take(LaneId, usize),
     /// Send a row; answered by [`Drain::answered`].
     Send(LaneId, Box<Outgoing>),

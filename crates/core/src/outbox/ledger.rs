@@ -95,8 +95,19 @@ impl Ledger {
         (answer, Some((number, lane)))
     }
 
-    /// Marks the oldest rows of a lane as sent, before they are: none while one of them is.
+    /// Begins to drain a lane: marks its oldest rows as sent, before they are. What is marked already is nobody's any
+    /// more, and is sent again.
     pub fn take(&mut self, lane: LaneId, limit: usize) -> Vec<Outgoing> {
+        for id in self.open.get(&lane).cloned().unwrap_or_default() {
+            if !self.step(id, Step::Restarted) {
+                break;
+            }
+        }
+        self.take_next(lane, limit)
+    }
+
+    /// Goes on with a lane: none while one of its rows is on its way.
+    fn take_next(&mut self, lane: LaneId, limit: usize) -> Vec<Outgoing> {
         let mut taken = Vec::new();
         let mut bytes = 0;
         for id in self.open.get(&lane).cloned().unwrap_or_default() {
@@ -137,7 +148,7 @@ impl Ledger {
             }
         }
         let more = self.open.contains_key(&settlement.lane);
-        Settled { more, taken: self.take(settlement.lane, settlement.take) }
+        Settled { more, taken: self.take_next(settlement.lane, settlement.take) }
     }
 
     /// Gives up rows that were accepted before `cutoff`, up to a slice of them; answers how many.

@@ -1,7 +1,7 @@
 //! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
 
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::outbox::drain::BATCH_BYTES;
+use tenure_core::outbox::drain::{BATCH, BATCH_BYTES};
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
 use tenure_proto::ids::SessionKey;
@@ -17,9 +17,37 @@ pub(super) fn restart(connection: &Connection) -> Result<u64, DbError> {
     move_all(Step::Restarted, "", |sql| connection.execute(sql, []))
 }
 
-/// Marks the oldest rows of a lane as sent, before they are: none while one of them is. A row that is damaged is dead
-/// instead.
+/// Begins to drain a lane: marks its oldest rows as sent, before they are. What is marked already is nobody's any more: a
+/// session ended before the disk took its last words. It is sent again.
 pub(super) fn take(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
+    let sql =
+        "SELECT id FROM outbox WHERE lane = ?1 AND status IN ('pending', 'inflight') ORDER BY id LIMIT ?2";
+    let read = |row: &rusqlite::Row<'_>| row.get(0);
+    let mut after = 0;
+    // They are the oldest, and no more than were taken at once.
+    let limits = (integer(lane.0), integer(BATCH as u64));
+    let oldest: Vec<i64> =
+        connection.prepare_cached(sql)?.query_map(limits, read)?.collect::<Result<_, _>>()?;
+    for id in oldest {
+        if !set(connection, natural(id), Step::Restarted)? {
+            break;
+        }
+        after = id;
+    }
+    if after > 0 {
+        tracing::warn!(
+            event = "outbox_taken_over",
+            lane = lane.0,
+            up_to = after,
+            "a session had not settled them"
+        );
+    }
+    take_next(connection, lane, limit)
+}
+
+/// Goes on with a lane: marks its oldest rows as sent, before they are; none while one of them is. A row that is damaged
+/// is dead instead.
+fn take_next(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
     let mut taken = Vec::new();
     let (mut bytes, mut last) = (0, 0);
     while taken.len() < limit && bytes < BATCH_BYTES {
@@ -81,7 +109,7 @@ pub(super) fn settle(
     }
     let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE lane = ?1 AND status IN ('pending', 'inflight'))";
     let more = connection.prepare_cached(sql)?.query_row([integer(settlement.lane.0)], |row| row.get(0))?;
-    Ok(Settled { more, taken: take(connection, settlement.lane, settlement.take)? })
+    Ok(Settled { more, taken: take_next(connection, settlement.lane, settlement.take)? })
 }
 
 /// Records what the broker's answer made of a row that was on its way.

@@ -86,8 +86,8 @@ impl Outbox {
         self.writer.submit(move |connection| accept::accept(connection, &request, &payload, wall, cap))
     }
 
-    /// Marks the oldest rows of a lane as sent and gives them, up to `limit`; none if there are none, or one is on its
-    /// way.
+    /// Marks the oldest rows of a lane as sent and gives them, up to `limit`, for who begins to drain it: what was marked
+    /// before is nobody's any more.
     pub async fn take(&self, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
         answer(self.writer.submit(move |connection| drain::take(connection, lane, limit))).await
     }
