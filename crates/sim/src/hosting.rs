@@ -132,7 +132,6 @@ impl World {
         let slot = seat.role.slot;
         self.current.insert(slot, conn);
         self.see(&Seen::Admitted(Life { slot, number }, new));
-        self.see(&Seen::Proof(slot));
     }
 
     /// What waits on a socket of the broker goes on its way while there is room.

@@ -347,8 +347,10 @@ pub enum Seen {
     Event(Life, u64, String),
 
     // What the world knows.
-    /// Something of a session's current socket reached a broker that is awake: proof that it lives. Also the hello.
+    /// Something of a session's current socket reached a broker that is awake: proof that it lives.
     Proof(Slot),
+    /// The same of a socket that is none of its yet: if its hello is answered with yes, it was proof.
+    Knocks(Slot),
     /// The broker has learnt that a socket of a session is gone.
     SocketLost(Slot),
     /// The broker answers a hello of this session with yes, to which life, and whether the lease is new.

@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// What came on the connection that carries a session proves that it lives.
+    /// What came on the connection that carries a session proves that it lives, and so does a hello that is let in.
     fn prove(&mut self, conn: ConnId, frame: &Frame) {
         if *frame == Frame::Eof {
             return;
@@ -140,6 +140,11 @@ impl World {
         let slot = self.current.iter().find(|(_, current)| **current == conn).map(|(slot, _)| *slot);
         if let Some(slot) = slot {
             self.see(&Seen::Proof(slot));
+        } else if let Some(index) =
+            self.net.of(conn).and_then(|wire| self.net.get(wire)).map(|wire| wire.process)
+            && let Some(slot) = self.seats.get(index).map(|seat| seat.role.slot)
+        {
+            self.see(&Seen::Knocks(slot));
         }
     }
 

@@ -277,11 +277,13 @@ impl Hands {
         match (verb, hand.state(), outcome) {
             (_, State::Done, _) | (Verb::Progress, _, Settled::Refused(_)) => {}
             (Verb::Progress, _, Settled::Yes) => hand.pushed_after = hand.pushed_after.max(hand.progress_at),
+            // It was about an earlier hand-out, and this one is another.
+            (Verb::Progress, ..) if hand.progress_at == 0 => {}
             (Verb::Progress, ..) => tray.remove(&at),
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
                 let (key, attempt) = (hand.key.clone(), hand.attempt);
                 tray.turn(&at, State::Done);
-                self.trails.done(&key, &Reader::of(life, place));
+                self.trails.done(&key, &Reader::of(life, place), world.now);
                 if is_crew(place) {
                     self.settled.insert(common(life, place, spot, lane), (life, attempt, world.now));
                 } else if !is_private(place) {

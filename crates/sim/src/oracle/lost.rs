@@ -1,6 +1,7 @@
 //! The last look: what was accepted is somewhere, and whoever is there to read it has it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::seen::{Fallback, Fate, Key, Life, Place, Seen, To};
 
@@ -23,8 +24,10 @@ const MARGIN_MS: u64 = 10_000;
 pub(super) struct LastLook {
     /// Everything in the logs of topics: id and body by seq.
     histories: BTreeMap<String, BTreeMap<u64, (String, String)>>,
-    /// What readers were told is gone: who, through what, the log, from and to.
-    gaps: Vec<(Life, Place, String, u64, u64)>,
+    /// What readers were told is gone.
+    gaps: Vec<Told>,
+    /// When who last began to read through what; one that begins anew has had nothing.
+    began: BTreeMap<(Life, Place), u64>,
     quiet: bool,
     alive: Vec<Life>,
 }
@@ -42,14 +45,29 @@ struct End<'a> {
     in_hand: BTreeSet<(Reader, &'a Key)>,
 }
 
+/// A reader was told that entries of a log are gone.
+#[derive(Debug)]
+struct Told {
+    life: Life,
+    place: Place,
+    log: String,
+    from: u64,
+    to: u64,
+    /// From when its subscription began until it was told.
+    within: RangeInclusive<u64>,
+}
+
 impl LastLook {
-    pub(super) fn see(&mut self, seen: &Seen) {
+    pub(super) fn see(&mut self, at: u64, seen: &Seen) {
         match seen {
             Seen::Rest { quiet, alive, .. } => (self.quiet, self.alive) = (*quiet, alive.clone()),
             Seen::Gap(life, place @ Place::Topic { topic, .. }, partition, (from, to)) => {
                 let log = format!("topic/{topic}/{}", partition.unwrap_or_default());
-                self.gaps.push((*life, place.clone(), log, *from, *to));
+                let since = self.began.get(&(*life, place.clone())).copied().unwrap_or(0);
+                let (life, place, from, to) = (*life, place.clone(), *from, *to);
+                self.gaps.push(Told { life, place, log, from, to, within: since..=at });
             }
+            Seen::Subscribes(life, place, _) => _ = self.began.insert((*life, place.clone()), at),
             Seen::History(log, entries) => {
                 let entries = entries.iter().map(|(seq, id, body)| (*seq, (id.clone(), body.clone())));
                 self.histories.entry(log.clone()).or_default().extend(entries);
@@ -122,11 +140,14 @@ impl End<'_> {
     /// Who is told that something is gone is told the truth: it is not there, and not all of it was done with. What was
     /// settled in vain, for a lease that had ended, would have come again.
     fn judge_gaps(&self, court: &mut Court) {
-        for (life, place, log, from, to) in &self.look.gaps {
+        for Told { life, place, log, from, to, within } in &self.look.gaps {
             let Some(history) = self.look.histories.get(log) else { continue };
             let there = history.range(from..=to).next().is_some();
             let reader = Reader::of(*life, place);
-            let done = |key: &Key| self.hands.trails.get(key, &reader).is_some_and(|trail| trail.done);
+            let trail = |key: &Key| self.hands.trails.get(key, &reader);
+            let done = |key: &Key| {
+                trail(key).is_some_and(|trail| trail.done_at.iter().any(|at| within.contains(at)))
+            };
             let mut gone = self.entries(log, *from).filter(|(seq, ..)| seq <= to).peekable();
             let had = gone.peek().is_some() && gone.all(|(_, key, _)| done(key));
             if self.world.broker.forgets.is_none() || there || had {

@@ -114,7 +114,7 @@ impl Oracle {
         self.watchers.see(seen, &mut self.world, court);
         self.fates.see(seen, &self.letters, &self.hands, &self.world, court);
         self.daemons.see(seen, &self.world, court);
-        self.last.see(seen);
+        self.last.see(at, seen);
         match seen {
             Seen::Impostor(slot, true) => {
                 court.accuse("impostor", format!("a stranger was admitted as session {}", slot.0));

@@ -24,10 +24,18 @@ struct Proof {
     ttl_ms: u64,
 }
 
+impl Proof {
+    fn now(broker: &Broker) -> Proof {
+        Proof { awake: broker.awake, freezes: broker.freezes, ttl_ms: broker.numbers.lease_ttl_ms }
+    }
+}
+
 /// A session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     proof: Option<Proof>,
+    /// The hello that is not answered yet: how long that takes is not the lease's.
+    knocked: Option<Proof>,
     /// In which run it was last admitted, and when for the first time in that run.
     run: Option<(u64, u64)>,
     /// When it was admitted for the first time of all.
@@ -99,6 +107,7 @@ impl Session {
                 self.away = self.away.map(|away| away.min(at));
             }
             Seen::Proof(_) => self.proven(at, broker),
+            Seen::Knocks(_) => self.knocked = Some(Proof::now(broker)),
             Seen::Admitted(life, new) => self.admitted(at, *life, *new, broker, court),
             Seen::SocketLost(_) => self.lost(at + broker.grace_ms),
             Seen::Bye(_) => self.bye = true,
@@ -119,8 +128,7 @@ impl Session {
         if !told && self.proof.is_some() && self.may_have_ended(broker) {
             self.ends.push(at);
         }
-        let (awake, freezes) = (broker.awake, broker.freezes);
-        self.proof = Some(Proof { awake, freezes, ttl_ms: broker.numbers.lease_ttl_ms });
+        self.proof = Some(Proof::now(broker));
     }
 
     fn admitted(&mut self, at: u64, life: Life, new: bool, broker: &Broker, court: &mut Court) {
@@ -153,8 +161,9 @@ impl Session {
         self.first_at.get_or_insert(at);
         (self.bye, self.doubtful, self.away) = (false, false, None);
         (self.carrier, self.last_life, self.admitted_at) = (Some(life), Some(life), at);
-        let (awake, freezes) = (broker.awake, broker.freezes);
-        self.proof = Some(Proof { awake, freezes, ttl_ms: broker.numbers.lease_ttl_ms });
+        let now = Proof::now(broker);
+        let ttl_ms = now.ttl_ms;
+        self.proof = Some(Proof { ttl_ms, ..self.knocked.take().unwrap_or(now) });
     }
 
     fn lost(&mut self, away: u64) {
@@ -187,7 +196,9 @@ impl Session {
 /// Whose session a fact is about; `None` is nobody's or everybody's.
 pub(super) fn whose(seen: &Seen) -> Option<Slot> {
     match seen {
-        Seen::Proof(slot) | Seen::SocketLost(slot) | Seen::Banned(slot, _) => Some(*slot),
+        Seen::Proof(slot) | Seen::Knocks(slot) | Seen::SocketLost(slot) | Seen::Banned(slot, _) => {
+            Some(*slot)
+        }
         Seen::Admitted(life, _) | Seen::Bye(life) => Some(life.slot),
         _ => None,
     }

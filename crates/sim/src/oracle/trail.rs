@@ -35,8 +35,8 @@ pub(super) struct Trail {
     pub(super) acks: u32,
     pub(super) retries: u32,
     pub(super) burials: u32,
-    /// Whether one of them was told that this counts.
-    pub(super) done: bool,
+    /// When it was told that this counts.
+    pub(super) done_at: Vec<u64>,
     /// Until when it was asked to wait.
     pub(super) waits_until: u64,
 }
@@ -69,9 +69,9 @@ impl Trails {
     }
 
     /// An ack or a burial counts.
-    pub(super) fn done(&mut self, key: &Key, reader: &Reader) {
+    pub(super) fn done(&mut self, key: &Key, reader: &Reader, now: u64) {
         if let Some(trail) = self.trails.get_mut(key).and_then(|of| of.get_mut(reader)) {
-            trail.done = true;
+            trail.done_at.push(now);
         }
     }
 
