@@ -3,7 +3,7 @@
 //! The binary is built first, in release, because it is what gets measured; `tenure-bench` starts it and
 //! drives it from outside.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
 
@@ -17,9 +17,11 @@ pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     measure(args)
 }
 
-/// Builds both and runs `tenure-bench` with `args`.
+/// Builds both and runs `tenure-bench` with `args`. In one build: apart, each would compile all they share anew, for its
+/// own choice of features.
 pub(crate) fn measure(args: &[String]) -> Result<ExitCode> {
-    run::succeed(&mut run::cargo(&["build", "--release", "--quiet", "--package", "tenure-cli"]))?;
-    let mut bench = run::cargo(&["run", "--release", "--quiet", "--package", "tenure-bench", "--"]);
-    run::forward(bench.args(args))
+    let both = ["build", "--release", "--quiet", "--package", "tenure-cli", "--package", "tenure-bench"];
+    run::succeed(&mut run::cargo(&both))?;
+    let bench = run::target_directory()?.join("release").join("tenure-bench");
+    run::forward(Command::new(bench).args(args))
 }
