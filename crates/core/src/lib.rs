@@ -21,6 +21,7 @@ pub mod census;
 pub mod config;
 pub mod conn;
 pub mod deadline;
+pub mod dice;
 pub mod effect;
 pub mod envelope;
 pub mod frames;

@@ -1,5 +1,7 @@
 //! When to dial again: full jitter, quick while the lease may still be saved, patient afterwards.
 
+use crate::dice::Dice;
+
 /// The first and smallest ceiling.
 const FIRST_MS: u64 = 250;
 /// The ceiling while the lease may live.
@@ -15,13 +17,13 @@ const AGAIN_MS: u64 = 5_000;
 #[derive(Clone, Debug)]
 pub struct Backoff {
     attempt: u32,
-    dice: u64,
+    dice: Dice,
 }
 
 impl Backoff {
     /// A back-off seeded with `seed`.
     pub fn new(seed: u64) -> Backoff {
-        Backoff { attempt: 0, dice: seed }
+        Backoff { attempt: 0, dice: Dice::new(seed) }
     }
 
     /// Forgives all failures so far.
@@ -34,22 +36,13 @@ impl Backoff {
         let ceiling = FIRST_MS << self.attempt.min(16);
         let ceiling = ceiling.min(if leased { LEASED_MS } else { PATIENT_MS });
         self.attempt = self.attempt.saturating_add(1);
-        self.roll() % (ceiling + 1)
+        self.dice.roll() % (ceiling + 1)
     }
 
     /// How long to wait before asking again for what was refused `refusals` times for now.
     pub fn again_ms(&mut self, refusals: u32) -> u64 {
         let ceiling = (AGAIN_FIRST_MS << refusals.min(16)).min(AGAIN_MS);
-        self.roll() % (ceiling + 1)
-    }
-
-    /// SplitMix64: small, and good enough to keep ten thousand clients from dialling in step.
-    fn roll(&mut self) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.dice.roll() % (ceiling + 1)
     }
 }
 

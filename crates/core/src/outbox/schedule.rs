@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::backoff::{LONGEST_MS, wait_ms};
 use crate::deadline::Deadlines;
+use crate::dice::Dice;
 use crate::time::Millis;
 
 /// A lane, named by whoever keeps the rows.
@@ -38,7 +39,7 @@ pub struct Schedule {
     open: bool,
     /// Whether the backlog is served next, when both queues have somebody.
     backlog_next: bool,
-    dice: u64,
+    dice: Dice,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ impl Schedule {
             inflight: 0,
             open: false,
             backlog_next: false,
-            dice: seed,
+            dice: Dice::new(seed),
         }
     }
 
@@ -185,7 +186,7 @@ impl Schedule {
     /// How many milliseconds the row of a lane that is to be sent again should wait; a throw of the dice each time.
     pub fn wait_ms(&mut self, id: LaneId, wish_ms: Option<u64>) -> u64 {
         let refusals = self.lanes.get(&id).map_or(0, |lane| lane.refusals);
-        wait_ms(refusals.saturating_add(1), wish_ms, self.roll())
+        wait_ms(refusals.saturating_add(1), wish_ms, self.dice.roll())
     }
 
     /// The row that was on its way is to be sent again, after so many milliseconds.
@@ -241,15 +242,6 @@ impl Schedule {
             self.backlog_next = !self.backlog_next;
         }
         next
-    }
-
-    /// SplitMix64, as in [`crate::link`]'s back-off.
-    fn roll(&mut self) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
