@@ -92,7 +92,7 @@ impl Way {
             (None, None) => None,
             _ => Some(at.mesh().to_owned()),
         };
-        let status = local.get("/v1/status").await?;
+        let status = local.get("/v1/status?counts=false").await?;
         let Some(found) = mesh_of(&status, mesh.as_deref()) else {
             return Ok(Err(format!("the daemon is not in the mesh {}", at.mesh())));
         };
@@ -135,7 +135,7 @@ pub(crate) async fn not_the_daemons(at: &Where) -> Result<(), Failure> {
     if !local.runs().await? {
         return Ok(());
     }
-    let status = local.get("/v1/status").await?;
+    let status = local.get("/v1/status?counts=false").await?;
     match mesh_of(&status, Some(at.mesh())) {
         Some(found) if found["broker"] == at.broker() => Err(Failure::Usage(
             "the daemon holds the member's own session; leave out --direct, name another with --as, or end the \

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-use super::body::answer;
+use super::body::{Query, answer};
 use super::document::Refusals;
 use super::problem::Problem;
 use crate::link::Standing;
@@ -34,8 +34,18 @@ pub(crate) struct Status {
     meshes: Vec<MeshStatus>,
     /// Local sessions, the daemon's own included.
     sessions: Vec<SessionStatus>,
-    /// What it was given to send.
-    outbox: OutboxStatus,
+    /// What it was given to send, unless that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outbox: Option<OutboxStatus>,
+}
+
+/// What to leave out.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StatusQuery {
+    /// `false` leaves out the outbox, whose rows are counted each time: a command that only asks where it is need not
+    /// wait for that.
+    counts: Option<bool>,
 }
 
 /// How the daemon stands in a mesh.
@@ -89,11 +99,17 @@ struct OutboxStatus {
 }
 
 /// Everything about the daemon: its process, meshes, sessions and outbox.
-#[utoipa::path(get, path = "/v1/status", responses(
+#[utoipa::path(get, path = "/v1/status", params(StatusQuery), responses(
     (status = 200, description = "How it is", body = Status),
     Refusals))]
-pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
-    let census = shared.outbox.census().await?;
+pub(crate) async fn status(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<StatusQuery>,
+) -> Result<Response, Problem> {
+    let census = match query.counts {
+        Some(false) => None,
+        _ => Some(shared.outbox.census().await?),
+    };
     let meshes = shared.config.meshes.iter().map(|choice| {
         let standing = shared.sessions.own(&choice.name).map(|local| local.standing.borrow().clone());
         MeshStatus {
@@ -120,7 +136,7 @@ pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Result<Response
         socket: shared.home.socket().display().to_string(),
         meshes: meshes.collect(),
         sessions: open.map(|local| session(&local)).collect(),
-        outbox: OutboxStatus {
+        outbox: census.map(|census| OutboxStatus {
             pending: census.pending,
             inflight: census.inflight,
             done: census.done,
@@ -128,7 +144,7 @@ pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Result<Response
             aborted: census.aborted,
             bytes: census.bytes,
             cap: shared.outbox.cap().bytes,
-        },
+        }),
     };
     Ok(answer(StatusCode::OK, &status))
 }
