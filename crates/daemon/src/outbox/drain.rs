@@ -1,7 +1,7 @@
 //! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
 
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::outbox::drain::{BATCH, BATCH_BYTES};
+use tenure_core::outbox::drain::BATCH_BYTES;
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
 use tenure_proto::ids::SessionKey;
@@ -20,27 +20,16 @@ pub(super) fn restart(connection: &Connection) -> Result<u64, DbError> {
 /// Begins to drain a lane: marks its oldest rows as sent, before they are. What is marked already is nobody's any more: a
 /// session ended before the disk took its last words. It is sent again.
 pub(super) fn take(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<Outgoing>, DbError> {
-    let sql =
-        "SELECT id FROM outbox WHERE lane = ?1 AND status IN ('pending', 'inflight') ORDER BY id LIMIT ?2";
-    let read = |row: &rusqlite::Row<'_>| row.get(0);
+    // They are the oldest of the lane.
+    let sql = "SELECT id FROM outbox WHERE lane = ?1 AND id > ?2 AND status IN ('pending', 'inflight') \
+               ORDER BY id LIMIT 1";
+    let mut statement = connection.prepare_cached(sql)?;
     let mut after = 0;
-    // They are the oldest, and no more than were taken at once.
-    let limits = (integer(lane.0), integer(BATCH as u64));
-    let oldest: Vec<i64> =
-        connection.prepare_cached(sql)?.query_map(limits, read)?.collect::<Result<_, _>>()?;
-    for id in oldest {
-        if !set(connection, natural(id), Step::Restarted)? {
-            break;
-        }
+    while let Some(id) = statement.query_row((integer(lane.0), after), |row| row.get(0)).optional()?
+        && set(connection, natural(id), Step::Restarted)?
+    {
+        tracing::warn!(event = "outbox_taken_over", row = id, "its session ended without settling it");
         after = id;
-    }
-    if after > 0 {
-        tracing::warn!(
-            event = "outbox_taken_over",
-            lane = lane.0,
-            up_to = after,
-            "a session had not settled them"
-        );
     }
     take_next(connection, lane, limit)
 }
