@@ -6,6 +6,8 @@
 #[path = "../../daemon/tests/http/client.rs"]
 #[allow(dead_code)]
 mod http;
+#[path = "common/until.rs"]
+mod until;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,9 +20,7 @@ use tenure_broker::{Broker, Config as BrokerConfig, StoreChoice};
 use tenure_client::{InboxChoice, Options, Session, Start, random_key};
 use tenure_daemon::{Config, Daemon, MeshChoice};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// How long a fact may take to come true before the test gives up. Nothing is ever proved by it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use until::{PATIENCE, until};
 
 async fn broker(dir: &Path, listen: SocketAddr) -> Broker {
     let config = BrokerConfig {
@@ -47,19 +47,6 @@ async fn peer(broker: SocketAddr, name: &str) -> Session {
     let (session, events) = Session::connect(options.inbox(InboxChoice::Session)).await.unwrap();
     drop(events);
     session
-}
-
-/// Asks until the answer is as it should be.
-async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asked = async {
-        loop {
-            if let Some(found) = ask().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, asked).await.expect("it never came true")
 }
 
 async fn connected(client: &Client) {

@@ -5,20 +5,19 @@
 #[path = "../../daemon/tests/http/client.rs"]
 #[allow(dead_code)]
 mod http;
+#[path = "common/until.rs"]
+mod until;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
 use http::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_broker::{Broker, Config as BrokerConfig, StoreChoice};
 use tenure_daemon::{Config, Daemon, MeshChoice};
-
-/// How long a fact may take to come true before the test gives up. Nothing is ever proved by it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use until::until;
 
 struct House {
     home: TempDir,
@@ -63,18 +62,6 @@ impl House {
     async fn has_lines(&self, file: &str, count: usize) {
         until(async || (self.lines(file).len() >= count).then_some(())).await;
     }
-}
-
-async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asked = async {
-        loop {
-            if let Some(found) = ask().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, asked).await.expect("it never came true")
 }
 
 /// The daemon's own address, once the broker knows it.

@@ -5,28 +5,15 @@
 #[path = "../../daemon/tests/http/client.rs"]
 #[allow(dead_code)]
 mod http;
-
-use std::time::Duration;
+#[path = "common/until.rs"]
+mod until;
 
 use http::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_broker::{Broker, Config as BrokerConfig, StoreChoice};
 use tenure_daemon::{Config, Daemon, MeshChoice};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asked = async {
-        loop {
-            if let Some(found) = ask().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, asked).await.expect("it never came true")
-}
+use until::until;
 
 async fn token(client: &Client, mesh: &str) -> (String, String) {
     let (status, made) = client.post("/v1/sessions", &json!({"name": "agent", "mesh": mesh})).await;
