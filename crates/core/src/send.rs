@@ -35,7 +35,7 @@ pub fn prepare(
     wall: u64,
     max_payload: usize,
 ) -> Result<Prepared, WireError> {
-    let refusal = beyond_bounds(&params, max_payload).err();
+    let refusal = within_bounds(&params, max_payload).err();
     let body = match (params.body, params.body_b64) {
         (Some(text), None) => Body::Text(text),
         (None, Some(bytes)) => Body::Bytes(bytes.0),
@@ -81,7 +81,8 @@ fn check_fingerprint(theirs: &str, ours: &Fingerprint) -> Result<(), WireError> 
     })))
 }
 
-fn beyond_bounds(params: &SendParams, max_payload: usize) -> Result<(), WireError> {
+/// Whether a `send` keeps to every bound; the error names the one that it does not.
+pub fn within_bounds(params: &SendParams, max_payload: usize) -> Result<(), WireError> {
     check_body(params, max_payload)?;
     at_most("key", params.key.as_deref(), KEY_BYTES)?;
     at_most("replyTo", params.reply_to.as_deref(), REPLY_TO_BYTES)?;

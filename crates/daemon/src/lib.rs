@@ -29,6 +29,7 @@ pub mod outbox;
 mod queue;
 mod reader;
 mod recover;
+mod room;
 mod sessions;
 mod shared;
 mod upkeep;

@@ -15,8 +15,12 @@ const BATCH: usize = 1_024;
 
 /// Tells who asked, once it is known whether what the job did is on the disk.
 type Tell = Box<dyn FnOnce(Result<(), DbError>) + Send>;
-/// Work inside a transaction.
-type Job = Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>;
+/// Work inside a transaction that others share.
+struct Job {
+    work: Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>,
+    /// Whether what it did before it failed must be undone.
+    undo: bool,
+}
 
 /// A thread with a connection.
 #[derive(Debug)]
@@ -46,13 +50,30 @@ impl Worker {
         Ok(Worker { queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Has `work` done. It is decided whether or not the answer is waited for.
+    /// Has `work` done, all of it or nothing. It is decided whether or not the answer is waited for.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, DbError> + Send + 'static,
     ) -> Pending<T> {
+        self.enqueue(true, work)
+    }
+
+    /// The same for work that leaves nothing of meaning behind when it fails. It needs no savepoint, with which SQLite
+    /// copies every page that is touched: for a small row that costs as much as the row.
+    pub(crate) fn submit_plain<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, DbError> + Send + 'static,
+    ) -> Pending<T> {
+        self.enqueue(false, work)
+    }
+
+    fn enqueue<T: Send + 'static>(
+        &self,
+        undo: bool,
+        work: impl FnOnce(&Connection) -> Result<T, DbError> + Send + 'static,
+    ) -> Pending<T> {
         let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |connection| {
+        let work = Box::new(move |connection: &Connection| {
             let (done, outcome) = match work(connection) {
                 Ok(value) => (Ok(()), Ok(value)),
                 Err(error) => (Err(error.clone()), Err(error)),
@@ -61,8 +82,9 @@ impl Worker {
                 // Nobody listens any more: then nobody is told.
                 let _ = answer.send(committed.and(outcome));
             };
-            (done, Box::new(tell))
+            (done, Box::new(tell) as Tell)
         });
+        let job = Job { work, undo };
         let refused = match self.queue.as_ref().map(|queue| queue.try_send(job)) {
             Some(Ok(())) => return answered,
             Some(Err(TrySendError::Full(_))) => "too much waits for the disk",
@@ -111,18 +133,22 @@ fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) ->
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Prepared once: for a small job the words of a savepoint would cost as much as its work.
     let say = |words: &str| transaction.prepare_cached(words)?.execute([]).map(drop);
-    for job in batch {
-        say("SAVEPOINT job")?;
-        let (done, tell) = job(&transaction);
+    for Job { work, undo } in batch {
+        if undo {
+            say("SAVEPOINT job")?;
+        }
+        let (done, tell) = work(&transaction);
         told.push(tell);
         match done {
-            Ok(()) => {}
             Err(error @ DbError::Poisoned(_)) => return Err(error),
             // SQLite has undone everything by itself.
             Err(error) if transaction.is_autocommit() => return Err(error),
-            Err(_) => say("ROLLBACK TO job")?,
+            Err(_) if undo => say("ROLLBACK TO job")?,
+            Ok(()) | Err(_) => {}
         }
-        say("RELEASE job")?;
+        if undo {
+            say("RELEASE job")?;
+        }
     }
     transaction.commit()?;
     Ok(())
@@ -131,7 +157,7 @@ fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) ->
 fn read(mut connection: Connection, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
         if let Ok(view) = connection.transaction() {
-            let (_, tell) = job(&view);
+            let (_, tell) = (job.work)(&view);
             tell(Ok(()));
         }
     }

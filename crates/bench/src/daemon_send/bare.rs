@@ -39,6 +39,7 @@ impl Bare {
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "fullfsync", true)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 4_000)?;
         let mut dice = Dice::new(3);
         // A frozen request is the body and what it says of itself.
         let payload = format!("{}{}", "x".repeat(200), dice.text(body));

@@ -7,6 +7,7 @@ mod schema;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tenure_core::outbox::arrival::Recipient;
 use tenure_proto::Codec;
@@ -16,7 +17,7 @@ use tenure_proto::name::MeshName;
 pub use rows::{Filter, Letter};
 
 use crate::db::{self, DbError};
-use crate::outbox::{Cap, used};
+use crate::room::{Cap, Room};
 use crate::worker::{Worker, answer};
 
 /// Bytes of messages in one page, unless the first alone is more.
@@ -36,7 +37,7 @@ pub struct PutAside {
 pub struct Inbox {
     writer: Worker,
     reader: Worker,
-    cap: Cap,
+    room: Arc<Room>,
 }
 
 impl Inbox {
@@ -54,7 +55,8 @@ impl Inbox {
             Err(error) => return Err(error),
         };
         let reader = Worker::reader("inbox-reader", db::open_reader(&path)?)?;
-        Ok((Inbox { writer: Worker::writer("inbox-writer", connection)?, reader, cap }, aside))
+        let room = Arc::new(Room::new("inbox", cap));
+        Ok((Inbox { writer: Worker::writer("inbox-writer", connection)?, reader, room }, aside))
     }
 
     /// Keeps a message, unless it is kept already: then nothing, and it must not be shown again. Only when this has
@@ -66,12 +68,11 @@ impl Inbox {
         message: &Message,
         wall: u64,
     ) -> Result<Option<Letter>, DbError> {
-        let (json, cap) = (Codec::Json.encode(message), self.cap);
+        let (json, room) = (Codec::Json.encode(message), Arc::clone(&self.room));
+        let bytes = json.len();
         let new = rows::New::of(&mesh, &recipient, message, json, wall);
-        answer(self.writer.submit(move |connection| {
-            if used(connection)? >= cap.closed_at() {
-                return Err(DbError::Full(format!("the inbox holds 95 % of its {} bytes", cap.bytes)));
-            }
+        answer(self.writer.submit_plain(move |connection| {
+            room.take(connection, bytes)?;
             rows::insert(connection, new)
         }))
         .await

@@ -8,9 +8,9 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tenure_core::outbox::{Answer, Place};
-use tenure_core::send::prepare;
+use tenure_core::send::within_bounds;
 use tenure_proto::error::ErrorCode;
-use tenure_proto::ids::{ClientMessageId, MessageId, SessionKey};
+use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::limits::MAX_PAYLOAD_BYTES;
 use tenure_proto::message::{Address, Bytes, Fallback, Meta, Priority, SendParams};
 use tenure_proto::name::MeshName;
@@ -141,11 +141,8 @@ pub(crate) async fn send(
         fingerprint: None,
     };
     let wall = shared.clock.wall();
-    let prepared = prepare(params.clone(), MessageId(0), wall, MAX_PAYLOAD_BYTES)?;
-    if let Some(refusal) = prepared.refusal {
-        return Err(refusal.into());
-    }
     let frozen = Request::new(local.mesh.clone(), local.key, params)?;
+    within_bounds(frozen.params(), MAX_PAYLOAD_BYTES)?;
     let print = *frozen.fingerprint();
     let accepted = shared.outbox.accept(frozen, wall).await?;
     if let Some((_, lane)) = accepted.row {

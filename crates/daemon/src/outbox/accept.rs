@@ -10,6 +10,7 @@ use tenure_proto::name::MeshName;
 
 use super::row;
 use crate::db::{DbError, integer, natural};
+use crate::room::Room;
 
 /// A request to send, well formed and with all names resolved: from here on it is never changed.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct Request {
     pub(super) sender: SessionKey,
     pub(super) fingerprint: Fingerprint,
     pub(super) params: SendParams,
+    /// `params.to` as it is written down.
+    pub(super) target: String,
 }
 
 impl Request {
@@ -32,7 +35,8 @@ impl Request {
         let meta = params.meta.as_ref().map(|meta| &meta.0);
         let print = fingerprint(&params.to, params.reply_to.as_deref(), params.priority, meta, body)?;
         params.fingerprint = Some(print.hex());
-        Ok(Request { mesh, sender, fingerprint: print, params })
+        let target = params.to.to_string();
+        Ok(Request { mesh, sender, fingerprint: print, params, target })
     }
 
     /// What makes it the same request as another.
@@ -55,31 +59,14 @@ pub struct Accepted {
     pub row: Option<(u64, LaneId)>,
 }
 
-/// How much an outbox may hold.
-#[derive(Clone, Copy, Debug)]
-pub struct Cap {
-    /// Bytes of the file.
-    pub bytes: u64,
-}
-
-impl Cap {
-    /// Bytes from which on nothing new is taken: 95 % of the cap.
-    pub const fn closed_at(self) -> u64 {
-        self.bytes / 100 * 95
-    }
-
-    /// Bytes from which on somebody should be told: 80 % of the cap.
-    pub const fn warn_at(self) -> u64 {
-        self.bytes / 100 * 80
-    }
-}
-
+/// Looks up, decides, inserts. When it fails nothing of the request is there but, perhaps, its lane: an empty one like any
+/// other.
 pub(super) fn accept(
     connection: &Connection,
     request: &Request,
     payload: &[u8],
     wall: u64,
-    cap: Cap,
+    room: &Room,
 ) -> Result<Accepted, DbError> {
     let id = request.params.client_message_id.as_str();
     let held = row::held(connection, request.mesh.as_str(), id)?;
@@ -87,18 +74,9 @@ pub(super) fn accept(
     if answer != Answer::Insert {
         return Ok(Accepted { answer, row: None });
     }
-    if used(connection)? >= cap.closed_at() {
-        return Err(DbError::Full(format!("the outbox holds 95 % of its {} bytes", cap.bytes)));
-    }
+    room.take(connection, payload.len())?;
     let row = insert(connection, request, payload, wall)?;
     Ok(Accepted { answer, row: Some(row) })
-}
-
-/// Bytes of the file that hold something.
-pub(crate) fn used(connection: &Connection) -> Result<u64, DbError> {
-    let number = |pragma: &str| connection.prepare_cached(pragma)?.query_row([], |row| row.get::<_, i64>(0));
-    let pages = number("PRAGMA page_count")? - number("PRAGMA freelist_count")?;
-    Ok(natural(pages) * natural(number("PRAGMA page_size")?))
 }
 
 pub(super) fn insert(
@@ -121,7 +99,7 @@ pub(super) fn insert(
         print,
         payload,
         crc,
-        params.to.to_string(),
+        &request.target,
         params.priority.as_str(),
         integer(lane.0),
         integer(wall),
@@ -135,10 +113,9 @@ pub(super) fn lane(connection: &Connection, request: &Request) -> Result<LaneId,
         Address::Topic(_) => "",
         _ => request.params.priority.as_str(),
     };
-    let key = (request.mesh.as_str(), &request.sender.0, request.params.to.to_string(), class);
+    let key = (request.mesh.as_str(), &request.sender.0, request.target.as_str(), class);
     let sql = "SELECT lane FROM lanes WHERE mesh = ?1 AND sender = ?2 AND target = ?3 AND class = ?4";
-    let found =
-        connection.prepare_cached(sql)?.query_row(key.clone(), |row| row.get::<_, i64>(0)).optional()?;
+    let found = connection.prepare_cached(sql)?.query_row(key, |row| row.get::<_, i64>(0)).optional()?;
     if let Some(lane) = found {
         return Ok(LaneId(natural(lane)));
     }

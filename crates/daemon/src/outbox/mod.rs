@@ -14,6 +14,7 @@ mod schema;
 mod tests;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status};
@@ -21,15 +22,16 @@ use tenure_proto::Codec;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::name::MeshName;
 
-pub use accept::{Accepted, Cap, Request};
+pub use crate::room::Cap;
+pub use accept::{Accepted, Request};
 pub use admin::{Anew, Patch, Requeued, Withdrawn};
 pub use row::Entry;
 pub use salvage::{Lost, Salvage};
 
-pub(crate) use accept::used;
 pub(crate) use salvage::salvage;
 
 use crate::db::{self, DbError, natural};
+use crate::room::{Room, used};
 use crate::worker::{Pending, Worker, answer};
 
 /// What an outbox may hold unless told otherwise: 5 GiB.
@@ -57,7 +59,7 @@ pub struct Census {
 pub struct Outbox {
     writer: Worker,
     reader: Worker,
-    cap: Cap,
+    room: Arc<Room>,
 }
 
 impl Outbox {
@@ -72,7 +74,8 @@ impl Outbox {
             tracing::info!(event = "outbox_restarted", rows = returned, "what was on its way is sent again");
         }
         let reader = Worker::reader("outbox-reader", db::open_reader(&path)?)?;
-        Ok(Outbox { writer: Worker::writer("outbox-writer", connection)?, reader, cap })
+        let room = Arc::new(Room::new("outbox", cap));
+        Ok(Outbox { writer: Worker::writer("outbox-writer", connection)?, reader, room })
     }
 
     /// Takes a request, or says why not. When the answer is `Insert`, the row is on the disk as pending.
@@ -81,9 +84,10 @@ impl Outbox {
     }
 
     fn accepting(&self, request: Request, wall: u64) -> Pending<Accepted> {
-        let cap = self.cap;
+        let room = Arc::clone(&self.room);
         let payload = Codec::Json.encode(&request.params);
-        self.writer.submit(move |connection| accept::accept(connection, &request, &payload, wall, cap))
+        self.writer
+            .submit_plain(move |connection| accept::accept(connection, &request, &payload, wall, &room))
     }
 
     /// Marks the oldest rows of a lane as sent and gives them, up to `limit`, for who begins to drain it: what was marked
@@ -155,7 +159,7 @@ impl Outbox {
 
     /// How much it may hold.
     pub fn cap(&self) -> Cap {
-        self.cap
+        self.room.cap()
     }
 }
 
