@@ -193,15 +193,41 @@ async fn a_shell_can_have_a_session_of_its_own() {
     let mut command = host.command(&["sub", "news", "--json", "-v"]);
     command.env("TENURE_SESSION", token);
     let mut follower = Proc::spawn("follower", command);
-    // Whoever follows is told of what is posted from then on: it is posted until it is heard.
-    until("it is heard", || {
-        host.good(&["send", "topic:news", "from the daemon's own"]);
-        !follower.seen().is_empty()
-    });
+    until("it follows", || follower.stderr().contains("following news\n"));
+    host.good(&["send", "topic:news", "from the daemon's own"]);
+    until("it is heard", || !follower.seen().is_empty());
     assert_eq!(follower.seen()[0]["body"], "from the daemon's own");
     assert!(follower.stderr().contains("through the daemon"), "{}", follower.stderr());
     follower.signal("INT");
     assert_eq!(follower.exit_code().await, Some(0), "{}", follower.stderr());
     host.good(&["daemon", "session", "reviewer", "--close"]);
     until("it has left", || host.status()["sessions"].as_array().unwrap().len() == 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_follows_a_topic_is_a_visit_at_the_daemon_that_leaves_no_trace() {
+    let (host, _broker) = connected().await;
+    let mut follower = Proc::spawn("follower", host.command(&["sub", "news", "--json", "-v"]));
+    until("it follows", || follower.stderr().contains("following news\n"));
+    assert!(follower.stderr().contains("through the daemon"), "{}", follower.stderr());
+    host.good(&["send", "topic:news", "one"]);
+    until("it is heard", || follower.seen().len() == 1);
+    host.good(&["daemon", "down"]);
+    host.good(&["daemon", "up"]);
+    until("it follows again", || follower.stderr().contains("the daemon has started anew"));
+    until("it follows again", || follower.stderr().matches("following news").count() == 2);
+    // The new daemon may have been asked before it had reached its broker.
+    until("it is heard again", || {
+        host.good(&["send", "topic:news", "two"]);
+        follower.seen().len() > 1
+    });
+    assert_eq!(follower.seen()[1]["body"], "two", "the daemon's own posts are heard, each once");
+    follower.signal("INT");
+    assert_eq!(follower.exit_code().await, Some(0), "{}", follower.stderr());
+    until("it has left", || host.status()["sessions"].as_array().unwrap().len() == 1);
+    let kept = std::fs::read_dir(host.world.home().join("sessions")).unwrap().count();
+    assert_eq!(kept, 1, "only what the daemon's own session is");
+    let inbox = rusqlite::Connection::open(host.world.home().join("inbox.db")).unwrap();
+    let letters = || inbox.query_row("SELECT count(*) FROM inbox", [], |row| row.get::<_, i64>(0)).unwrap();
+    until("its letters are gone", || letters() == 0);
 }

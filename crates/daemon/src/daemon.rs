@@ -24,6 +24,7 @@ use crate::recover::is_unfinished;
 use crate::sessions::{SessionError, Sessions};
 use crate::shared::{REQUESTS, STREAMS, Shared};
 use crate::upkeep;
+use crate::visits;
 
 /// How long requests may take to be answered when the daemon stops.
 const STOP: Duration = Duration::from_secs(5);
@@ -109,6 +110,7 @@ impl Daemon {
             .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
         servers.spawn(async move { served.await });
         shared.tasks.spawn(upkeep::run(Arc::clone(&shared)));
+        shared.tasks.spawn(visits::run(Arc::clone(&shared)));
         match shared.config.hooks.clone() {
             Some(dir) => drop(shared.tasks.spawn(hooks::run(Arc::clone(&shared), dir, newest))),
             None => hooks::forget(shared.home.path()),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::drain::{DiskFault, Effect};
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
@@ -20,6 +21,7 @@ use crate::db::DbError;
 use crate::link::Standing;
 use crate::sessions::Local;
 use crate::shared::Shared;
+use crate::visits;
 
 /// How long answers that are on their way are waited for when the drain ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -95,6 +97,9 @@ impl Task {
                 && is_finished(&self.shared, &self.local).await
                 && self.shared.sessions.bury(&self.local).await
             {
+                if self.local.visit.is_some() {
+                    visits::forget(&self.shared, Recipient::Session(self.local.key)).await;
+                }
                 return;
             }
             let due = self.drain.next_deadline().map(|at| self.shared.clock.until(at));

@@ -166,10 +166,19 @@ impl Home {
 
 /// 64 random hex digits.
 pub(crate) fn random_hex() -> Result<String, HomeError> {
+    random().map(|bytes| text::hex(&bytes))
+}
+
+/// A key that is on no disk.
+pub(crate) fn random_key() -> Result<SigningKey, HomeError> {
+    random().map(|seed| SigningKey::from_bytes(&seed))
+}
+
+fn random() -> Result<[u8; 32], HomeError> {
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| file("draw randomness for", Path::new("a key"))(io::Error::other(error)))?;
-    Ok(text::hex(&bytes))
+    Ok(bytes)
 }
 
 /// Writes a file aside, syncs it and puts it in place: nobody ever reads half of one.

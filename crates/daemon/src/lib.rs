@@ -34,6 +34,7 @@ mod sessions;
 mod shared;
 mod upkeep;
 mod utc;
+mod visits;
 mod worker;
 
 pub use config::{Config, MeshChoice};

@@ -146,12 +146,15 @@ async fn topic_reader(
         if !attached {
             return;
         }
-        match local.client.subscribe(topic.as_str()).group(&group).await {
+        let subscribe = local.client.subscribe(topic.as_str());
+        // A visit's place ends with it.
+        let subscribe = if local.visit.is_some() { subscribe } else { subscribe.group(&group) };
+        match subscribe.await {
             Ok(stream) => {
-                let Some(end) = read(&shared, &local, Recipient::Session(local.key), stream, &until).await
-                else {
-                    return;
-                };
+                local.in_force.send_modify(|topics| _ = topics.insert(topic.clone()));
+                let end = read(&shared, &local, Recipient::Session(local.key), stream, &until).await;
+                local.in_force.send_modify(|topics| _ = topics.remove(&topic));
+                let Some(end) = end else { return };
                 tracing::info!(event = "topic_ended", %topic, reason = %end);
             }
             Err(end) => tracing::warn!(event = "topic_refused", %topic, reason = %end),

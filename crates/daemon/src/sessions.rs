@@ -4,7 +4,7 @@
 //! What is known of a session is a file of its own, so that it is the same after a restart: its name, its token, the
 //! topics it follows. Its key is where the command keeps keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, MeshChoice};
-use crate::home::{Home, HomeError, random_hex, write_private};
+use crate::home::{Home, HomeError, random_hex, random_key, write_private};
 use crate::link::{Standing, follow};
 use crate::queue::Queue;
+use crate::visits::Visit;
 
 /// Sessions of one daemon.
 pub(crate) const SESSIONS: usize = 256;
@@ -62,6 +63,9 @@ struct Record {
     /// Its owner let it go: it stays until its last row has left.
     #[serde(default)]
     closing: bool,
+    /// It lasts as long as somebody listens (`visits`).
+    #[serde(default)]
+    visit: bool,
 }
 
 /// A session of this machine.
@@ -84,6 +88,10 @@ pub(crate) struct Local {
     record: Mutex<Record>,
     /// Changes when topics do.
     pub(crate) topics_changed: watch::Sender<u64>,
+    /// The topics that the broker knows it to follow: what is posted from then on comes.
+    pub(crate) in_force: watch::Sender<BTreeSet<TopicName>>,
+    /// Whether it lasts only as long as somebody listens, and who does.
+    pub(crate) visit: Option<Visit>,
     path: PathBuf,
 }
 
@@ -184,14 +192,17 @@ impl Sessions {
         };
         for mesh in &config.meshes {
             let key = sessions.member_key.clone();
-            sessions.open(&mesh.name, &config.name, key, None)?;
+            sessions.open(&mesh.name, &config.name, key, None, false)?;
         }
         for record in sessions.records() {
+            if record.visit {
+                continue;
+            }
             let key = home.session_key(record.mesh.as_str(), &record.name)?;
             let known = sessions.meshes.iter().any(|mesh| mesh.name == record.mesh);
             if known && tenure_proto::canonical::session_key(&key) == record.session {
                 let (mesh, name) = (record.mesh.clone(), record.name.clone());
-                sessions.open(&mesh, &name, key, Some(record))?;
+                sessions.open(&mesh, &name, key, Some(record), false)?;
             }
         }
         Ok(sessions)
@@ -200,7 +211,27 @@ impl Sessions {
     /// The session called `name`, made if there is none; the same name is the same session.
     pub(crate) fn make(&self, home: &Home, mesh: &MeshName, name: &str) -> Result<Arc<Local>, SessionError> {
         let key = home.session_key(mesh.as_str(), name)?;
-        self.open(mesh, name, key, None)
+        self.open(mesh, name, key, None, false)
+    }
+
+    /// A session called `name` that nobody else has and that lasts as long as somebody listens.
+    pub(crate) fn visit(&self, mesh: &MeshName, name: &str) -> Result<Arc<Local>, SessionError> {
+        self.open(mesh, name, random_key()?, None, true)
+    }
+
+    /// Takes what the visits of a process that was killed left behind: the sessions that they were.
+    pub(crate) fn take_left(&self) -> Vec<SessionKey> {
+        let left = self.records().into_iter().filter(|record| record.visit);
+        let gone = left.filter(|record| self.get(&record.mesh, &record.session).is_none());
+        let take = |record: Record| {
+            let _ = std::fs::remove_file(self.path(&record.mesh, &record.session));
+            record.session
+        };
+        gone.map(take).collect()
+    }
+
+    fn path(&self, mesh: &MeshName, session: &SessionKey) -> PathBuf {
+        self.dir.join(format!("{mesh}.{session}.json"))
     }
 
     fn open(
@@ -209,6 +240,7 @@ impl Sessions {
         name: &str,
         key: SigningKey,
         record: Option<Record>,
+        visit: bool,
     ) -> Result<Arc<Local>, SessionError> {
         let choice = self.meshes.iter().find(|choice| choice.name == *mesh);
         let choice = choice.ok_or_else(|| SessionError::NoSuchMesh(mesh.to_string()))?;
@@ -225,7 +257,7 @@ impl Sessions {
             return Err(SessionError::TooMany);
         }
         let own = key == self.member_key;
-        let path = self.dir.join(format!("{mesh}.{session}.json"));
+        let path = self.path(mesh, &session);
         let record = match record.or_else(|| read(&path)) {
             Some(record) => Record { closing: record.closing && !own, ..record },
             None => {
@@ -237,6 +269,7 @@ impl Sessions {
                     token,
                     topics: BTreeMap::new(),
                     closing: false,
+                    visit,
                 };
                 write_private(&path, &serde_json::to_string(&fresh).unwrap_or_default())?;
                 fresh
@@ -268,6 +301,8 @@ impl Sessions {
             leaving,
             record: Mutex::new(record),
             topics_changed: watch::channel(0).0,
+            in_force: watch::Sender::default(),
+            visit: visit.then(Visit::default),
             path,
         });
         all.insert((mesh.clone(), session), Arc::clone(&local));

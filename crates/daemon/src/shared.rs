@@ -65,6 +65,17 @@ impl Shared {
         Ok(local)
     }
 
+    /// A visit called `name`, at work.
+    pub(crate) fn open_visit(
+        self: &Arc<Self>,
+        mesh: &MeshName,
+        name: &str,
+    ) -> Result<Arc<Local>, SessionError> {
+        let local = self.sessions.visit(mesh, name)?;
+        self.start_session(Arc::clone(&local));
+        Ok(local)
+    }
+
     fn start_session(self: &Arc<Self>, local: Arc<Local>) {
         if local.at_work.swap(true, Ordering::Relaxed) {
             return;
@@ -82,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Ends what works for sessions; their leases stay at the broker for the next start.
+    /// Ends what works for sessions; their leases stay at the broker for the next start, but for visits.
     pub(crate) async fn stop_sessions(&self) {
         let sessions = self.sessions.all();
         sessions.iter().for_each(|local| local.leaving.cancel());
@@ -94,7 +105,10 @@ impl Shared {
             );
         }
         for local in sessions {
-            local.client.part().await;
+            match local.visit {
+                Some(_) => local.client.bye().await,
+                None => local.client.part().await,
+            }
         }
     }
 }

@@ -15,9 +15,12 @@ const BATCH: usize = 1_024;
 
 /// Tells who asked, once it is known whether what the job did is on the disk.
 type Tell = Box<dyn FnOnce(Result<(), DbError>) + Send>;
+/// Work, and what it came to.
+type Work = Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>;
+
 /// Work inside a transaction that others share.
 struct Job {
-    work: Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>,
+    work: Work,
     /// Whether what it did before it failed must be undone.
     undo: bool,
 }

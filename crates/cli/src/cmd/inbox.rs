@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         let broker_only = (args.status != StatusArg::Idle).then_some("--status");
         if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), broker_only).await? {
-            let want = Want {
+            let mut want = Want {
                 show: args.format.show(),
                 follow: args.follow,
                 marks: !args.no_ack,
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 member: args.member,
                 topic: None,
             };
-            return letters::read(&through, &want, &mut signals).await;
+            return letters::read(&through, &mut want, &mut signals).await;
         }
         let who = match (&args.speak_as, args.member) {
             (Some(name), _) => Who::Named(name),

@@ -53,8 +53,8 @@ enum On {
     Enough,
 }
 
-/// Prints what nobody has seen, and what comes if that is wanted.
-pub(crate) async fn read(through: &Through, want: &Want, signals: &mut Signals) -> Result<(), Failure> {
+/// Prints what nobody has seen, and what comes if that is wanted. What is left of the limit is what `want` says then.
+pub(crate) async fn read(through: &Through, want: &mut Want, signals: &mut Signals) -> Result<(), Failure> {
     let left = want.limit.unwrap_or(u64::MAX);
     let mut printed = Printed { through, want, last: 0, left, fresh: true };
     let work = async {
@@ -67,10 +67,13 @@ pub(crate) async fn read(through: &Through, want: &Want, signals: &mut Signals) 
         }
         printed.follow().await
     };
-    tokio::select! {
+    let done = tokio::select! {
         done = work => done,
         () = signals.recv() => Ok(()),
-    }
+    };
+    let left = printed.left;
+    want.limit = want.limit.map(|_| left);
+    done
 }
 
 impl Printed<'_> {

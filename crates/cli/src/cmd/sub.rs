@@ -1,10 +1,11 @@
 //! `tenure sub`: follow a topic.
 //!
 //! As a session that the daemon holds it goes through the daemon; that session then does not hear what it posts itself.
-//! Otherwise it is a visit at the broker, which hears everybody and leaves no trace.
+//! Otherwise it is a visit, at the daemon if one runs, else at the broker, which hears everybody and leaves no trace.
 
 use clap::Args as ClapArgs;
-use hyper::Method;
+use hyper::{Method, StatusCode};
+use serde_json::json;
 use tenure_client::Start;
 use tenure_client::proto::limits::PREFETCH_MAX;
 use tenure_client::proto::name::{GroupName, TopicName};
@@ -27,8 +28,9 @@ const PREFETCH: u32 = 32;
 /// what was not printed goes back. Without --group it sees everything and leaves no trace; with --group it shares the
 /// work with all others of that group, and the group's place in the topic outlives them.
 ///
-/// With a session of the daemon's (TENURE_SESSION) it goes through the daemon, which keeps what is posted while nobody looks:
-/// what that session has not seen is printed first, and what it posts itself is not.
+/// When a daemon runs it goes through the daemon, unless it wants what only the broker has: --group, --from, --prefetch,
+/// --partition, --no-ack. With a session of the daemon's (TENURE_SESSION) the daemon keeps what is posted while nobody looks: what
+/// that session has not seen is printed first, and what it posts itself is not.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure sub builds                                  # what is published from now on
@@ -69,7 +71,18 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
         let mut signals = Signals::listen()?;
         if let Some(through) = args.way.through(&args.at, None, broker_only(&args)).await? {
-            return follow_kept(&through, &args, &mut signals).await;
+            let mut want = Want {
+                show: args.format.show(),
+                follow: true,
+                marks: true,
+                limit: args.count,
+                member: false,
+                topic: Some(args.topic.clone()),
+            };
+            return match args.way.has_session() {
+                true => follow_kept(&through, &args.topic, &mut want, &mut signals).await,
+                false => visit(&through, &args.topic, &mut want, &mut signals).await,
+            };
         }
         let stay = Stay { talks: true, ..Stay::default() };
         let guest = args.at.enter(Who::Visit("tenure sub"), stay).await?;
@@ -88,32 +101,60 @@ fn broker_only(args: &Args) -> Option<&'static str> {
         (args.prefetch != PREFETCH, "--prefetch"),
         (args.partition.is_some(), "--partition"),
         (args.no_ack, "--no-ack"),
-        (!args.way.has_session(), "a visit that leaves no trace"),
     ];
     asked.iter().find(|(asked, _)| *asked).map(|(_, what)| *what)
 }
 
 /// Follows a topic as a session of the daemon's; ends that afterwards, if it has begun here.
-async fn follow_kept(through: &Through, args: &Args, signals: &mut Signals) -> Result<(), Failure> {
-    let topic = |verb: &str| {
-        let mesh = through.and_mesh();
-        format!("/v1/topics/{}/{verb}?{}", args.topic, mesh.trim_start_matches('&'))
-    };
-    let begun = through.local.call(Method::POST, &topic("subscribe"), None).await?.good()?;
-    eprintln!("following {}", args.topic);
-    let want = Want {
-        show: args.format.show(),
-        follow: true,
-        marks: true,
-        limit: args.count,
-        member: false,
-        topic: Some(args.topic.clone()),
-    };
-    let outcome = letters::read(through, &want, signals).await;
+async fn follow_kept(
+    through: &Through,
+    topic: &TopicName,
+    want: &mut Want,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let begun = through.local.call(Method::POST, &path(through, topic, "subscribe"), None).await?.good()?;
+    match begun["inForce"] == true {
+        true => eprintln!("following {topic}"),
+        false => eprintln!("following {topic} as soon as the daemon reaches its broker"),
+    }
+    let outcome = letters::read(through, want, signals).await;
     if begun["changed"] == true {
-        through.local.call(Method::POST, &topic("unsubscribe"), None).await?.good()?;
+        through.local.call(Method::POST, &path(through, topic, "unsubscribe"), None).await?.good()?;
     }
     outcome
+}
+
+fn path(through: &Through, topic: &TopicName, verb: &str) -> String {
+    format!("/v1/topics/{topic}/{verb}?{}", through.and_mesh().trim_start_matches('&'))
+}
+
+/// Follows a topic as a visit at the daemon; as a new one, when the daemon starts anew and the old one is gone with it.
+async fn visit(
+    through: &Through,
+    topic: &TopicName,
+    want: &mut Want,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    loop {
+        let mut wish = json!({"name": "tenure sub", "visit": true});
+        if let Some(mesh) = &through.mesh {
+            wish["mesh"] = json!(mesh);
+        }
+        let made = through.local.post("/v1/sessions", &wish).await?;
+        let (session, token) = (&made["session"], made["token"].as_str().map(str::to_owned));
+        let local = through.local.clone().speaking_as(token);
+        let visiting = Through { local: local.clone(), mesh: through.mesh.clone() };
+        let outcome = follow_kept(&visiting, topic, want, signals).await;
+        let left = local
+            .call(Method::DELETE, &format!("/v1/sessions/{}", session.as_str().unwrap_or_default()), None)
+            .await;
+        match (&outcome, left) {
+            (Err(Failure::Refused(_)), Ok(left)) if left.status != StatusCode::NO_CONTENT => {
+                eprintln!("the daemon has started anew: what was posted meanwhile is not shown");
+            }
+            _ => return outcome,
+        }
+    }
 }
 
 async fn follow(

@@ -102,6 +102,11 @@ impl Inbox {
         answer(self.writer.submit(move |connection| rows::seen(connection, &recipients, &ids, wall))).await
     }
 
+    /// Forgets what came for a recipient that is no more, up to a slice of it; answers how many.
+    pub(crate) async fn forget(&self, recipient: Recipient) -> Result<u64, DbError> {
+        answer(self.writer.submit(move |connection| rows::forget(connection, &recipient))).await
+    }
+
     /// Forgets what was seen before `before`, up to a slice of it; answers how many. What nobody has seen stays.
     pub async fn prune(&self, before: u64) -> Result<u64, DbError> {
         answer(self.writer.submit(move |connection| rows::prune(connection, before))).await

@@ -213,6 +213,12 @@ pub(super) fn prune(connection: &Connection, before: u64) -> Result<u64, DbError
     Ok(connection.execute(&sql, [integer(before)])? as u64)
 }
 
+pub(super) fn forget(connection: &Connection, recipient: &Recipient) -> Result<u64, DbError> {
+    let sql =
+        format!("DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE recipient = ?1 LIMIT {SLICE})");
+    Ok(connection.execute(&sql, [recipient.to_string()])? as u64)
+}
+
 fn sum(mesh: &str, recipient: &str, id: &str, json: &[u8]) -> u32 {
     checksum(&[mesh.as_bytes(), recipient.as_bytes(), id.as_bytes(), json])
 }

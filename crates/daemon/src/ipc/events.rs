@@ -22,8 +22,8 @@ use super::mesh::MeshQuery;
 use super::problem::Problem;
 use crate::inbox::Filter;
 use crate::link::Standing;
-use crate::sessions::Local;
 use crate::shared::Shared;
+use crate::visits::Listening;
 
 /// Messages that are read at once.
 const READ: usize = 64;
@@ -31,7 +31,7 @@ const READ: usize = 64;
 /// One stream.
 struct Stream {
     shared: Arc<Shared>,
-    local: Arc<Local>,
+    local: Listening,
     /// The last message that was read.
     cursor: u64,
     read: VecDeque<Event>,
@@ -72,6 +72,7 @@ pub(crate) async fn events(
         }
     };
     let (standing, read) = (local.standing.clone(), VecDeque::new());
+    let local = Listening::to(local);
     let stream = Stream { shared, local, cursor, read, arrived, standing, connected: None, _permit: permit };
     let events = unfold(stream, |mut stream| async move {
         let event = stream.next().await?;

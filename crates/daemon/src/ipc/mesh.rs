@@ -2,6 +2,7 @@
 //! are `unavailable`; nothing of them is queued.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -98,6 +99,22 @@ pub(crate) struct Following {
     following: bool,
     /// Whether that is new.
     changed: bool,
+    /// Whether the broker knows: of what is posted from here on, all comes.
+    #[serde(rename = "inForce")]
+    in_force: bool,
+}
+
+/// How long the broker may take to hear that a topic is followed before the answer says that it does not know.
+const IN_FORCE: Duration = Duration::from_secs(5);
+
+/// Waits until the broker knows that a topic is followed, if it can be reached.
+async fn in_force(local: &Local, topic: &TopicName) -> bool {
+    if !local.standing.borrow().is_attached() {
+        return false;
+    }
+    let mut topics = local.in_force.subscribe();
+    let known = topics.wait_for(|topics| topics.contains(topic));
+    matches!(tokio::time::timeout(IN_FORCE, known).await, Ok(Ok(_)))
 }
 
 /// Follows a topic: what is posted from now on comes to the inbox, also what is posted while the daemon is away.
@@ -111,8 +128,10 @@ pub(crate) async fn subscribe(
     Query(query): Query<MeshQuery>,
 ) -> Result<Response, Problem> {
     let local = caller.session(&shared, query.mesh.as_ref(), None)?;
-    let changed = local.follow(topic(&name)?)?;
-    Ok(answer(StatusCode::OK, &Following { following: true, changed }))
+    let topic = topic(&name)?;
+    let changed = local.follow(topic.clone())?;
+    let in_force = in_force(&local, &topic).await;
+    Ok(answer(StatusCode::OK, &Following { following: true, changed, in_force }))
 }
 
 /// Follows a topic no more.
@@ -127,7 +146,7 @@ pub(crate) async fn unsubscribe(
 ) -> Result<Response, Problem> {
     let local = caller.session(&shared, query.mesh.as_ref(), None)?;
     let changed = local.unfollow(&topic(&name)?)?;
-    Ok(answer(StatusCode::OK, &Following { following: false, changed }))
+    Ok(answer(StatusCode::OK, &Following { following: false, changed, in_force: false }))
 }
 
 /// Which part of a log.

@@ -28,6 +28,10 @@ pub(crate) struct SessionRequest {
     /// What peers see; the same name is the same session.
     #[schema(min_length = 1, max_length = 100)]
     name: String,
+    /// A visit: a session that nobody else has, whatever its name, that ends when nobody has listened to its events for a
+    /// minute, and leaves no trace.
+    #[serde(default)]
+    visit: bool,
 }
 
 /// A session.
@@ -55,7 +59,11 @@ pub(crate) async fn make(
     if request.name.len() > 100 {
         return Err(Problem::bad("/name", "a session's name has at most 100 bytes"));
     }
-    let local = shared.open_session(&mesh, &request.name)?;
+    let local = if request.visit {
+        shared.open_visit(&mesh, &request.name)?
+    } else {
+        shared.open_session(&mesh, &request.name)?
+    };
     let (session, token) = (local.key.to_string(), local.token());
     Ok(answer(StatusCode::OK, &SessionAnswer { session, mesh: local.mesh.to_string(), token }))
 }
