@@ -17,14 +17,24 @@ use super::delivery::{DeliveryId, Verb};
 /// then this is 5 s of 1,600 acks a second, and what is forgotten is merely delivered again.
 pub(super) const RUNS: usize = 8_192;
 
+/// Who reads, which decides what a book can know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Readers that compete, or an inbox: the group, which outlives its members, knows what is missed.
+    #[default]
+    Shared,
+    /// One that gets every entry, to which having got it is all.
+    Glance,
+    /// One that gets every entry and settles it: it knows what it has missed.
+    Sole,
+}
+
 /// One log of one subscription.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     /// Which partition it is, of a topic.
     pub(super) partition: Option<u32>,
-    /// Whether this reader gets every entry: it then knows what it has missed. In a crew that is the group's
-    /// business, which outlives its members.
-    sole: bool,
+    reading: Reading,
     /// The first entry that is not done, of a sole reader.
     next: Option<u64>,
     /// What is done beyond it: acked, buried, or known to be gone.
@@ -43,15 +53,17 @@ pub(super) struct Book {
 
 impl Book {
     /// An empty one, of that partition of a topic or of an inbox.
-    pub(super) fn of(partition: Option<u32>, sole: bool) -> Book {
-        Book { partition, sole, ..Book::default() }
+    pub(super) fn of(partition: Option<u32>, reading: Reading) -> Book {
+        Book { partition, reading, ..Book::default() }
     }
 
     /// The subscription begins at `seq`.
     pub(super) fn begin(&mut self, seq: u64) {
         self.seen = seq.checked_sub(1);
-        self.first.get_or_insert(seq);
-        if self.sole {
+        if self.reading != Reading::Shared {
+            self.first.get_or_insert(seq);
+        }
+        if self.reading == Reading::Sole {
             // What is before the start and was not done is gone; what was done stays done.
             self.next = self.next.max(Some(seq));
             self.advance();
@@ -96,7 +108,7 @@ impl Book {
     /// Whether there is nothing to do about `seq` any more: it was acked and is remembered, or a reader that gets
     /// every entry began after it.
     pub(super) fn is_over(&self, seq: u64) -> bool {
-        self.acked.contains(seq) || (self.sole && self.first.is_some_and(|first| seq < first))
+        self.acked.contains(seq) || self.first.is_some_and(|first| seq < first)
     }
 
     /// How `seq` was given up for good, if this `attempt` is none that came after it was fetched from the dead
@@ -107,7 +119,7 @@ impl Book {
 
     /// `seq` has come, of a reader to whom that is all; says whether it is for the first time.
     pub(super) fn read(&mut self, seq: u64) -> bool {
-        let new = !self.acked.contains(seq);
+        let new = !self.is_over(seq);
         self.pass(seq);
         self.acked.insert(seq, seq);
         new
@@ -165,7 +177,7 @@ impl Book {
     }
 
     fn finish(&mut self, from: u64, to: u64) {
-        if self.sole && self.next.is_some_and(|next| to >= next) {
+        if self.reading == Reading::Sole && self.next.is_some_and(|next| to >= next) {
             if let Some(forgotten) = self.done.insert(from, to) {
                 self.next = self.next.max(Some(forgotten + 1));
             }
@@ -243,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_sole_readers_position_is_before_the_first_entry_that_is_not_done() {
-        let mut book = Book::of(Some(0), true);
+        let mut book = Book::of(Some(0), Reading::Sole);
         assert_eq!(book.position(), None);
         book.begin(10);
         assert_eq!(book.position(), Some(9));
@@ -269,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_was_given_up_is_new_only_when_it_comes_from_the_dead_letters() {
-        let mut book = Book::of(Some(0), true);
+        let mut book = Book::of(Some(0), Reading::Sole);
         let dead = Verb::Nack { delay_ms: None, dead: true, reason: None };
         book.begin(3);
         book.take(4, DeliveryId(1));
@@ -280,19 +292,23 @@ mod tests {
 
     #[test]
     fn nothing_before_the_first_start_is_a_sole_readers_business() {
-        let mut book = Book::of(Some(1), true);
+        let mut book = Book::of(Some(1), Reading::Sole);
         book.begin(5);
         book.begin(2);
         assert!(book.is_over(4) && !book.is_over(5));
-        let mut crew = Book::of(Some(1), false);
+        let mut crew = Book::of(Some(1), Reading::Shared);
         crew.begin(5);
         assert!(!crew.is_over(4), "a crew goes on where it is");
         assert!(crew.read(9) && !crew.read(9) && crew.read(7));
+        let mut glance = Book::of(Some(1), Reading::Glance);
+        glance.begin(5);
+        glance.begin(2);
+        assert!(!glance.read(4) && glance.read(5) && !glance.read(5));
     }
 
     #[test]
     fn holes_that_never_close_are_forgotten_in_the_end() {
-        let mut book = Book::of(Some(0), true);
+        let mut book = Book::of(Some(0), Reading::Sole);
         book.begin(1);
         for seq in 1..=RUNS as u64 + 2 {
             book.take(2 * seq, DeliveryId(seq));
@@ -303,7 +319,7 @@ mod tests {
 
     #[test]
     fn in_a_crew_it_is_before_the_first_in_hand() {
-        let mut book = Book::of(Some(0), false);
+        let mut book = Book::of(Some(0), Reading::Shared);
         book.begin(10);
         assert_eq!(book.position(), Some(9));
         for seq in [12, 14, 17] {

@@ -15,7 +15,7 @@ use tenure_proto::subscribe::{
     SubscriptionEvent, SubscriptionEventKind, UnsubscribeParams,
 };
 
-use super::book::Book;
+use super::book::{Book, Reading};
 use super::delivery::{SubEnd, SubHandle, SubItem};
 use super::requests::Purpose;
 use super::{Link, LinkEffect, RequestNumber};
@@ -95,11 +95,14 @@ impl Sub {
 
     /// What it remembers of `log`.
     pub(super) fn book(&mut self, log: &str) -> &mut Book {
-        let sole =
-            self.wish.as_ref().is_some_and(|wish| wish.group.is_none() && wish.ack_mode == AckMode::Manual);
+        let reading = match &self.wish {
+            Some(SubscribeParams { group: None, ack_mode: AckMode::Manual, .. }) => Reading::Sole,
+            Some(SubscribeParams { group: None, ack_mode: AckMode::Auto, .. }) => Reading::Glance,
+            _ => Reading::Shared,
+        };
         self.books.entry(log.to_owned()).or_insert_with(|| match log.parse() {
-            Ok(LogName::Topic(_, partition)) => Book::of(Some(partition), sole),
-            _ => Book::of(None, false),
+            Ok(LogName::Topic(_, partition)) => Book::of(Some(partition), reading),
+            _ => Book::of(None, Reading::Shared),
         })
     }
 

@@ -80,7 +80,7 @@ impl Readers {
                     sub.gaps.push((*partition, *from, *to));
                 }
             }
-            Seen::Handed(life, handed) => self.handed(*life, handed, world, court),
+            Seen::Handed(life, handed) => self.handed(*life, handed, court),
             Seen::Killed(life) => _ = self.subs.remove(life),
             Seen::Ended(life, why) => {
                 for place in self.subs.remove(life).unwrap_or_default().into_keys() {
@@ -118,7 +118,7 @@ impl Readers {
     }
 
     /// Nobody gets what it does not read.
-    fn handed(&mut self, life: Life, handed: &Handed, world: &World, court: &mut Court) {
+    fn handed(&mut self, life: Life, handed: &Handed, court: &mut Court) {
         let Handed { place, spot, key, .. } = handed;
         let Place::Topic { topic, group, .. } = place else {
             if *place == Place::MemberInbox {
@@ -136,11 +136,8 @@ impl Readers {
             );
             return court.accuse("unasked", text);
         };
-        // A subscription that is made again after a lost lease begins where nothing is lost, in all partitions.
-        let again =
-            sub.is_some_and(|sub| world.being(life).fresh_at.is_some_and(|fresh| fresh > sub.asked_at));
         let start = partition_of(&spot.log, topic).and_then(|partition| starts.get(&partition));
-        if let (Some(start), None, false) = (start, group, again)
+        if let (Some(start), None) = (start, group)
             && spot.seq < *start
         {
             let text = format!("{} was handed {} {}, and reads from {start}", who(life), spot.log, spot.seq);
