@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | – | hello admitted | beginning, then online when the store has it |
 //! | online | socket ends, or is stale | grace |
-//! | grace | hello admitted | online |
+//! | grace | hello admitted | online; the first time after a start returning, then online when the store has it |
 //! | online | another hello admitted | online; the old socket is replaced |
 //! | grace | `lease_until` passes | ending, then gone when the store has it |
 //! | online | `bye` | ending, then gone |
@@ -57,6 +57,9 @@ pub enum State {
     Online(Carrier),
     /// No socket now; it lives until the end of its time.
     Grace,
+    /// Somebody is back for the first time since the broker started, and the store is being told: otherwise a further
+    /// start would count the time before. The hello is gone if its socket broke meanwhile.
+    Returning(Option<Knock>),
     /// The store is being told of its end. A hello that comes now waits for that.
     Ending(Ending, Option<Knock>),
 }
@@ -152,7 +155,7 @@ impl Lease {
     /// hello was held up on its way; what it says of subscriptions is old, and nobody reads its answer.
     pub fn is_outrun(&self, hello: &Knock) -> bool {
         let waiting = match &self.state {
-            State::Beginning(knock) | State::Ending(_, knock) => knock.as_ref(),
+            State::Beginning(knock) | State::Returning(knock) | State::Ending(_, knock) => knock.as_ref(),
             State::Online(_) | State::Grace => None,
         };
         let instance = &hello.admission.instance;
@@ -229,7 +232,7 @@ impl Lease {
                 }
             }
             State::Grace => self.until(config).min(self.subs.release_at.unwrap_or(Millis(u64::MAX))),
-            State::Beginning(_) | State::Ending(..) => return None,
+            State::Beginning(_) | State::Returning(_) | State::Ending(..) => return None,
         };
         let store = self.stored.plus(config.lease_ttl_ms / 3);
         Some(if self.dirty { due.min(store) } else { due })

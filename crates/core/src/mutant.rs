@@ -58,6 +58,8 @@ mutants! {
     ReusedIdAccepted "reused-id-accepted" "Another body under a used id is answered as a duplicate.";
     DndIgnored "dnd-ignored" "Priorities that a status holds back are delivered.";
     TtlIgnored "ttl-ignored" "An expired message is delivered all the same.";
+    LeaseNeverEnds "lease-never-ends" "A lease of a session that does not come back lives on.";
+    TouchNotAwaited "touch-not-awaited" "Whoever is back after a start is answered before that is on disk.";
     UnheardIsDone "unheard-is-done" "A daemon takes a send that was not answered for accepted.";
     AckBeforePersist "ack-before-persist" "A daemon settles a message before its inbox has it.";
     InflightForgotten "inflight-forgotten" "A daemon that starts does not send again what was on its way.";

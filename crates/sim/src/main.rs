@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tenure_core::mutant::{self, Mutant};
 use tenure_sim::hunt::Hunt;
@@ -22,7 +22,7 @@ struct Args {
     #[arg(long, value_parser = seeds, default_value = "0..200")]
     seeds: Range<u64>,
     /// Virtual minutes in which things go wrong, for each seed
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
     /// Make the first failure as small as it gets before it is shown
     #[arg(long)]
@@ -49,10 +49,11 @@ struct Args {
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
-    match text.split_once("..") {
-        Some((from, to)) => Ok(number(from)?..number(to)?),
-        None => number(text).map(|seed| seed..seed + 1),
-    }
+    let range = match text.split_once("..") {
+        Some((from, to)) => number(from)?..number(to)?,
+        None => number(text).map(|seed| seed..seed.saturating_add(1))?,
+    };
+    if range.is_empty() { Err(format!("there is no seed in {text:?}")) } else { Ok(range) }
 }
 
 fn main() -> Result<ExitCode> {
@@ -71,7 +72,9 @@ fn main() -> Result<ExitCode> {
         return mutants(&args, wanted);
     }
     if let Some(path) = &args.scenario {
-        let scenario: Scenario = serde_json::from_slice(&std::fs::read(path)?)?;
+        let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let scenario: Scenario =
+            serde_json::from_slice(&bytes).with_context(|| format!("{} is no scenario", path.display()))?;
         mutant::set(wanted);
         return one(&args, &scenario);
     }
@@ -116,6 +119,12 @@ fn one(args: &Args, scenario: &Scenario) -> Result<ExitCode> {
 /// Looks for every deliberate bug.
 fn mutants(args: &Args, wanted: Option<Mutant>) -> Result<ExitCode> {
     let mut missed = 0;
+    // What is found must be the bug's doing.
+    let hunt = Hunt { minutes: args.minutes, twice: false, mutant: None, first: true };
+    if let Some((seed, _)) = hunt.run(args.seeds.clone(), |_, _| {})?.broken.first_key_value() {
+        bail!("seed {seed} breaks something without any deliberate bug");
+    }
+    println!("no violation without a deliberate bug");
     for mutant in Mutant::ALL.iter().copied().filter(|mutant| wanted.is_none_or(|wanted| wanted == *mutant)) {
         let hunt = Hunt { minutes: args.minutes, twice: false, mutant: Some(mutant), first: true };
         let bag = hunt.run(args.seeds.clone(), |_, _| {})?;

@@ -33,20 +33,40 @@ pub struct Verdict {
     pub words: Vec<String>,
 }
 
-/// Runs a scenario; `words` keeps the trace to be read. An error is the machine's, not the scenario's.
+/// Runs a scenario; `words` keeps the trace to be read. A panic is a violation like any other; an error is the machine's,
+/// not the scenario's.
 pub fn run(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
+    let went = std::panic::catch_unwind(|| story(scenario, words));
+    went.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+        let what = format!("something panicked: {said}");
+        Ok(Verdict {
+            violations: vec![Violation { at: scenario.span_ms, rule: "panic", what }],
+            injected: BTreeMap::new(),
+            operations: 0,
+            virtual_ms: 0,
+            mark: (0, 0),
+            words: Vec::new(),
+        })
+    })
+}
+
+fn story(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
     let trace = if words { Trace::in_words() } else { Trace::default() };
     let mut world = World::new(scenario, trace)?;
     world.run_until(scenario.span_ms);
     world.come_to_rest();
-    world.look_at_daemons();
     world.look();
+    world.look_at_daemons();
     world.see(&Seen::Over);
+    let mut violations = world.oracle.violations().to_vec();
     if let Some(broken) = world.broken {
-        return Err(broken);
+        // A store that does not open is what torn writes are for.
+        violations.insert(0, Violation { at: world.t, rule: "store", what: format!("{broken:#}") });
     }
     Ok(Verdict {
-        violations: world.oracle.violations().to_vec(),
+        violations,
         injected: world.injected,
         operations: world.operations,
         virtual_ms: world.t,
@@ -208,6 +228,10 @@ impl World {
         while self.t < end && self.broken.is_none() && self.is_looking() {
             let step = self.t + 500;
             self.run_until(step);
+        }
+        if self.is_looking() {
+            let waiting = vec!["somebody who looks around at the end to be answered".to_owned()];
+            self.see(&Seen::Rest { quiet: false, waiting, alive: self.attached() });
         }
     }
 

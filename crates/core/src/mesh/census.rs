@@ -26,7 +26,7 @@ pub enum SessionState {
     Knocking(Option<ConnId>),
     /// This socket carries it.
     Online(ConnId),
-    /// No socket carries it.
+    /// No socket carries it; somebody may just be coming back.
     Grace {
         /// When its lease ends if nobody comes back, on the shell's clock. A freeze that is noticed later moves it.
         until: Millis,
@@ -42,7 +42,9 @@ impl Mesh {
             let state = match &lease.state {
                 State::Beginning(knock) => SessionState::Knocking(knock.as_ref().map(|knock| knock.conn)),
                 State::Online(carrier) => SessionState::Online(carrier.conn),
-                State::Grace => SessionState::Grace { until: self.thaw.shell(lease.until(&self.config)) },
+                State::Grace | State::Returning(_) => {
+                    SessionState::Grace { until: self.thaw.shell(lease.until(&self.config)) }
+                }
                 State::Ending(_, knock) => SessionState::Ending(knock.as_ref().map(|knock| knock.conn)),
             };
             (*session, state)

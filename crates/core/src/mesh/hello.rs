@@ -12,6 +12,7 @@ use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::input::LeaseRecord;
 use crate::lease::{Carrier, Ending, Knock, Lease, Muted, State};
+use crate::mutant::{self, Mutant};
 use crate::record::StoreWrite;
 use crate::stream::Stream;
 use crate::time::Millis;
@@ -40,7 +41,7 @@ impl Mesh {
         }
         match self.leases.get_mut(&knock.admission.session).map(|lease| &mut lease.state) {
             None => self.begin(now, knock, effects),
-            Some(State::Beginning(waiting) | State::Ending(_, waiting)) => {
+            Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) => {
                 self.knocking.insert(conn, knock.admission.session);
                 let instance_id = Some(knock.admission.instance.clone());
                 if let Some(older) = waiting.replace(knock) {
@@ -50,7 +51,37 @@ impl Mesh {
                 }
             }
             Some(State::Online(_)) => self.take_over(now, knock, effects),
-            Some(State::Grace) => self.attach(now, knock, LeaseFate::Kept, effects),
+            Some(State::Grace) => self.come_back(now, knock, effects),
+        }
+    }
+
+    /// Somebody is back for a lease without a socket.
+    fn come_back(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
+        let session = knock.admission.session;
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        if lease.touched {
+            return self.attach(now, knock, LeaseFate::Kept, effects);
+        }
+        lease.touched = true;
+        let write = StoreWrite::TouchLease(session, lease.id.clone());
+        if mutant::on(Mutant::TouchNotAwaited) {
+            self.write(write, effects);
+            return self.attach(now, knock, LeaseFate::Kept, effects);
+        }
+        self.knocking.insert(knock.conn, session);
+        lease.heard(now);
+        lease.state = State::Returning(Some(knock));
+        self.reschedule(session);
+        self.write_and_await(session, write, effects);
+    }
+
+    /// The store knows that somebody is back, or cannot write: then a lease neither begins nor ends, and this one goes on.
+    pub(super) fn returned(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        match std::mem::replace(&mut lease.state, State::Grace) {
+            State::Returning(Some(knock)) => self.attach(now, knock, LeaseFate::Kept, effects),
+            _ if self.is_banned(&session) => self.expire(session, effects),
+            _ => self.reschedule(session),
         }
     }
 
@@ -227,7 +258,6 @@ impl Mesh {
         self.caught_up.remove(&session);
         self.ready.insert(session);
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
-        self.touch(session, effects);
         self.settle_startup(&session, true, effects);
         self.choose_inboxes(session, member, admission.inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
@@ -375,7 +405,7 @@ impl Mesh {
     /// A socket that waited for the store is gone before the store answered.
     pub(super) fn closed_while_waiting(&mut self, conn: ConnId) {
         let Some(session) = self.knocking.remove(&conn) else { return };
-        if let Some(State::Beginning(waiting) | State::Ending(_, waiting)) =
+        if let Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) =
             self.leases.get_mut(&session).map(|lease| &mut lease.state)
         {
             *waiting = None;
@@ -389,7 +419,7 @@ impl Mesh {
         refusal: impl FnOnce() -> Refusal,
         effects: &mut Vec<Effect>,
     ) {
-        if let Some(State::Beginning(waiting) | State::Ending(_, waiting)) =
+        if let Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) =
             self.leases.get_mut(&session).map(|lease| &mut lease.state)
             && let Some(knock) = waiting.take()
         {
@@ -413,7 +443,7 @@ impl Mesh {
             effects.push(Effect::Close { conn, closing: store_refusal().closing });
         }
         match waiting {
-            Some(knock) => self.attach(now, knock, LeaseFate::Kept, effects),
+            Some(knock) => self.come_back(now, knock, effects),
             None => self.reschedule(session),
         }
     }

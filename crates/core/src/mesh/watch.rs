@@ -9,6 +9,7 @@ use tenure_proto::number::U53;
 
 use crate::effect::{Batch, Effect};
 use crate::lease::{Muted, State, Verdict};
+use crate::mutant::{self, Mutant};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -23,7 +24,9 @@ impl Mesh {
         }
         let Some(lease) = self.leases.get(&session) else { return };
         match &lease.state {
-            State::Grace if now >= lease.until(&self.config) => return self.expire(session, effects),
+            State::Grace if now >= lease.until(&self.config) && !mutant::on(Mutant::LeaseNeverEnds) => {
+                return self.expire(session, effects);
+            }
             State::Grace if lease.subs.release_at.is_some_and(|due| now >= due) => {
                 self.release_crews(session, effects);
             }

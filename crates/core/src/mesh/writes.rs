@@ -108,6 +108,7 @@ impl Mesh {
         match (who, outcome) {
             (Awaiting::Lease(session), _) => match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.begun(now, session, effects),
+                Some(State::Returning(_)) => self.returned(now, session, effects),
                 Some(State::Ending(..)) => self.ended(now, session, effects),
                 _ => {}
             },
@@ -177,6 +178,7 @@ impl Mesh {
         match who {
             Awaiting::Lease(session) => match self.leases.get(&session).map(|lease| &lease.state) {
                 Some(State::Beginning(_)) => self.not_begun(session, effects),
+                Some(State::Returning(_)) => self.returned(now, session, effects),
                 Some(State::Ending(..)) => self.not_ended(now, session, effects),
                 _ => {}
             },
@@ -237,17 +239,6 @@ impl Mesh {
 
     fn next_awaiting(&mut self, through: WriteId) -> Option<(WriteId, Awaiting)> {
         self.awaiting.pop_front_if(|(id, _)| *id <= through)
-    }
-
-    /// Tells the store, once a run, that this lease was attached.
-    pub(super) fn touch(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
-        if lease.touched {
-            return;
-        }
-        lease.touched = true;
-        let write = StoreWrite::TouchLease(session, lease.id.clone());
-        self.write(write, effects);
     }
 
     /// Tells the store what a lease looks like now.

@@ -8,8 +8,6 @@ use super::{Court, who};
 
 /// Inexactness of clocks and of what happens in one turn.
 pub(super) const SLACK_MS: u64 = 250;
-/// How long what the store was told by the way may be unknown to it, on a slow disk: a crash before that forgets it.
-const LAZY_MS: u64 = 20_000;
 /// After a start crews wait this long for who had something in hand.
 const STARTUP_GRACE_MS: u64 = 30_000;
 /// A hello that was on its way when its session was banned.
@@ -36,8 +34,12 @@ pub(super) struct Session {
     proof: Option<Proof>,
     /// The hello that is not answered yet: how long that takes is not the lease's.
     knocked: Option<Proof>,
-    /// In which run it was last admitted, and when for the first time in that run.
-    run: Option<(u64, u64)>,
+    /// In which run it was last admitted.
+    run: Option<u64>,
+    /// From when on its time may run at the latest, in time that the broker was awake.
+    latest: u64,
+    /// Whether it knocked when its lease could not live any more.
+    overdue: bool,
     /// When it was admitted for the first time of all.
     first_at: Option<u64>,
     bye: bool,
@@ -74,10 +76,12 @@ impl Session {
 
     /// Whether its lease cannot live any more, however its end was delayed.
     pub(super) fn must_have_ended(&self, broker: &Broker) -> bool {
-        let Some(proof) = self.proof else { return false };
+        if self.proof.is_none() {
+            return false;
+        }
         // Ends after a start are spread, and a store that could not write is asked again.
         let late = broker.ttl_max_ms / 3 + 15_000;
-        self.carrier.is_none() && broker.calm_ms(proof.awake) > broker.ttl_max_ms + late
+        self.carrier.is_none() && broker.calm_ms(self.latest) > broker.ttl_max_ms + late
     }
 
     /// Whether crews may have given to others since `at` what it had in hand then.
@@ -107,7 +111,10 @@ impl Session {
                 self.away = self.away.map(|away| away.min(at));
             }
             Seen::Proof(_) => self.proven(at, broker),
-            Seen::Knocks(_) => self.knocked = Some(Proof::now(broker)),
+            Seen::Knocks(_) => {
+                self.overdue = self.must_have_ended(broker);
+                self.knocked = Some(Proof::now(broker));
+            }
             Seen::Admitted(life, new) => self.admitted(at, *life, *new, broker, court),
             Seen::SocketLost(_) => self.lost(at + broker.grace_ms),
             Seen::Bye(_) => self.bye = true,
@@ -129,6 +136,7 @@ impl Session {
             self.ends.push(at);
         }
         self.proof = Some(Proof::now(broker));
+        self.latest = broker.awake;
     }
 
     fn admitted(&mut self, at: u64, life: Life, new: bool, broker: &Broker, court: &mut Court) {
@@ -145,6 +153,10 @@ impl Session {
             let text = format!("{} got a new lease although the last one could not have ended", who(life));
             court.accuse("presence", text);
         }
+        if !new && std::mem::take(&mut self.overdue) {
+            let text = format!("{} was given a lease again that must have ended long ago", who(life));
+            court.accuse("presence", text);
+        }
         if ended && self.run.is_some() {
             self.ends.push(at);
         }
@@ -156,8 +168,8 @@ impl Session {
             self.released_at = Some(at);
         }
         self.settle_away(at);
-        let first = self.run.filter(|(run, _)| *run == broker.run).map_or(at, |(_, first)| first);
-        self.run = Some((broker.run, first));
+        self.run = Some(broker.run);
+        self.latest = broker.awake;
         self.first_at.get_or_insert(at);
         (self.bye, self.doubtful, self.away) = (false, false, None);
         (self.carrier, self.last_life, self.admitted_at) = (Some(life), Some(life), at);
@@ -180,12 +192,15 @@ impl Session {
     /// A start gives every stored lease a full TTL; starts that nobody attaches in use it up.
     fn restarted(&mut self, at: u64, broker: &Broker) {
         self.away = Some(at + STARTUP_GRACE_MS.max(broker.grace_ms));
-        let (Some((run, first)), Some(down)) = (self.run, broker.down_at) else { return };
-        if run + 1 != broker.run || self.may_have_ended(broker) {
+        if self.run.is_none_or(|run| run + 1 != broker.run) {
             return;
         }
-        // That it was here in the last run is told to the store by the way.
-        if broker.last_run_troubled || first + LAZY_MS > down {
+        self.latest = broker.awake;
+        if self.may_have_ended(broker) {
+            return;
+        }
+        // That it was here in the last run a store that could not write may not know.
+        if broker.last_run_troubled {
             self.doubtful = true;
         } else if let Some(proof) = &mut self.proof {
             (proof.awake, proof.freezes) = (broker.awake, broker.freezes);

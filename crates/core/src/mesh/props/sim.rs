@@ -260,6 +260,8 @@ impl Sim {
             }
         }
         self.hello(0, Token::Own, usize::MAX, false);
+        // That it is back is on disk before it is answered.
+        self.world.commit(1);
         self.log_seen = self.world.store.log.len();
         let mut here: Vec<_> = self.world.store.leases.keys().copied().collect();
         here.sort_unstable();

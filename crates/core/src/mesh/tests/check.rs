@@ -46,7 +46,11 @@ impl Mesh {
     fn check_waiting(&self) {
         let (mut knocking, mut awaiting, mut joining) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         for (session, lease) in &self.leases {
-            let (State::Beginning(waiting) | State::Ending(_, waiting)) = &lease.state else { continue };
+            let (State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) =
+                &lease.state
+            else {
+                continue;
+            };
             awaiting.insert(*session);
             if matches!(lease.state, State::Beginning(_)) {
                 joining.insert(*session);

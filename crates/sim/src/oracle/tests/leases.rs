@@ -60,11 +60,23 @@ fn a_start_gives_a_full_lease() {
         play.see(Seen::BrokerDown(false)).see(Seen::BrokerUp(Vec::new())).sleep(10_000);
     })
     .holds();
-    // Whether it was there may be forgotten.
+    // That it was there is on disk before it is told so.
     left(|play| {
         play.sleep(15_000).see(Seen::BrokerDown(false)).see(Seen::BrokerUp(Vec::new())).sleep(40_000);
     })
-    .holds();
+    .breaks(&["presence"]);
+}
+
+#[test]
+fn a_lease_that_must_have_ended_is_nobodys() {
+    let back = |after: u64| {
+        let mut play = Play::full();
+        play.see(Seen::SocketLost(Slot(1))).sleep(after);
+        play.see(Seen::Knocks(Slot(1))).admit(life(1), false);
+        play
+    };
+    back(120_000).holds();
+    back(140_000).breaks(&["presence"]);
 }
 
 #[test]
