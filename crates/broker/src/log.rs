@@ -108,6 +108,9 @@ fn of_sessions(note: &Note) {
         Note::StartupGraceEnded { resumed, expired } => {
             tracing::info!(event = "startup_grace_ended", resumed, expired);
         }
+        Note::DrainStarted { reason, sessions, restart_in_ms, deadline_ms } => {
+            tracing::info!(event = "drain_started", reason, sessions, restart_in_ms, deadline_ms);
+        }
         Note::Configured => tracing::info!(event = "configured"),
         Note::ConfigRefused { reason } => tracing::warn!(event = "config_refused", reason),
         Note::BanSet { subject, on: true, leases } => tracing::info!(event = "ban_set", %subject, leases),
@@ -141,6 +144,7 @@ fn name(note: &Note) -> &'static str {
         Note::Buried { .. } => "buried",
         Note::ClockJumped { .. } => "clock_jumped",
         Note::ClockBelieved { .. } => "clock_believed",
+        Note::DrainStarted { .. } => "drain_started",
         Note::Configured => "configured",
         Note::ConfigRefused { .. } => "config_refused",
         Note::BanSet { on: true, .. } => "ban_set",

@@ -333,6 +333,17 @@ pub enum Note {
         /// How far it went, in milliseconds, forward or back.
         ms: u64,
     },
+    /// The broker is about to stop: everybody is told.
+    DrainStarted {
+        /// Why, in a word.
+        reason: String,
+        /// How many sessions were told at once.
+        sessions: usize,
+        /// When a broker is expected to be back, if one is.
+        restart_in_ms: Option<u64>,
+        /// How long what is on its way may take.
+        deadline_ms: u64,
+    },
     /// Other numbers hold from here on.
     Configured,
     /// They do not: they contradict each other.

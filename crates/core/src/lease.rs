@@ -77,6 +77,8 @@ pub struct Carrier {
     pub unflushed: Option<Millis>,
     /// What is held back from it.
     pub muted: Muted,
+    /// Requests of this socket that are not answered, its hello among them.
+    pub unanswered: u32,
     /// Deliveries in that batch that count as settled once it has left.
     pub auto: Vec<(GroupId, u64, u32)>,
 }

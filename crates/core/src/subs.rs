@@ -179,6 +179,11 @@ impl Sub {
         !self.unread.contains(&(group, seq)) && !self.claiming.contains(&(group, seq))
     }
 
+    /// Whether its reader can have read anything that is in hand.
+    pub fn has_pushed(&self) -> bool {
+        self.held.keys().any(|(group, seq)| self.was_pushed(*group, *seq))
+    }
+
     /// As its session sees it, if it is one that is listed.
     pub fn view(&self, id: &SubId) -> Option<Subscription> {
         let Source::Topic { topic, group, partition } = &self.source else { return None };

@@ -1,42 +1,81 @@
 //! Stopping without surprise: tell everybody the truth, let what is on its way arrive, close, say when done.
+//!
+//! A socket is closed when its client has been told everything, waits for no answer, and has nothing in hand that it
+//! could still settle; at the deadline whatever it waits for. Nobody is handed anything more meanwhile: it would be in
+//! hand when the socket closes. So a drain lasts as long as its slowest reader works, and no longer than its deadline.
+
+use std::collections::BTreeSet;
 
 use tenure_proto::close::{Closing, Reason};
+use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{EventBody, Shutdown};
-use tenure_proto::ids::SessionKey;
+use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 
-use crate::effect::Effect;
-use crate::lease::{Lease, State};
+use crate::admit::Refusal;
+use crate::effect::{Effect, Note};
+use crate::lease::{Carrier, Lease, Muted, State};
 use crate::time::Millis;
 
 use super::Mesh;
 
-/// Sessions are asked to come back spread over a millisecond each, at most over this.
-const RETURN_SPREAD_MS: u64 = 2_000;
-/// What a session is asked to wait at least when no restart was announced.
+/// Sessions are asked to come back spread over so many microseconds each, which is what a returning one costs a
+/// broker that has one core for it; at most over a third of a lease.
+const RETURN_EACH_US: u64 = 400;
+/// What a session is asked to wait at least.
 const RETURN_AFTER_MS: u64 = 250;
+/// What somebody who was turned away is asked to wait when no restart was announced.
+const TRY_AGAIN_MS: u64 = 1_000;
 
 /// A drain under way.
 #[derive(Debug)]
 pub(super) struct Drain {
     reason: String,
-    restart_in_ms: Option<u64>,
+    /// When a broker is expected to be back, if one is.
+    restart_at: Option<Millis>,
     deadline: Millis,
-    deadline_ms: u64,
+    /// Over how many milliseconds sessions come back.
     spread: u64,
+    /// Sessions that may have come to their end since the last look; at most all that are online.
+    looked_for: BTreeSet<SessionKey>,
     over: bool,
 }
 
 impl Drain {
+    fn new(now: Millis, reason: String, restart_in_ms: Option<u64>, deadline_ms: u64, spread: u64) -> Drain {
+        let (restart_at, deadline) = (restart_in_ms.map(|ms| now.plus(ms)), now.plus(deadline_ms));
+        Drain { reason, restart_at, deadline, spread, looked_for: BTreeSet::new(), over: false }
+    }
+
     pub(super) fn due(&self) -> Option<Millis> {
         (!self.over).then_some(self.deadline)
     }
 
-    fn reconnect_after(&self, session: &SessionKey) -> u64 {
-        let [a, b, ..] = session.0;
-        let slot = u64::from(u16::from_be_bytes([a, b])) * self.spread / u64::from(u16::MAX);
-        self.restart_in_ms.unwrap_or(RETURN_AFTER_MS) + slot
+    /// What a session is asked to wait from now on. Its key says where in the crowd it is.
+    fn reconnect_after(&self, now: Millis, session: &SessionKey) -> u64 {
+        let wait = self.restart_at.map_or(RETURN_AFTER_MS, |at| at.since(now));
+        wait.max(RETURN_AFTER_MS) + self.slot(session)
     }
+
+    fn slot(&self, session: &SessionKey) -> u64 {
+        let [a, b, c, d, ..] = session.0;
+        u64::from(u32::from_be_bytes([a, b, c, d])) * self.spread / u64::from(u32::MAX)
+    }
+
+    /// What a hello is told that no token speaks for.
+    pub(super) fn refusal(&self, now: Millis, session: &SessionKey) -> Refusal {
+        let wait = match self.restart_at {
+            Some(_) => self.reconnect_after(now, session),
+            None => TRY_AGAIN_MS + self.slot(session),
+        };
+        let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
+        Refusal::new(error.retry_after(wait), Reason::Draining)
+    }
+}
+
+/// Over how many milliseconds so many sessions come back.
+fn spread(sessions: usize, lease_ttl_ms: u64) -> u64 {
+    (sessions as u64 * RETURN_EACH_US / 1_000).min(lease_ttl_ms / 3)
 }
 
 impl Mesh {
@@ -46,6 +85,7 @@ impl Mesh {
         reason: String,
         restart_in_ms: Option<u64>,
         deadline_ms: u64,
+        effects: &mut Vec<Effect>,
     ) {
         if self.drain.is_some() {
             return;
@@ -53,9 +93,12 @@ impl Mesh {
         self.health_version += 1;
         // The next start finds private readers where they are now.
         self.messages.floors_due = Some(now);
-        let spread = (self.conns.len() as u64).min(RETURN_SPREAD_MS);
-        let deadline = now.plus(deadline_ms);
-        self.drain = Some(Drain { reason, restart_in_ms, deadline, deadline_ms, spread, over: false });
+        let sessions = self.conns.len();
+        let told = reason.clone();
+        let spread = spread(sessions, self.config.lease_ttl_ms);
+        self.drain = Some(Drain::new(now, reason, restart_in_ms, deadline_ms, spread));
+        let note = Note::DrainStarted { reason: told, sessions, restart_in_ms, deadline_ms };
+        effects.push(Effect::Note(note));
         for session in self.conns.values().copied().collect::<Vec<_>>() {
             self.say_shutdown(session);
         }
@@ -70,33 +113,75 @@ impl Mesh {
 
     fn say_shutdown(&mut self, session: SessionKey) {
         let Some(drain) = &self.drain else { return };
+        let now = self.now;
         let event = EventBody::Shutdown(Shutdown {
             reason: drain.reason.clone(),
-            restart_expected_ms: drain.restart_in_ms.map(U53::saturating),
-            deadline_ms: U53::saturating(drain.deadline_ms),
-            reconnect_after_ms: U53::saturating(drain.reconnect_after(&session)),
+            restart_expected_ms: drain.restart_at.map(|at| U53::saturating(at.since(now))),
+            deadline_ms: U53::saturating(drain.deadline.since(now)),
+            reconnect_after_ms: U53::saturating(drain.reconnect_after(now, &session)),
         });
         self.tell_health(session);
         self.tell(session, event, 128);
     }
 
-    /// During a drain a socket that has everything is closed.
-    pub(super) fn close_if_drained(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        if self.drain.is_some() && self.caught_up.contains(&session) {
-            self.close_for_drain(session, effects);
+    /// A socket asks something.
+    pub(super) fn count_question(&mut self, conn: ConnId) {
+        if let Some((_, carrier)) = self.carrier(conn) {
+            carrier.unanswered = carrier.unanswered.saturating_add(1);
         }
+    }
+
+    /// Sockets are answered by the effects from `from` on.
+    pub(super) fn count_answers(&mut self, from: usize, effects: &[Effect]) {
+        for effect in effects.iter().skip(from) {
+            let Effect::Respond { conn, .. } = effect else { continue };
+            let Some((session, carrier)) = self.carrier(*conn) else { continue };
+            carrier.unanswered = carrier.unanswered.saturating_sub(1);
+            self.may_be_drained(session);
+        }
+    }
+
+    fn carrier(&mut self, conn: ConnId) -> Option<(SessionKey, &mut Carrier)> {
+        let session = self.conns.get(&conn).copied()?;
+        match &mut self.leases.get_mut(&session)?.state {
+            State::Online(carrier) => Some((session, carrier)),
+            _ => None,
+        }
+    }
+
+    /// Something has happened after which a session may have nothing to wait for.
+    pub(super) fn may_be_drained(&mut self, session: SessionKey) {
+        if let Some(drain) = &mut self.drain {
+            drain.looked_for.insert(session);
+        }
+    }
+
+    /// Whether a session has been told everything, waits for no answer, and has nothing in hand to settle.
+    fn is_drained(&self, session: &SessionKey) -> bool {
+        let Some(lease) = self.leases.get(session).filter(|_| self.caught_up.contains(session)) else {
+            return false;
+        };
+        let State::Online(carrier) = &lease.state else { return false };
+        let in_hand = lease.subs.iter().any(|(_, sub)| sub.has_pushed());
+        carrier.unanswered == 0 && carrier.muted == Muted::No && !in_hand
     }
 
     fn close_for_drain(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(drain) = &self.drain else { return };
         let Some(conn) = self.leases.get(&session).and_then(|lease| lease.conn()) else { return };
-        let reason = if drain.restart_in_ms.is_some() { Reason::Restart } else { Reason::GoingAway };
-        let closing = Closing::new(reason).retry_after(drain.reconnect_after(&session));
+        let reason = if drain.restart_at.is_some() { Reason::Restart } else { Reason::GoingAway };
+        let closing = Closing::new(reason).retry_after(drain.reconnect_after(self.now, &session));
         self.hang_up(conn, closing, reason.as_str(), effects);
     }
 
-    /// Ends a drain: everybody is gone, or the deadline has come.
+    /// Closes who has nothing to wait for, and ends the drain: everybody is gone, or the deadline has come.
     pub(super) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        let Some(drain) = &mut self.drain else { return };
+        for session in std::mem::take(&mut drain.looked_for) {
+            if self.is_drained(&session) {
+                self.close_for_drain(session, effects);
+            }
+        }
         let Some(drain) = &self.drain else { return };
         // Who waits for the store has an open socket as well.
         let busy = !self.conns.is_empty() || !self.awaiting.is_empty();
@@ -107,7 +192,10 @@ impl Mesh {
             self.close_for_drain(session, effects);
         }
         for session in self.knocking.values().copied().collect::<Vec<_>>() {
-            self.turn_away(session, super::hello::draining, effects);
+            let refusal = self.drain.as_ref().map(|drain| drain.refusal(now, &session));
+            if let Some(refusal) = refusal {
+                self.turn_away(session, || refusal, effects);
+            }
         }
         // A lease whose end is on its way to the store must not be put there again behind it.
         let changed = |lease: &Lease| lease.dirty && !matches!(lease.state, State::Ending(..));
@@ -120,5 +208,40 @@ impl Mesh {
             drain.over = true;
         }
         effects.push(Effect::Drained);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key of session `n` of many, like any other.
+    fn one_of_many(n: u32) -> SessionKey {
+        let mut key = [0; 32];
+        // Multiplying by an odd number scatters the numbers without giving two the same.
+        key[..4].copy_from_slice(&n.wrapping_mul(2_654_435_769).to_be_bytes());
+        SessionKey(key)
+    }
+
+    #[test]
+    fn ten_thousand_are_asked_to_come_back_in_proportion() {
+        let spread = spread(10_000, 90_000);
+        assert_eq!(spread, 4_000);
+        let drain = Drain::new(Millis(7), "upgrade".into(), Some(5_000), 3_000, spread);
+        let mut slices = [0; 10];
+        for n in 0..10_000 {
+            let wait = drain.reconnect_after(Millis(7), &one_of_many(n));
+            assert!((5_000..=9_000).contains(&wait), "{wait}");
+            slices[(wait as usize - 5_000).min(3_999) / 400] += 1;
+        }
+        assert!(slices.iter().all(|slice| (900..=1_100).contains(slice)), "{slices:?}");
+    }
+
+    #[test]
+    fn everybody_is_back_well_within_a_lease() {
+        assert_eq!((spread(0, 90_000), spread(3, 90_000), spread(100_000, 90_000)), (0, 1, 30_000));
+        let drain = Drain::new(Millis(0), "upgrade".into(), Some(0), 3_000, 0);
+        let waits = [0, 5_000].map(|now| drain.reconnect_after(Millis(now), &one_of_many(1)));
+        assert_eq!(waits, [RETURN_AFTER_MS; 2], "a broker that is late is not hammered");
     }
 }

@@ -33,6 +33,7 @@ impl Mesh {
 
     /// Hands out what the inputs since the last flush have caused, to a bounded number of sessions.
     pub fn flush(&mut self, effects: &mut Vec<Effect>) {
+        let from = effects.len();
         self.rouse_readers();
         if self.presence.version() != self.flushed_version {
             self.flushed_version = self.presence.version();
@@ -54,6 +55,8 @@ impl Mesh {
             self.last_served = None;
         }
         self.settle_accounts(effects);
+        self.count_answers(from, effects);
+        self.check_drain(self.now, effects);
         self.busy = !self.ready.is_empty() || !self.messages.wakes.is_empty();
     }
 
@@ -122,7 +125,8 @@ impl Mesh {
             batch.presence = Some((stream.advance_presence(delta), delta.clone()));
         }
         let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
-        if carrier.muted == Muted::No && batch.direct.len() < BATCH_EVENTS {
+        // During a drain nobody is handed more: what is in hand is to be settled.
+        if carrier.muted == Muted::No && self.drain.is_none() && batch.direct.len() < BATCH_EVENTS {
             let conn = carrier.conn;
             let mut pushes = pull::pull(&mut self.messages, session, lease, status, moment);
             Mesh::park(&mut self.messages, &mut lease.subs, conn, &mut pushes);
@@ -136,7 +140,7 @@ impl Mesh {
             let behind = stream.has_pending() || stream.presence() != self.presence.version();
             let set = if behind { &mut self.ready } else { &mut self.caught_up };
             set.insert(session);
-            return;
+            return self.may_be_drained(session);
         }
         carrier.unflushed = Some(at);
         carrier.sent = at;
@@ -146,7 +150,7 @@ impl Mesh {
     }
 
     /// A socket has taken its batch and may have the next.
-    pub(super) fn flushed(&mut self, now: Millis, conn: ConnId, effects: &mut Vec<Effect>) {
+    pub(super) fn flushed(&mut self, now: Millis, conn: ConnId) {
         let Some(session) = self.conns.get(&conn).copied() else { return };
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
@@ -161,6 +165,6 @@ impl Mesh {
         set.insert(session);
         self.reschedule(session);
         self.settle_written(session, auto);
-        self.close_if_drained(session, effects);
+        self.may_be_drained(session);
     }
 }

@@ -92,8 +92,8 @@ impl Mesh {
         }
         let lease = self.leases.get(&hello.session);
         let selected = selected(hello, lease);
-        if self.drain.is_some() && !selected {
-            return Err(draining());
+        if let Some(drain) = self.drain.as_ref().filter(|_| !selected) {
+            return Err(drain.refusal(self.now, &hello.session));
         }
         let unauthorized = |text: &str| {
             Err(Refusal::new(WireError::new(ErrorCode::Unauthorized, text), Reason::Unauthorized))
@@ -237,7 +237,10 @@ impl Mesh {
             lease.stream = Stream::new(epoch, version);
         }
         let (muted, auto) = (Muted::No, Vec::new());
-        lease.state = State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, auto });
+        // Its hello is about to be answered.
+        let unanswered = 1;
+        lease.state =
+            State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, unanswered, auto });
         lease.latest = Some(conn);
         lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);
@@ -469,11 +472,6 @@ fn outrun(hello: &Admission) -> Refusal {
     let mut refusal = Refusal::new(error, Reason::SessionReplaced);
     refusal.closing.instance_id = Some(hello.instance.clone());
     refusal
-}
-
-pub(super) fn draining() -> Refusal {
-    let error = WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
-    Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Draining)
 }
 
 fn store_refusal() -> Refusal {

@@ -177,19 +177,21 @@ impl Mesh {
 
     /// Tells the mesh what happened.
     pub fn handle(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        let from = effects.len();
         let at = self.look(now, effects);
         match input {
             Input::Hello { conn, request, admission } => self.hello(at, conn, request, admission, effects),
             Input::Alive { conn, at } => self.alive(conn, at),
             Input::Request { conn, at: heard, request, call } => {
                 self.alive(conn, heard);
+                self.count_question(conn);
                 self.call(at, conn, request, call, effects);
             }
             Input::Garbled { conn, at: heard, message } => {
                 self.alive(conn, heard);
                 self.complain(conn, message);
             }
-            Input::Flushed { conn } => self.flushed(at, conn, effects),
+            Input::Flushed { conn } => self.flushed(at, conn),
             Input::Closed { conn, at: heard, by_client } => {
                 if by_client {
                     self.alive(conn, heard);
@@ -200,17 +202,19 @@ impl Mesh {
             Input::Found { id, found } => self.found(id, found, effects),
             Input::Failed { through } => self.failed(at, through, effects),
             Input::Drain { reason, restart_in_ms, deadline_ms } => {
-                self.begin_drain(at, reason, restart_in_ms, deadline_ms);
+                self.begin_drain(at, reason, restart_in_ms, deadline_ms, effects);
             }
             Input::Configure { config } => self.configure(now.at, *config, effects),
             Input::Ban { subject, on: true } => self.ban(subject, effects),
             Input::Ban { subject, on: false } => self.unban(subject, effects),
         }
+        self.count_answers(from, effects);
         self.check_drain(at, effects);
     }
 
     /// Does what has come due.
     pub fn tick(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let from = effects.len();
         let at = self.look(now, effects);
         for _ in 0..LEASES_PER_TICK {
             let Some(session) = self.deadlines.pop_due(at) else { break };
@@ -219,6 +223,7 @@ impl Mesh {
         self.fire_groups(at, effects);
         self.read_again(at);
         self.look_after(at, effects);
+        self.count_answers(from, effects);
         self.check_drain(at, effects);
     }
 

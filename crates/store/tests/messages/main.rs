@@ -19,6 +19,7 @@ mod props;
 mod reconcile;
 mod settle;
 mod sim;
+mod stopping;
 mod topics;
 mod words;
 mod world;

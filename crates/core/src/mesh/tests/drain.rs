@@ -58,15 +58,23 @@ fn a_new_session_is_turned_away_and_a_good_token_is_not() {
     world.socket_mut(busy).flushes = false;
     world.drain(Some(2_000), 10_000);
     let new = world.hello(knock(3));
-    assert_eq!(world.refusal(new), (ErrorCode::Draining, "draining", Some(1_000)));
+    assert_eq!(world.refusal(new), (ErrorCode::Draining, "draining", Some(2_000)), "the truth");
     let no_token = world.hello(knock(2));
     assert_eq!(world.refusal(no_token).0, ErrorCode::Draining);
 
     world.seen(busy);
+    world.advance(500);
     let back = world.enter(world.resume_all(gone));
     assert_eq!(world.answer(back).lease, LeaseFate::Kept);
-    assert_eq!(world.seen(back), ["1 health", "2 shutdown"], "it is told as well");
-    assert_eq!(world.closed(back).map(|c| c.0), Some("restart"));
+    let told = events(&mut world, back);
+    let [EventBody::Health(_), EventBody::Shutdown(shutdown)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(
+        shutdown.restart_expected_ms.map(|ms| ms.get()),
+        Some(1_500),
+        "it is told as well, and the truth"
+    );
+    assert_eq!(shutdown.deadline_ms.get(), 9_500);
+    assert_eq!(world.closed(back), Some(("restart", Some(1_500))));
     assert_eq!(world.drained, 0, "one is still here");
     world.unblock(busy);
     assert_eq!(world.closed(busy).map(|c| c.0), Some("restart"));
