@@ -36,6 +36,11 @@ impl<K: Ord + Copy> Deadlines<K> {
         }
     }
 
+    /// Whether `key` has one.
+    pub fn has(&self, key: &K) -> bool {
+        self.by_key.contains_key(key)
+    }
+
     /// How many keys have one.
     pub fn len(&self) -> usize {
         self.by_key.len()

@@ -3,6 +3,7 @@
 //! A socket is closed when its client has been told everything, waits for no answer, and has nothing in hand that it
 //! could still settle; at the deadline whatever it waits for. Nobody is handed anything more meanwhile: it would be in
 //! hand when the socket closes. So a drain lasts as long as its slowest reader works, and no longer than its deadline.
+//! Who comes back meanwhile has a moment to say what it has to say, but is not waited for.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,7 @@ use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 
 use crate::admit::Refusal;
+use crate::deadline::Deadlines;
 use crate::effect::{Effect, Note};
 use crate::lease::{Carrier, Lease, Muted, State};
 use crate::time::Millis;
@@ -24,6 +26,8 @@ use super::Mesh;
 const RETURN_EACH_US: u64 = 400;
 /// What a session is asked to wait at least.
 const RETURN_AFTER_MS: u64 = 250;
+/// How long who comes back during a drain may stay with nothing to wait for: it has not had the time to ask.
+const MOMENT_MS: u64 = 250;
 /// What somebody who was turned away is asked to wait when no restart was announced.
 const TRY_AGAIN_MS: u64 = 1_000;
 
@@ -38,17 +42,20 @@ pub(super) struct Drain {
     spread: u64,
     /// Sessions that may have come to their end since the last look; at most all that are online.
     looked_for: BTreeSet<SessionKey>,
+    /// Who came back, and until when it may stay with nothing to wait for.
+    back: Deadlines<SessionKey>,
     over: bool,
 }
 
 impl Drain {
     fn new(now: Millis, reason: String, restart_in_ms: Option<u64>, deadline_ms: u64, spread: u64) -> Drain {
         let (restart_at, deadline) = (restart_in_ms.map(|ms| now.plus(ms)), now.plus(deadline_ms));
-        Drain { reason, restart_at, deadline, spread, looked_for: BTreeSet::new(), over: false }
+        let (looked_for, back, over) = (BTreeSet::new(), Deadlines::default(), false);
+        Drain { reason, restart_at, deadline, spread, looked_for, back, over }
     }
 
     pub(super) fn due(&self) -> Option<Millis> {
-        (!self.over).then_some(self.deadline)
+        (!self.over).then(|| self.back.next().map_or(self.deadline, |due| due.min(self.deadline)))
     }
 
     /// What a session is asked to wait from now on. Its key says where in the crowd it is.
@@ -106,7 +113,8 @@ impl Mesh {
 
     /// A session that was admitted during a drain is told as well.
     pub(super) fn greet_late(&mut self, session: SessionKey) {
-        if self.drain.is_some() {
+        if let Some(drain) = &mut self.drain {
+            drain.back.set(session, self.now.plus(MOMENT_MS));
             self.say_shutdown(session);
         }
     }
@@ -157,13 +165,20 @@ impl Mesh {
     }
 
     /// Whether a session has been told everything, waits for no answer, and has nothing in hand to settle.
-    fn is_drained(&self, session: &SessionKey) -> bool {
+    fn has_all(&self, session: &SessionKey) -> bool {
         let Some(lease) = self.leases.get(session).filter(|_| self.caught_up.contains(session)) else {
             return false;
         };
         let State::Online(carrier) = &lease.state else { return false };
         let in_hand = lease.subs.iter().any(|(_, sub)| sub.has_pushed());
         carrier.unanswered == 0 && carrier.muted == Muted::No && !in_hand
+    }
+
+    /// Whether there is somebody to wait for. Who waits for the store has an open socket as well.
+    fn is_waited_for(&self, drain: &Drain) -> bool {
+        // More than came back are here, so one of them has not got all: it would be closed.
+        let others = self.conns.len() > drain.back.len();
+        !self.awaiting.is_empty() || others || self.conns.values().any(|session| !self.has_all(session))
     }
 
     fn close_for_drain(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
@@ -177,15 +192,17 @@ impl Mesh {
     /// Closes who has nothing to wait for, and ends the drain: everybody is gone, or the deadline has come.
     pub(super) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Some(drain) = &mut self.drain else { return };
+        while let Some(session) = drain.back.pop_due(now) {
+            drain.looked_for.insert(session);
+        }
         for session in std::mem::take(&mut drain.looked_for) {
-            if self.is_drained(&session) {
+            let stays = self.drain.as_ref().is_some_and(|drain| drain.back.has(&session));
+            if !stays && self.has_all(&session) {
                 self.close_for_drain(session, effects);
             }
         }
-        let Some(drain) = &self.drain else { return };
-        // Who waits for the store has an open socket as well.
-        let busy = !self.conns.is_empty() || !self.awaiting.is_empty();
-        if drain.over || (now < drain.deadline && busy) {
+        let Some(drain) = self.drain.as_ref().filter(|drain| !drain.over) else { return };
+        if now < drain.deadline && self.is_waited_for(drain) {
             return;
         }
         for session in self.conns.values().copied().collect::<Vec<_>>() {

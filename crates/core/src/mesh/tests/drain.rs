@@ -74,11 +74,29 @@ fn a_new_session_is_turned_away_and_a_good_token_is_not() {
         "it is told as well, and the truth"
     );
     assert_eq!(shutdown.deadline_ms.get(), 9_500);
-    assert_eq!(world.closed(back), Some(("restart", Some(1_500))));
+    world.advance(249);
+    assert!(world.is_open(back), "it may have something to say");
+    world.advance(1);
+    assert_eq!(world.closed(back), Some(("restart", Some(1_250))));
     assert_eq!(world.drained, 0, "one is still here");
     world.unblock(busy);
     assert_eq!(world.closed(busy).map(|c| c.0), Some("restart"));
     assert_eq!(world.drained, 1);
+}
+
+#[test]
+fn who_comes_back_may_ask_and_is_not_waited_for() {
+    let mut world = World::new();
+    let (busy, gone) = (world.join(1), world.join(2));
+    world.close(gone, false);
+    world.socket_mut(busy).flushes = false;
+    world.drain(None, 10_000);
+    let back = world.enter(world.resume_all(gone));
+    assert!(matches!(world.ask(back, Call::Ping), Some(Ok(_))));
+    assert!(world.is_open(back));
+    world.unblock(busy);
+    assert_eq!(world.drained, 1);
+    assert_eq!(world.closed(back).map(|c| c.0), Some("going_away"));
 }
 
 #[test]
