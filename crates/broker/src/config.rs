@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tenure_core::MeshConfig;
+use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+
+use crate::stop::RESTART_IN_MAX_MS;
 
 /// Where a broker listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";
@@ -30,6 +33,10 @@ pub struct Config {
     pub mesh: MeshConfig,
     /// The seed of the key that signs resume tokens; absent is the store's own.
     pub resume_key: Option<[u8; 32]>,
+    /// The operator's token; absent is the one in the data directory.
+    pub admin_token: Option<String>,
+    /// How soon after a signal to stop another broker is here; absent is that none is promised.
+    pub restart_in_ms: Option<u64>,
     /// Hosts that clients may name besides the listener's own.
     pub public_hosts: Vec<String>,
     /// Origins that may connect besides our own.
@@ -47,6 +54,8 @@ impl Config {
             store: StoreChoice::Memory,
             mesh: MeshConfig::with_lease(lease_ttl_ms),
             resume_key: None,
+            admin_token: None,
+            restart_in_ms: None,
             public_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             test_echo: false,
@@ -114,6 +123,9 @@ pub struct RawConfig {
     /// `TENURE_ADMIN_TOKEN`: the operator's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_token: Option<String>,
+    /// `TENURE_RESTART_IN_MS`: what a broker that is told to stop by a signal promises; absent is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_in_ms: Option<u64>,
     /// `TENURE_RESUME_KEY`: 64 hex digits, the seed of the key that signs resume tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_key: Option<String>,
@@ -167,6 +179,7 @@ macro_rules! fields {
         $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
         $each!(max_sessions "TENURE_MAX_SESSIONS" number);
         $each!(admin_token "TENURE_ADMIN_TOKEN" text);
+        $each!(restart_in_ms "TENURE_RESTART_IN_MS" number);
         $each!(resume_key "TENURE_RESUME_KEY" text);
         $each!(public_hosts "TENURE_PUBLIC_HOSTS" text);
         $each!(allowed_origins "TENURE_ALLOWED_ORIGINS" text);
@@ -255,6 +268,8 @@ impl RawConfig {
             store,
             mesh,
             resume_key: self.resume_key()?,
+            admin_token: self.admin_token()?,
+            restart_in_ms: self.restart_in_ms()?,
             public_hosts: list(self.public_hosts.as_deref()),
             allowed_origins: list(self.allowed_origins.as_deref()),
             test_echo: false,
@@ -266,6 +281,25 @@ impl RawConfig {
         match tenure_proto::text::unhex_array(hex.trim()) {
             Some(seed) => Ok(Some(seed)),
             None => Err(ConfigProblem("TENURE_RESUME_KEY must be 64 lower-case hex digits".to_owned())),
+        }
+    }
+
+    fn admin_token(&self) -> Result<Option<String>, ConfigProblem> {
+        match self.admin_token.as_deref().map(str::trim) {
+            None => Ok(None),
+            Some(token) if Operator::is_token(token) => Ok(Some(token.to_owned())),
+            Some(_) => Err(ConfigProblem(format!(
+                "TENURE_ADMIN_TOKEN must be {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters of plain ASCII without spaces"
+            ))),
+        }
+    }
+
+    fn restart_in_ms(&self) -> Result<Option<u64>, ConfigProblem> {
+        match self.restart_in_ms {
+            Some(ms) if ms > RESTART_IN_MAX_MS => Err(ConfigProblem(format!(
+                "TENURE_RESTART_IN_MS must be at most {RESTART_IN_MAX_MS}, which is an hour"
+            ))),
+            promised => Ok(promised),
         }
     }
 
@@ -345,6 +379,10 @@ mod tests {
         assert!(check(&open).unwrap_err().0.contains("not loopback"));
         let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
         assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));
+        let token = RawConfig { admin_token: Some("short".into()), ..RawConfig::default() };
+        assert!(check(&token).unwrap_err().0.contains("TENURE_ADMIN_TOKEN"));
+        let promise = RawConfig { restart_in_ms: Some(3_600_001), ..RawConfig::default() };
+        assert!(check(&promise).unwrap_err().0.contains("TENURE_RESTART_IN_MS"));
     }
 
     #[test]

@@ -24,9 +24,10 @@ use crate::socket::{self, Pipe};
 /// Bytes of a socket's read buffer: it is there for as long as the socket is, times ten thousand.
 const SOCKET_BUFFER: usize = 4 * 1024;
 
+/// What requests are answered with.
 #[derive(Clone)]
-struct App {
-    shared: Arc<Shared>,
+pub(crate) struct App {
+    pub(crate) shared: Arc<Shared>,
     tasks: TaskTracker,
 }
 
@@ -40,7 +41,23 @@ pub(crate) fn router(shared: Arc<Shared>, tasks: TaskTracker) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/ws", get(upgrade));
     let router = if echo { router.route("/test/echo", get(echo_upgrade)) } else { router };
-    router.with_state(App { shared, tasks })
+    let app = App { shared, tasks };
+    let admin = crate::admin::routes(&app);
+    router.merge(admin).with_state(app)
+}
+
+/// Turns away who comes through the wrong door; gives the Host that it named.
+pub(crate) fn check_door(shared: &Shared, headers: &HeaderMap) -> Result<String, (StatusCode, String)> {
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("\u{fffd}"));
+    if [header::HOST, header::ORIGIN].iter().any(|name| headers.get_all(name).iter().count() > 1) {
+        return Err((StatusCode::BAD_REQUEST, "one Host and one Origin at most".to_owned()));
+    }
+    let (host, origin) = (text(header::HOST), text(header::ORIGIN));
+    if let Err(turned) = shared.house.doors.check(host, origin) {
+        shared.metrics.refusal("wrong_door");
+        return Err((StatusCode::FORBIDDEN, turned.to_string()));
+    }
+    Ok(host.unwrap_or_default().to_owned())
 }
 
 async fn readyz(State(app): State<App>) -> Response {
@@ -70,15 +87,10 @@ async fn upgrade(
     on_upgrade: Option<Extension<OnUpgrade>>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("\u{fffd}"));
-    if [header::HOST, header::ORIGIN].iter().any(|name| headers.get_all(name).iter().count() > 1) {
-        return (StatusCode::BAD_REQUEST, "one Host and one Origin at most\n").into_response();
-    }
-    let (host, origin) = (text(header::HOST), text(header::ORIGIN));
-    if let Err(turned) = app.shared.house.doors.check(host, origin) {
-        app.shared.metrics.refusal("wrong_door");
-        return (StatusCode::FORBIDDEN, format!("{turned}\n")).into_response();
-    }
+    let host = match check_door(&app.shared, &headers) {
+        Ok(host) => host,
+        Err((status, why)) => return (status, format!("{why}\n")).into_response(),
+    };
     let Some(codec) = choose_codec(&upgrade) else {
         let help = format!("offer {} or {}\n", limits::SUBPROTOCOL_JSON, limits::SUBPROTOCOL_MSGPACK);
         return (StatusCode::BAD_REQUEST, help).into_response();
@@ -103,7 +115,6 @@ async fn upgrade(
     if let Some(protocol) = upgrade.protocols([codec.subprotocol()]).selected_protocol() {
         to.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
     }
-    let host = host.unwrap_or_default().to_owned();
     let App { shared, tasks } = app;
     tasks.spawn(async move {
         let config = socket_config(&shared);

@@ -12,6 +12,7 @@
 //! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for what carries
 //! one connection, `writer` for the store.
 
+mod admin;
 mod checkpoint;
 mod clock;
 pub mod config;
@@ -25,6 +26,7 @@ mod metrics;
 mod reader;
 mod shared;
 mod socket;
+mod stop;
 mod writer;
 
 use std::net::SocketAddr;
@@ -36,16 +38,17 @@ use tenure_core::House;
 use tenure_core::host::Doors;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
-use mesh_task::{Beginning, MeshHandle, MeshMsg};
+use mesh_task::{Beginning, MeshHandle};
 use shared::Shared;
+pub use stop::{Stop, Stopping};
 
 /// The one mesh of a broker that runs open on loopback.
 const OPEN_MESH: &str = "default";
-/// How long sockets may take to be flushed when the broker stops.
-const DRAIN_MS: u64 = 3_000;
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,9 @@ pub enum StartError {
     /// The system gave no randomness.
     #[error("draw randomness: {0}")]
     Entropy(getrandom::Error),
+    /// The operator's token cannot be kept.
+    #[error("keep the operator's token: {0}")]
+    Token(#[source] std::io::Error),
     /// A thread would not start.
     #[error("start a thread for the store: {0}")]
     Thread(#[source] std::io::Error),
@@ -70,6 +76,8 @@ pub struct Broker {
     shared: Arc<Shared>,
     addr: SocketAddr,
     tasks: TaskTracker,
+    /// Ends with the listener, when the broker stops.
+    listening: JoinHandle<TcpListener>,
     /// The store's: they end when the mesh's task has.
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -106,7 +114,8 @@ impl Broker {
             mesh: mesh.clone(),
             config: config.mesh.clone(),
         };
-        let shared = Shared::new(config, clock, house, kind);
+        let operator = admin::operator(&config).map_err(StartError::Token)?;
+        let shared = Shared::new(config, clock, house, operator, kind);
         let (inputs, inbox) = mesh_task::channel();
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
@@ -122,9 +131,9 @@ impl Broker {
         tasks.spawn(die_with(mesh_task));
         shared.set_mesh(handle);
         let listen = listen::run(listener, shared.clone(), tasks.clone());
-        tasks.spawn(tokio::task::unconstrained(listen));
+        let listening = tasks.spawn(tokio::task::unconstrained(listen));
         shared.ready.store(true, Ordering::Release);
-        Ok(Broker { shared, addr, tasks, threads })
+        Ok(Broker { shared, addr, tasks, listening, threads })
     }
 
     /// Where it listens.
@@ -132,26 +141,41 @@ impl Broker {
         self.addr
     }
 
+    /// Waits until an operator has asked it to stop. It drains from then on; [`Broker::stop`] sees it to the end.
+    pub async fn told_to_stop(&self) -> Stopping {
+        let mut stop = self.shared.stop.subscribe();
+        match stop.wait_for(Option::is_some).await.map(|stopping| stopping.clone()) {
+            Ok(Some(stopping)) => stopping,
+            // The sender is ours: it does not go before we do.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Stops in good order, promising what is configured; what was begun before goes on as it was.
+    pub async fn stop(self, reason: &str) {
+        let restart_in_ms = self.shared.config.restart_in_ms;
+        let reason = reason.to_owned();
+        self.stop_as(Stop { reason, restart_in_ms, ..Stop::default() }).await;
+    }
+
     /// Stops in good order: new sessions are turned away, everybody is told, what is on its way arrives, leases
-    /// stay in the store for the next start.
-    pub async fn stop(mut self, reason: &str) {
-        self.shared.ready.store(false, Ordering::Release);
+    /// stay in the store for the next start. Who is told to stop twice does what it was told first.
+    pub async fn stop_as(mut self, stop: Stop) {
         let drained = self.shared.drained.notified();
-        if let Some(mesh) = self.shared.mesh() {
-            let reason = reason.to_owned();
-            let drain = tenure_core::Input::Drain { reason, restart_in_ms: None, deadline_ms: DRAIN_MS };
-            if mesh.send(MeshMsg::Input(drain)).await {
-                drained.await;
-            }
+        if self.shared.begin_stop(stop).await.is_some() {
+            drained.await;
         }
         self.shared.stopping.cancel();
         self.shared.stop_mesh();
         self.tasks.close();
         self.tasks.wait().await;
+        // Whoever dials while the store closes is not told that nobody is here before that is so.
+        let listener = self.listening.await;
         let threads = std::mem::take(&mut self.threads);
         // They end when the mesh's task has dropped their queues; the writer has only to sync what is left.
         let join = move || threads.into_iter().for_each(|thread| _ = thread.join());
         let _ = tokio::task::spawn_blocking(join).await;
+        drop(listener);
     }
 }
 

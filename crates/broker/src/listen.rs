@@ -1,14 +1,17 @@
 //! The accept loop: TCP in, HTTP/1.1 with upgrades out.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
 
 use crate::shared::Shared;
 
@@ -16,6 +19,8 @@ use crate::shared::Shared;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
+/// How long an answer that is on its way when the broker stops may take.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 /// How long to leave the listener alone when the system has no more descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Connections that the system may hold for us until we accept them; it may allow fewer. When everybody comes
@@ -23,6 +28,10 @@ const EXHAUSTED: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 16_384;
 /// Connections that are accepted before other tasks get their turn. Many, for the same reason.
 const ACCEPTS_PER_TURN: u32 = 1_024;
+
+/// Who sent a request: the other end of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// Listens on `addr`.
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
@@ -33,10 +42,11 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts until told to stop. To be run unconstrained: it gives way to other tasks by its own count.
-pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) {
+/// Accepts until told to stop, and gives the listener back: whoever waits for the end of the broker waits for it to be
+/// gone. To be run unconstrained: it gives way to other tasks by its own count.
+pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) -> TcpListener {
     let stop = shared.stopping.clone();
-    let service = TowerToHyperService::new(crate::http::router(shared, tasks.clone()));
+    let router = crate::http::router(shared, tasks.clone());
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -51,10 +61,10 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
         }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => return listener,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // One refused connection is its own problem; none at all is ours, and passes.
                 tracing::warn!(event = "accept_failed", %error);
@@ -63,13 +73,23 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             }
         };
         let _ = stream.set_nodelay(true);
-        let connection = http.serve_connection(TokioIo::new(stream), service.clone()).with_upgrades();
+        let from = Peer(from.ip());
+        let service = router.clone().map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(from);
+            request
+        });
+        let service = TowerToHyperService::new(service);
+        let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let stop = stop.clone();
         tasks.spawn(async move {
+            tokio::pin!(connection);
             tokio::select! {
                 // A broken request concerns nobody but its sender.
-                _ = connection => {}
-                () = stop.cancelled() => {}
+                _ = connection.as_mut() => {}
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = tokio::time::timeout(LAST_ANSWER, connection).await;
+                }
             }
         });
     }

@@ -18,6 +18,7 @@ use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::reader::Reads;
 use crate::shared::Shared;
+use crate::stop::Stopping;
 use crate::writer::Writes;
 
 /// Inputs that may wait for a mesh; past it the sockets that send them stop reading.
@@ -245,8 +246,12 @@ impl MeshTask {
                     }
                 }
                 Effect::Note(note) => {
-                    if let Note::Frozen { ms } = note {
-                        self.shared.frozen_ms.fetch_add(ms, Ordering::Relaxed);
+                    match &note {
+                        Note::Frozen { ms } => _ = self.shared.frozen_ms.fetch_add(*ms, Ordering::Relaxed),
+                        Note::DrainStarted { .. } => {
+                            self.shared.stop.send_replace(Stopping::of(&note));
+                        }
+                        _ => {}
                     }
                     self.log.note(&note, &self.shared.metrics);
                 }

@@ -3,17 +3,19 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tenure_core::operator::Operator;
 use tenure_core::{House, Millis};
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::mesh_task::MeshHandle;
 use crate::metrics::Metrics;
+use crate::stop::Stopping;
 
 /// Sockets that have not said hello yet; one more is turned away with 503.
 const UNAUTHENTICATED_SOCKETS: usize = 16_384;
@@ -35,6 +37,10 @@ pub(crate) struct Shared {
     pub(crate) store_sound: AtomicBool,
     /// Rung when a drain is complete.
     pub(crate) drained: Notify,
+    /// What is under way since the broker was told to stop; `None` before.
+    pub(crate) stop: watch::Sender<Option<Stopping>>,
+    /// Who may administer; `None` when nobody may.
+    pub(crate) operator: Option<Mutex<Operator>>,
     store_kind: &'static str,
     /// Since when the oldest unanswered write waits, in milliseconds of our clock plus one; 0 when none does.
     pub(crate) oldest_write: AtomicU64,
@@ -46,7 +52,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, clock: Clock, house: House, store_kind: &'static str) -> Arc<Shared> {
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        house: House,
+        operator: Option<Operator>,
+        store_kind: &'static str,
+    ) -> Arc<Shared> {
         Arc::new(Shared {
             config,
             clock,
@@ -57,6 +69,8 @@ impl Shared {
             stopping: CancellationToken::new(),
             store_sound: AtomicBool::new(true),
             drained: Notify::new(),
+            stop: watch::Sender::new(None),
+            operator: operator.map(Mutex::new),
             store_kind,
             oldest_write: AtomicU64::new(0),
             frozen_ms: AtomicU64::new(0),

@@ -35,6 +35,7 @@ pub mod link;
 pub mod log;
 pub mod mesh;
 pub mod mutant;
+pub mod operator;
 pub mod outbox;
 pub mod presence;
 pub mod reconcile;

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod admin;
 mod admission;
 mod bad_input;
 mod codecs;

@@ -1,0 +1,91 @@
+//! Being told to stop: by a signal or by an operator, once.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+use tenure_core::Input;
+use tenure_core::effect::Note;
+use tenure_proto::limits::REASON_BYTES;
+
+use crate::mesh_task::MeshMsg;
+use crate::shared::Shared;
+
+/// How long what is on its way may take unless somebody says otherwise.
+pub(crate) const DEADLINE_MS: u64 = 3_000;
+/// How long it may take at most: nobody new gets in meanwhile.
+pub(crate) const DEADLINE_MAX_MS: u64 = 300_000;
+/// How far ahead a restart may be promised.
+pub(crate) const RESTART_IN_MAX_MS: u64 = 3_600_000;
+
+/// How a broker is to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Why, as sessions are told.
+    pub reason: String,
+    /// How soon another is here, if one will be.
+    pub restart_in_ms: Option<u64>,
+    /// How long what is on its way may take.
+    pub deadline_ms: u64,
+}
+
+impl Default for Stop {
+    fn default() -> Stop {
+        Stop { reason: "stopped".to_owned(), restart_in_ms: None, deadline_ms: DEADLINE_MS }
+    }
+}
+
+impl Stop {
+    /// What is wrong with it, if anything is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.reason.len() > REASON_BYTES {
+            return Some(format!("reason must be at most {REASON_BYTES} bytes"));
+        }
+        if self.deadline_ms > DEADLINE_MAX_MS {
+            return Some(format!("deadlineMs must be at most {DEADLINE_MAX_MS}, which is five minutes"));
+        }
+        if self.restart_in_ms.is_some_and(|ms| ms > RESTART_IN_MAX_MS) {
+            return Some(format!("restartInMs must be at most {RESTART_IN_MAX_MS}, which is an hour"));
+        }
+        None
+    }
+}
+
+/// A stop that is under way, as it was begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopping {
+    /// Why.
+    pub reason: String,
+    /// How many sessions were told at once.
+    pub sessions: usize,
+    /// How soon another broker is promised, if one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_in_ms: Option<u64>,
+    /// How long what is on its way may take.
+    pub deadline_ms: u64,
+}
+
+impl Stopping {
+    /// What a mesh notes when it begins to drain.
+    pub(crate) fn of(note: &Note) -> Option<Stopping> {
+        let Note::DrainStarted { reason, sessions, restart_in_ms, deadline_ms } = note else { return None };
+        let (restart_in_ms, deadline_ms) = (*restart_in_ms, *deadline_ms);
+        Some(Stopping { reason: reason.clone(), sessions: *sessions, restart_in_ms, deadline_ms })
+    }
+}
+
+impl Shared {
+    /// Begins to stop, unless that was begun before. Says what is under way, and whether this began it; `None` when the
+    /// mesh is gone.
+    pub(crate) async fn begin_stop(&self, stop: Stop) -> Option<(Stopping, bool)> {
+        let first = self.ready.swap(false, Ordering::AcqRel);
+        let mut under_way = self.stop.subscribe();
+        let Stop { reason, restart_in_ms, deadline_ms } = stop;
+        let drain = Input::Drain { reason, restart_in_ms, deadline_ms };
+        if !self.mesh()?.send(MeshMsg::Input(drain)).await {
+            return None;
+        }
+        let stopping = under_way.wait_for(Option::is_some).await.ok()?.clone()?;
+        Some((stopping, first))
+    }
+}
