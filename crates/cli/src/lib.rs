@@ -14,6 +14,8 @@ pub mod exit;
 pub mod flaky;
 mod home;
 mod local;
+mod notify;
+mod operator;
 mod output;
 mod span;
 
@@ -57,6 +59,7 @@ enum Command {
     Groups(cmd::groups::Args),
     Dead(cmd::dead::Args),
     Check(cmd::check::Args),
+    Drain(cmd::drain::Args),
     Daemon(Box<cmd::daemon::Args>),
     Outbox(cmd::outbox::Args),
     /// Show the keys of this machine
@@ -81,6 +84,7 @@ pub fn main() -> ExitCode {
         Command::Groups(args) => cmd::groups::run(args),
         Command::Dead(args) => cmd::dead::run(args),
         Command::Check(args) => cmd::check::run(&args),
+        Command::Drain(args) => cmd::drain::run(&args),
         Command::Daemon(args) => cmd::daemon::run(*args),
         Command::Outbox(args) => cmd::outbox::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),

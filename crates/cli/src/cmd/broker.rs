@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::Failure;
 use crate::home::Home;
+use crate::notify::Manager;
 use crate::output::{print, println, wants_colour};
 
 /// What is logged unless told otherwise.
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// How soon an idle socket gets a tick [env: TENURE_TICK_INTERVAL_MS] [default: a third of the lease]
     #[arg(long, value_name = "MS")]
     tick_interval_ms: Option<u64>,
+    /// What sessions are promised when a signal stops it; absent is nothing [env: TENURE_RESTART_IN_MS]
+    #[arg(long, value_name = "MS")]
+    restart_in_ms: Option<u64>,
     /// Host headers besides the listener's own, by comma [env: TENURE_PUBLIC_HOSTS]
     #[arg(long, value_name = "HOSTS")]
     public_hosts: Option<String>,
@@ -90,6 +94,7 @@ fn merged(args: &Args) -> Result<RawConfig, Failure> {
         ping_interval_ms: args.ping_interval_ms,
         stale_after_ms: args.stale_after_ms,
         tick_interval_ms: args.tick_interval_ms,
+        restart_in_ms: args.restart_in_ms,
         public_hosts: args.public_hosts.clone(),
         log: args.log.clone(),
         log_format: args.log_format.clone(),
@@ -166,19 +171,24 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
         StoreChoice::Sqlite(dir) => dir.display().to_string(),
         StoreChoice::Memory => "memory".to_owned(),
     };
+    let manager = Manager::of_this_process();
     let broker = Broker::start(config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let listen = broker.addr().to_string();
     if json {
         println(&serde_json::json!({"event": "ready", "listen": listen, "store": store}).to_string());
     }
     tracing::info!(event = "ready", listen = %format!("ws://{listen}"), store, "an open broker for this machine");
+    manager.ready(&format!("listening on ws://{listen}"));
+    // All are cancel-safe: those that lose have taken nothing.
     let reason = tokio::select! {
-        _ = terminate.recv() => "terminated",
-        _ = interrupt.recv() => "interrupted",
+        _ = terminate.recv() => "terminated".to_owned(),
+        _ = interrupt.recv() => "interrupted".to_owned(),
+        stopping = broker.told_to_stop() => stopping.reason,
     };
     tracing::info!(event = "stopping", reason);
+    manager.stopping("draining: everybody is told, what is on its way arrives");
     tokio::select! {
-        () = broker.stop(reason) => {}
+        () = broker.stop(&reason) => {}
         // Asked twice, do not insist: what is stored is stored.
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod daemon;
 pub(crate) mod dead;
 pub(crate) mod demo;
+pub(crate) mod drain;
 pub(crate) mod groups;
 mod guest;
 pub(crate) mod history;

@@ -26,6 +26,12 @@ impl Tap {
         Tap { addr, heard }
     }
 
+    /// Whether the broker has said this.
+    pub(crate) fn has_heard(&self, text: &str) -> bool {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&heard).contains(text)
+    }
+
     /// The last text value of `field` that the broker has said: its frames are neither masked nor compressed.
     pub(crate) fn overheard(&self, field: &str) -> String {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);

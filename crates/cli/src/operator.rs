@@ -1,0 +1,121 @@
+//! A broker as its operator meets it: HTTP with the operator's token.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::cmd::Where;
+use crate::exit::Failure;
+use crate::home::Home;
+use crate::local::Answer;
+use crate::output::sentence;
+
+/// How long a broker may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of an answer.
+const ANSWER_BYTES: usize = 1024 * 1024;
+
+/// The way to a broker's admin API.
+pub(crate) struct Operator {
+    /// `HOST:PORT`.
+    address: String,
+    token: String,
+}
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// Nobody listens.
+    Nobody,
+    /// The connection broke, or nothing came in time.
+    Lost(String),
+}
+
+impl Operator {
+    /// The operator of the broker at `at`, with the token of the environment or of the broker's data directory.
+    pub(crate) fn find(at: &Where, data_dir: Option<&Path>) -> Result<Operator, Failure> {
+        let broker = at.broker();
+        let address = broker.strip_prefix("ws://").map(|rest| rest.split('/').next().unwrap_or_default());
+        let address = address.filter(|address| !address.is_empty()).ok_or_else(|| {
+            Failure::Usage(format!(
+                "a broker is drained at ws://HOST:PORT, on its own machine, not at {broker}"
+            ))
+        })?;
+        Ok(Operator { address: address.to_owned(), token: token(data_dir)? })
+    }
+
+    /// Asks, and gives the answer whatever it is.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Silence> {
+        let late = |_| Err(Silence::Lost(format!("no answer within {} s", PATIENCE.as_secs())));
+        tokio::time::timeout(PATIENCE, self.exchange(method, path, body)).await.unwrap_or_else(late)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Silence> {
+        let lost = |error: &dyn std::fmt::Display| Silence::Lost(sentence(&error.to_string()));
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => Silence::Nobody,
+            _ => lost(&error),
+        })?;
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| lost(&error))?;
+        // It ends with the answer, or with us.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, &self.address)
+            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default())))
+            .map_err(|error| lost(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| lost(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| lost(&error))?.to_bytes();
+        // What is not JSON is not ours, and says nothing that we know.
+        Ok(Answer { status, body: serde_json::from_slice(&body).unwrap_or_default() })
+    }
+
+    /// What it means that there was no answer.
+    pub(crate) fn unreached(&self, silence: &Silence) -> Failure {
+        let address = &self.address;
+        Failure::Unreachable(match silence {
+            Silence::Nobody => {
+                format!("no broker answers at {address}; name another with --broker")
+            }
+            Silence::Lost(why) => format!("the broker at {address} does not answer: {why}"),
+        })
+    }
+}
+
+/// The operator's token: what the environment says, or what the broker keeps in its data directory.
+fn token(data_dir: Option<&Path>) -> Result<String, Failure> {
+    if let Some(token) = std::env::var("TENURE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()) {
+        return Ok(token);
+    }
+    let dir = match data_dir {
+        Some(dir) => dir.to_owned(),
+        None => Home::find()?.broker_dir(),
+    };
+    let path = dir.join("admin.token");
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        let path = path.display();
+        Failure::Usage(format!(
+            "read the operator's token {path}: {error}; name the broker's --data-dir, or set TENURE_ADMIN_TOKEN"
+        ))
+    })?;
+    Ok(text.trim().to_owned())
+}
