@@ -59,8 +59,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "soak",
-        takes: "[kill|daemon] [ARGS]",
-        about: "the six scenarios at the real 90/75/30 s; or kill -9 under load, `kill` or `daemon --cycles N`",
+        takes: "[kill|daemon|restart|drops] [ARGS]",
+        about: "the six scenarios at the real 90/75/30 s; or under load: kill -9, a drained restart, readers cut off",
         start: soak::start,
     },
     Command {

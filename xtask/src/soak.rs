@@ -6,6 +6,10 @@
 //! `cargo xtask soak kill --cycles N` kills a release broker under load, again and again, and compares what senders
 //! were told with what readers got; `--dir DIR` puts its data on the disk that is to be trusted. `cargo xtask soak
 //! daemon --cycles N` kills daemons too, and compares what their clients were told with the receiver's inbox.
+//!
+//! `cargo xtask soak restart [--kill]` replaces the broker under a thousand sessions, drained or killed, and counts what
+//! anybody could notice. `cargo xtask soak drops --clients N` cuts readers off every fifteen seconds during a steady
+//! publish.
 
 use std::process::ExitCode;
 
@@ -17,7 +21,7 @@ const SCENARIOS: &[&str] = &["test", "--release", "--package", "tenure-cli", "--
 
 /// Runs all six at once, with further arguments for the test binary; or kills.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
-    if args.first().is_some_and(|arg| arg == "kill") {
+    if args.first().is_some_and(|arg| ["kill", "restart", "drops"].contains(&arg.as_str())) {
         return bench::measure(args);
     }
     if let Some((name, rest)) = args.split_first().filter(|(name, _)| *name == "daemon") {

@@ -95,6 +95,28 @@ impl BrokerProcess {
         Ok(())
     }
 
+    /// Has it stopped in good order by `tenure drain`, promising another after `restart_in_ms`; how many sessions were
+    /// told.
+    pub(crate) fn drain(&mut self, restart_in_ms: u64) -> Result<u64> {
+        let mut command = Command::new(self.args.tenure()?);
+        command
+            .args(["drain", "--json", "--broker", &self.url(), "--restart-in", &format!("{restart_in_ms}ms")])
+            .arg("--data-dir")
+            .arg(self.dir.path())
+            .env_remove("TENURE_ADMIN_TOKEN");
+        let output = command.output().context("run tenure drain")?;
+        if !output.status.success() {
+            bail!("tenure drain: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let said: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("read what drain said")?;
+        let status = self.child.wait().context("wait for the drained broker")?;
+        if !status.success() {
+            bail!("the drained broker ended with {status}");
+        }
+        said["sessions"].as_u64().context("drain does not say how many were told")
+    }
+
     /// Starts another on the same port and data directory. Returns how long that took until it was ready.
     pub(crate) fn start_again(&mut self) -> Result<Duration> {
         let started = Instant::now();

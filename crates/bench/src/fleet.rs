@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tenure_client::proto::event::{EventBody, PresenceKind};
-use tenure_client::proto::hello::ResumeOutcome;
+use tenure_client::proto::hello::{InboxChoice, ResumeOutcome};
 use tenure_client::{End, Events, Options, Session, SessionEvent, SigningKey};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A socket of the fleet carries its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attach {
+    /// Which session.
+    pub(crate) index: usize,
     pub(crate) at: Instant,
     outcome: ResumeOutcome,
 }
@@ -92,6 +94,7 @@ impl Seen {
 pub(crate) struct Fleet {
     url: String,
     member: SigningKey,
+    inbox: InboxChoice,
     pub(crate) sessions: Vec<Session>,
     seen: Arc<Seen>,
     attaches: mpsc::UnboundedReceiver<Attach>,
@@ -108,7 +111,13 @@ impl Fleet {
         let (ended, ends) = mpsc::unbounded_channel();
         let member = tenure_client::random_key()?;
         let (sessions, seen) = (Vec::new(), Arc::default());
-        Ok(Fleet { url, member, sessions, seen, attaches, told, ends, ended })
+        let inbox = InboxChoice::None;
+        Ok(Fleet { url, member, inbox, sessions, seen, attaches, told, ends, ended })
+    }
+
+    /// The same, whose sessions read their inboxes.
+    pub(crate) fn reading(self) -> Fleet {
+        Fleet { inbox: InboxChoice::Session, ..self }
     }
 
     /// A session with a key of its own, vouched for like the others, that is not of the fleet.
@@ -119,6 +128,7 @@ impl Fleet {
     fn options(&self, name: &str) -> Result<Options> {
         Ok(Options::new(&self.url, self.member.clone(), name)?
             .session_key(tenure_client::random_key()?)
+            .inbox(self.inbox)
             .client("tenure-bench", env!("CARGO_PKG_VERSION")))
     }
 
@@ -133,8 +143,8 @@ impl Fleet {
             let permit = connecting.clone().acquire_owned().await?;
             let (session, events) = Session::start(self.options(&format!("idle-{index}"))?)?;
             self.sessions.push(session);
-            let keeper =
-                Keeper { seen: self.seen.clone(), told: self.told.clone(), ended: self.ended.clone() };
+            let (seen, told, ended) = (self.seen.clone(), self.told.clone(), self.ended.clone());
+            let keeper = Keeper { index, seen, told, ended };
             tokio::spawn(keeper.keep(events, permit));
             progress.show(self.seen.attached.load(Ordering::Relaxed) as usize);
             self.nobody_ended()?;
@@ -167,6 +177,11 @@ impl Fleet {
         Ok(attaches)
     }
 
+    /// An attach that has been and nobody has asked for.
+    pub(crate) fn attached(&mut self) -> Option<Attach> {
+        self.attaches.try_recv().ok()
+    }
+
     /// How often anybody has waited before a dial.
     pub(crate) fn waits(&self) -> u64 {
         self.seen.waits.load(Ordering::Relaxed)
@@ -182,6 +197,7 @@ impl Fleet {
 
 /// Reads what one session is told.
 struct Keeper {
+    index: usize,
     seen: Arc<Seen>,
     told: mpsc::UnboundedSender<Attach>,
     ended: mpsc::UnboundedSender<End>,
@@ -200,7 +216,8 @@ impl Keeper {
                 }
             };
             if let SessionEvent::Attached(hello) = &event {
-                let _ = self.told.send(Attach { at: Instant::now(), outcome: hello.resume.outcome });
+                let (index, outcome) = (self.index, hello.resume.outcome);
+                let _ = self.told.send(Attach { index, at: Instant::now(), outcome });
                 if permit.take().is_some() {
                     let version = hello.state_version.presence.get();
                     self.seen.starts.fetch_add(version, Ordering::Relaxed);

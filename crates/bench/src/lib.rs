@@ -7,7 +7,8 @@
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
 //! does a program on this machine wait for? `offline`: how soon is a daemon's backlog at the broker, and who waits for
 //! it? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
-//! of daemons.
+//! of daemons. `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
+//! whose network comes and goes?
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
 //! embedded store and default intervals. The load of `sessions`, `storm` and `kill` is the Rust SDK, in this
@@ -15,7 +16,8 @@
 //! bench` builds the binary first.
 //!
 //! What it never does: decide whether a figure is good. It prints what it saw; floors are measured in the same
-//! run, so that ratios hold where digits do not. Only `kill` and `daemon-kill` have an opinion: nothing lost, nothing doubled.
+//! run, so that ratios hold where digits do not. Only `kill`, `daemon-kill`, `restart` and `drops` have an opinion: nothing
+//! lost, nothing doubled, nobody gone.
 //!
 //! Where to read next: [`sessions`], [`storm`], [`accept`], [`kill`]; then [`fleet`] and [`load`] for the loads,
 //! [`commit`] for the floors and [`proc`] for the readings.
@@ -27,6 +29,7 @@ mod crypto;
 mod daemon;
 pub mod daemon_kill;
 mod daemon_send;
+pub mod drops;
 mod fanout;
 mod fleet;
 mod floor;
@@ -38,10 +41,12 @@ mod load;
 mod offline;
 mod proc;
 mod report;
+pub mod restart;
 mod sample;
 mod sessions;
 mod stored;
 mod storm;
+mod watcher;
 mod wire;
 
 use std::process::ExitCode;
@@ -79,6 +84,10 @@ enum Command {
     Daemon(daemon_send::Args),
     /// Kill daemons and broker under load, again and again: nothing taken is lost, nothing comes twice
     DaemonKill(daemon_kill::Args),
+    /// Replace the broker under load, drained or killed: nobody blinks, nothing is lost, nothing comes twice
+    Restart(restart::Args),
+    /// Readers whose network comes and goes during a steady publish: who gets what, and how late
+    Drops(drops::Args),
     /// A broker and a daemon that listens on loopback TCP, until stdin ends
     #[command(hide = true)]
     DaemonHouse(BrokerArgs),
@@ -99,6 +108,8 @@ pub fn main() -> ExitCode {
         Command::Kill(args) => block_on(killed(args)),
         Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
+        Command::Restart(args) => block_on(restarted(args)),
+        Command::Drops(args) => block_on(dropped(args)),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };
@@ -120,6 +131,20 @@ async fn killed(args: kill::Args) -> Result<()> {
 
 async fn daemon_killed(args: daemon_kill::Args) -> Result<()> {
     let outcome = daemon_kill::run(&args).await?;
+    println!("{outcome}");
+    anyhow::ensure!(outcome.is_good(), "a promise was broken");
+    Ok(())
+}
+
+async fn restarted(args: restart::Args) -> Result<()> {
+    let outcome = restart::run(&args).await?;
+    println!("{outcome}");
+    anyhow::ensure!(outcome.is_good(), "a promise was broken");
+    Ok(())
+}
+
+async fn dropped(args: drops::Args) -> Result<()> {
+    let outcome = drops::run(&args).await?;
     println!("{outcome}");
     anyhow::ensure!(outcome.is_good(), "a promise was broken");
     Ok(())

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The kernel counts processor time for `/proc` in hundredths of a second, whatever its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -55,6 +56,7 @@ pub(crate) fn thread_cpu_nanos() -> Result<u64> {
 /// Refuses a count of sockets that the file limit does not allow: one end is in this process, the other in a
 /// child with the same limit.
 pub(crate) fn check_files(sockets: usize) -> Result<()> {
+    raise_files();
     let limit = file_limit(&read("/proc/self/limits")?).context("/proc/self/limits does not read")?;
     let needed = sockets as u64 + SPARE_FILES;
     if needed > limit {
@@ -65,6 +67,13 @@ pub(crate) fn check_files(sockets: usize) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Lets this process, and those that it starts, have as many files as it may give itself.
+fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is not allowed, what there is must do, and is checked.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn read(path: &str) -> Result<String> {

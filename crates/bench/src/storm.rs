@@ -8,15 +8,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use tenure_client::proto::event::{EventBody, PresenceKind};
-use tenure_client::{Events, Session, SessionEvent};
-use tokio::sync::watch;
 
 use crate::broker::{BrokerArgs, BrokerProcess};
 use crate::crypto::{self, Signatures};
 use crate::fleet::{Attach, Fleet};
 use crate::proc;
 use crate::report::{Report, round};
+use crate::watcher::{Sights, Watcher};
 
 /// How long to wait for stragglers.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -227,55 +225,6 @@ impl Storm {
             "cores that both kept busy",
             format!("{cores:.2} over {:.2} s", self.wall),
         );
-    }
-}
-
-/// What somebody who did not lose their socket sees of the others.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sights {
-    joined: u64,
-    left: u64,
-    updated: u64,
-}
-
-impl Sights {
-    fn since(self, before: Sights) -> Sights {
-        Sights {
-            joined: self.joined - before.joined,
-            left: self.left - before.left,
-            updated: self.updated - before.updated,
-        }
-    }
-
-    fn take_in(&mut self, event: &SessionEvent) {
-        let SessionEvent::Event { body, .. } = event else { return };
-        let EventBody::Presence(step) = body.as_ref() else { return };
-        match step.kind {
-            PresenceKind::Joined => self.joined += 1,
-            PresenceKind::Left => self.left += 1,
-            PresenceKind::Updated => self.updated += 1,
-        }
-    }
-}
-
-/// A session that watches the others.
-struct Watcher {
-    session: Session,
-    sights: watch::Receiver<Sights>,
-}
-
-impl Watcher {
-    async fn start(fleet: &Fleet) -> Result<Watcher> {
-        let (session, events) = fleet.stranger("watcher").await?;
-        let (seen, sights) = watch::channel(Sights::default());
-        tokio::spawn(Watcher::watch(events, seen));
-        Ok(Watcher { session, sights })
-    }
-
-    async fn watch(mut events: Events, seen: watch::Sender<Sights>) {
-        while let Ok(event) = events.next().await {
-            seen.send_modify(|sights| sights.take_in(&event));
-        }
     }
 }
 

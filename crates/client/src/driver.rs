@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tenure_core::Now;
 use tenure_core::link::{
@@ -42,8 +43,8 @@ pub(crate) enum Command {
     Bye,
     /// Go without a word.
     Part,
-    /// Cut the transport, as a broken network would.
-    Sever,
+    /// Cut the transport, as a network would that is away for so long.
+    Sever(Duration),
 }
 
 /// Who waits for a send.
@@ -76,6 +77,8 @@ pub(crate) struct Driver {
     codec: tenure_proto::Codec,
     /// At most two: the one that carries the session, and the one that may next.
     socks: Vec<Sock>,
+    /// Until when a network that was cut on purpose is away.
+    away_until: Option<Instant>,
     waiting: Waiting,
     /// Given to every message in hand.
     hands: Hands,
@@ -96,6 +99,7 @@ impl Driver {
             host,
             codec,
             socks: Vec::new(),
+            away_until: None,
             waiting: Waiting::default(),
             hands,
             undelivered: VecDeque::new(),
@@ -202,7 +206,8 @@ impl Driver {
             None | Some(Command::Bye) => self.link.bye(now, &mut self.effects),
             // Its sockets end with the task, without a word.
             Some(Command::Part) => self.effects.push(LinkEffect::Ended(End::Bye)),
-            Some(Command::Sever) => {
+            Some(Command::Sever(away)) => {
+                self.away_until = Instant::now().checked_add(away);
                 for sock in std::mem::take(&mut self.socks) {
                     let id = sock.id;
                     drop(sock);
@@ -276,6 +281,11 @@ impl Driver {
         while !self.effects.is_empty() {
             for effect in std::mem::take(&mut self.effects) {
                 match effect {
+                    LinkEffect::Dial(sock) if self.away_until.is_some_and(|until| Instant::now() < until) => {
+                        let reason = "the network is away".to_owned();
+                        let failed = LinkInput::Failed { sock, reason, answered: false };
+                        self.link.handle(self.clock.now(), failed, &mut self.effects);
+                    }
                     LinkEffect::Dial(sock) => {
                         self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
                     }

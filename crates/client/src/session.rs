@@ -1,6 +1,7 @@
 //! What an application holds: a session and its events.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -285,7 +286,12 @@ impl Session {
 
     /// Cuts the transport as a broken network would, to see what happens: nothing, if all is well.
     pub async fn sever(&self) {
-        let _ = self.commands.send(Command::Sever).await;
+        self.cut_off(Duration::ZERO).await;
+    }
+
+    /// The same with a network that stays away for so long: dials fail meanwhile.
+    pub async fn cut_off(&self, away: Duration) {
+        let _ = self.commands.send(Command::Sever(away)).await;
     }
 
     async fn ask<R: DeserializeOwned>(&self, make: MakeRequest) -> Result<R, WireError> {
