@@ -295,7 +295,7 @@ mod tests {
             mesh: "default".parse().unwrap(),
             config: config.mesh.clone(),
         };
-        let shared = Shared::new(config, Clock::start(), house, "flaky");
+        let shared = Shared::new(config, Clock::start(), house, None, "flaky");
         let broken = Arc::new(AtomicBool::new(false));
         let store = Flaky { inner: Memory::new(), broken: broken.clone() };
         let mesh: MeshName = "default".parse().unwrap();
