@@ -110,6 +110,7 @@ impl Maker {
             refusal: None,
             remember_until: Some(sent_at + REMEMBER_MS),
             full: Vec::new(),
+            run: None,
         })))
     }
 

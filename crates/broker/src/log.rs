@@ -65,6 +65,8 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
         Note::AcceptConflict { session } => line!(aloud(), event = "accept_conflict", %session),
         // Every retry is one, and every message of a queue that nobody can work on: the counters tell of them.
         Note::AcceptDuplicate { session } => tracing::debug!(event = "accept_duplicate", %session),
+        Note::RunStarted { session, run } => line!(aloud(), event = "run_started", %session, %run),
+        Note::RunEnded { run, status, reason } => line!(aloud(), event = "run_ended", %run, status, reason),
         Note::Buried { log, seq, reason } => tracing::debug!(event = "buried", %log, seq, reason),
         Note::ClockJumped { ms } => {
             tracing::warn!(
@@ -141,6 +143,8 @@ fn name(note: &Note) -> &'static str {
         Note::LateSettleRejected { .. } => "late_settle_rejected",
         Note::AcceptDuplicate { .. } => "accept_duplicate",
         Note::AcceptConflict { .. } => "accept_conflict",
+        Note::RunStarted { .. } => "run_started",
+        Note::RunEnded { .. } => "run_ended",
         Note::Buried { .. } => "buried",
         Note::ClockJumped { .. } => "clock_jumped",
         Note::ClockBelieved { .. } => "clock_believed",

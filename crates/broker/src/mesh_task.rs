@@ -261,6 +261,7 @@ impl MeshTask {
         self.effects = effects;
         self.shared.metrics.sessions.set(self.mesh.sessions() as i64);
         self.shared.metrics.online.set(self.mesh.online() as i64);
+        self.shared.metrics.runs.set(self.mesh.runs() as i64);
     }
 
     fn put(&self, conn: ConnId, out: Out) {

@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) sessions: Gauge,
     pub(crate) online: Gauge,
+    pub(crate) runs: Gauge,
     pub(crate) sockets: Gauge,
     pub(crate) frames_in: Counter,
     pub(crate) frames_out: Counter,
@@ -58,6 +59,7 @@ impl Default for Metrics {
             registry,
             sessions: Gauge::default(),
             online: Gauge::default(),
+            runs: Gauge::default(),
             sockets: Gauge::default(),
             frames_in: Counter::default(),
             frames_out: Counter::default(),
@@ -90,6 +92,7 @@ impl Metrics {
         let r = &mut self.registry;
         r.register("sessions", "Living leases", self.sessions.clone());
         r.register("sessions_online", "Living leases that a socket carries", self.online.clone());
+        r.register("runs", "Runs that have not ended", self.runs.clone());
         r.register("sockets", "Open sockets, before and after hello", self.sockets.clone());
         r.register("frames_received", "Frames received", self.frames_in.clone());
         r.register("frames_sent", "Frames sent", self.frames_out.clone());

@@ -35,6 +35,8 @@ pub struct Accept {
     pub remember_until: Option<u64>,
     /// Members whose inbox holds as much as it may: it does not fall back to one of them.
     pub full: Vec<MemberKey>,
+    /// Until when it must be answered, Unix milliseconds, if it is a run: then its row is a third one.
+    pub run: Option<u64>,
 }
 
 /// Where a message goes.
@@ -176,7 +178,7 @@ mod tests {
         };
         let fingerprint = Fingerprint([1; 32]);
         let (envelope, refusal, remember_until, full) = (Arc::new(envelope), None, Some(9), Vec::new());
-        Accept { envelope, fingerprint, route, refusal, remember_until, full }
+        Accept { envelope, fingerprint, route, refusal, remember_until, full, run: None }
     }
 
     fn inbox() -> LogName {

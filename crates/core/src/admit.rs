@@ -15,7 +15,7 @@ use crate::host::Doors;
 use crate::mutant::{self, Mutant};
 
 /// Features that this broker has; a hello that requires another is refused.
-pub const FEATURES: &[&str] = &["resume", "replay", "reconcile", "dedupe", "maxPayload"];
+pub const FEATURES: &[&str] = &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs"];
 
 /// What the hello is checked against.
 #[derive(Clone, Copy, Debug)]

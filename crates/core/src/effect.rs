@@ -8,11 +8,12 @@ use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, SessionKey, SubId};
+use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::MeshName;
 use tenure_proto::reconcile::ReconcileResult;
+use tenure_proto::run::{RunGetResult, RunStartResult};
 use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::TopicsListResult;
@@ -136,6 +137,10 @@ pub enum Answer {
     Health(Box<HealthResult>),
     /// To `send`.
     Send(Box<SendResult>),
+    /// To `run.start`.
+    RunStart(RunStartResult),
+    /// To `run.get`.
+    RunGet(Box<RunGetResult>),
     /// To `send.status`.
     Statuses(SendStatusResult),
     /// To `subscribe`.
@@ -313,6 +318,22 @@ pub enum Note {
     AcceptConflict {
         /// Who sent it.
         session: SessionKey,
+    },
+    /// A run was accepted.
+    RunStarted {
+        /// Who called.
+        session: SessionKey,
+        /// Which.
+        run: RunId,
+    },
+    /// A run has ended.
+    RunEnded {
+        /// Which.
+        run: RunId,
+        /// How.
+        status: &'static str,
+        /// The code of its error, if it has one.
+        reason: &'static str,
     },
     /// An entry went to the dead letters.
     Buried {

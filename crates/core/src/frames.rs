@@ -12,6 +12,7 @@ use tenure_proto::limits::PROTOCOL;
 use tenure_proto::message::{Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::number::U53;
+use tenure_proto::run::{RunChunkParams, RunEndParams, RunStartParams};
 use tenure_proto::subscribe::FetchResult;
 use tenure_proto::token::ResumeToken;
 
@@ -20,6 +21,7 @@ use crate::effect::{Answer, Batch, HelloAnswer, Push};
 use crate::house::House;
 use crate::input::Call;
 use crate::record::DeadEntry;
+use crate::run::{self, start};
 use crate::send::prepare;
 
 /// What a frame may need that only a shell can get; asked for no sooner than it is needed.
@@ -116,18 +118,13 @@ fn call(
         Some(Method::DeadList) => Ok(Call::DeadList(frame::params(codec, bytes)?)),
         Some(Method::DeadRetry) => Ok(Call::DeadRetry(frame::params(codec, bytes)?)),
         Some(Method::DeadDrop) => Ok(Call::DeadDrop(frame::params(codec, bytes)?)),
+        Some(Method::RunStart) => run_start(frame::params(codec, bytes)?, wall, house, supply),
+        Some(Method::RunChunk) => run_chunk(frame::params(codec, bytes)?, house),
+        Some(Method::RunEnd) => run_end(frame::params(codec, bytes)?, house),
+        Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
+        Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
         // Of a later version, or nobody's.
-        Some(
-            Method::RunStart
-            | Method::RunChunk
-            | Method::RunEnd
-            | Method::RunCancel
-            | Method::RunGet
-            | Method::ServicesList
-            | Method::ServiceRenew
-            | Method::ServiceWithdraw
-            | Method::RelayOpen,
-        )
+        Some(Method::ServicesList | Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen)
         | None => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
@@ -137,19 +134,52 @@ fn call(
 
 /// A message is checked, named and hashed here.
 fn send(params: SendParams, wall: u64, house: &House, supply: &mut impl Supply) -> Result<Call, WireError> {
+    let id = new_id(wall, supply)?;
+    prepare(params, id, wall, house.config.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
+}
+
+fn new_id(wall: u64, supply: &mut impl Supply) -> Result<MessageId, WireError> {
     let entropy = supply
         .entropy()
         .ok_or_else(|| WireError::new(ErrorCode::Internal, "the system gave no randomness; try again"))?;
-    let id = MessageId::from_parts(wall, entropy);
-    prepare(params, id, wall, house.config.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
+    Ok(MessageId::from_parts(wall, entropy))
+}
+
+/// A run is too, and what it is called with is made canonical.
+fn run_start(
+    params: RunStartParams,
+    wall: u64,
+    house: &House,
+    supply: &mut impl Supply,
+) -> Result<Call, WireError> {
+    let id = new_id(wall, supply)?;
+    start::prepare(params, id, wall, house.config.max_payload).map(|start| Call::RunStart(Box::new(start)))
+}
+
+fn run_chunk(params: RunChunkParams, house: &House) -> Result<Call, WireError> {
+    start::within("data", json_bytes(&params.data), house.config.max_payload)?;
+    Ok(Call::RunChunk(params))
+}
+
+fn run_end(params: RunEndParams, house: &House) -> Result<Call, WireError> {
+    start::within("result", json_bytes(&params.result), house.config.max_payload)?;
+    start::within("error", json_bytes(&params.error), house.config.max_payload)?;
+    Ok(Call::RunEnd(Box::new(params)))
+}
+
+fn json_bytes(value: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
 }
 
 /// Roughly the memory that a call, or its answer, holds until that has left.
 pub fn weight(call: &Call, max_payload: usize) -> usize {
     match call {
         Call::Send(prepared) => prepared.envelope.weight(),
+        Call::RunStart(start) => start.prepared.envelope.weight(),
+        Call::RunChunk(params) => run::weight(&params.data),
+        Call::RunEnd(params) => params.result.as_ref().map_or(0, run::weight),
         // A page of entries is as large as one body may be.
-        Call::History(_) | Call::Fetch(_) | Call::DeadList(_) => max_payload,
+        Call::History(_) | Call::Fetch(_) | Call::DeadList(_) | Call::RunGet(_) => max_payload,
         _ => 0,
     }
 }
@@ -178,6 +208,8 @@ pub fn response(
             codec.encode(&Response::new(request, Ok(hello(conn, *answer, wall, house))))
         }
         Ok(Answer::Send(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::RunStart(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::RunGet(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Statuses(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Subscribe(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Settle(result)) => codec.encode(&Response::new(request, Ok(result))),

@@ -7,6 +7,7 @@ use tenure_proto::method::{PresenceListParams, StoreHealth};
 use tenure_proto::name::Cap;
 use tenure_proto::peer::{Profile, ProfilePatch};
 use tenure_proto::reconcile::ReconcileParams;
+use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams};
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
@@ -14,6 +15,7 @@ use crate::admit::Admission;
 use crate::config::MeshConfig;
 use crate::effect::{ReadId, WriteId};
 use crate::record::{StoreFound, StoreOutcome};
+use crate::run::start::Start;
 use crate::send::Prepared;
 use crate::time::Millis;
 
@@ -150,6 +152,16 @@ pub enum Call {
     Health(StoreHealth),
     /// `send`.
     Send(Box<Prepared>),
+    /// `run.start`.
+    RunStart(Box<Start>),
+    /// `run.chunk`.
+    RunChunk(RunChunkParams),
+    /// `run.end`.
+    RunEnd(Box<RunEndParams>),
+    /// `run.cancel`.
+    RunCancel(RunIdParams),
+    /// `run.get`.
+    RunGet(RunIdParams),
     /// `send.status`.
     SendStatus(SendStatusParams),
     /// `subscribe`.

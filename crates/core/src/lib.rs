@@ -40,6 +40,7 @@ pub mod outbox;
 pub mod presence;
 pub mod reconcile;
 pub mod record;
+pub mod run;
 pub mod send;
 pub mod stream;
 pub mod subs;

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, SessionKey, SubId};
+use serde_json::Value;
+use tenure_proto::error::WireError;
+use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::SendState;
 use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::run::RunState;
 use tenure_proto::subscribe::{AckMode, From};
 
 use crate::accept::{Accept, Accepted};
@@ -127,6 +130,58 @@ pub struct Burial {
     pub remove: bool,
 }
 
+/// A run as the store remembers it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRecord {
+    /// Which: the number of its message.
+    pub id: RunId,
+    /// Who called.
+    pub caller: MemberKey,
+    /// Which of its sessions did.
+    pub caller_session: SessionKey,
+    /// Who answers, and who vouched for it, once somebody does.
+    pub callee: Option<(SessionKey, MemberKey)>,
+    /// The inbox that its message is in.
+    pub log: LogName,
+    /// Its lane there.
+    pub lane: Lane,
+    /// Its number there.
+    pub seq: u64,
+    /// Bytes of its message's body; 0 when that has left its inbox.
+    pub size: u64,
+    /// Where it stands.
+    pub state: RunState,
+    /// The last chunk's number, of one that has ended.
+    pub last_seq: u64,
+    /// The answer.
+    pub result: Option<Value>,
+    /// What went wrong.
+    pub error: Option<WireError>,
+    /// Until when it must be answered, Unix milliseconds.
+    pub deadline: u64,
+    /// When it was accepted, Unix milliseconds.
+    pub started_at: u64,
+    /// When it ended, Unix milliseconds.
+    pub ended_at: Option<u64>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEnding {
+    /// Which.
+    pub id: RunId,
+    /// `ok`, `error` or `cancelled`.
+    pub state: RunState,
+    /// The last chunk's number.
+    pub last_seq: u64,
+    /// The answer.
+    pub result: Option<Value>,
+    /// What went wrong.
+    pub error: Option<WireError>,
+    /// When, Unix milliseconds.
+    pub at: u64,
+}
+
 /// A write, in order with all others; one batch of them is one transaction.
 #[derive(Clone, Debug)]
 pub enum StoreWrite {
@@ -224,14 +279,27 @@ pub enum StoreWrite {
         /// Which.
         seqs: Vec<u64>,
     },
+    /// Somebody has taken a run that nobody had: it answers, for good.
+    ClaimRun {
+        /// Which.
+        run: RunId,
+        /// Who.
+        callee: SessionKey,
+        /// Who vouches for it.
+        member: MemberKey,
+    },
+    /// A run has ended. One that has ended before stays as it is.
+    EndRun(Box<RunEnding>),
     /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead
-    /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox.
-    /// Answered by [`StoreOutcome::Count`].
+    /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox, runs that
+    /// ended before `runs_before`. Answered by [`StoreOutcome::Count`].
     Sweep {
         /// Now, Unix milliseconds.
         now: u64,
         /// Dead letters and ended sessions from before this moment go.
         dead_before: u64,
+        /// Runs that ended before this moment go.
+        runs_before: u64,
         /// At most so many rows are looked at.
         limit: u32,
     },
@@ -350,6 +418,8 @@ pub enum StoreRead {
         /// The lanes and the seqs after which to look.
         places: Vec<(LogName, Lane, u64)>,
     },
+    /// A run. Answered by [`StoreFound::Run`].
+    Run(RunId),
 }
 
 /// A dead letter.
@@ -397,6 +467,8 @@ pub enum StoreFound {
     Expired(Vec<Arc<Entry>>),
     /// For each place when its entry was sent, if there is one.
     Oldest(Vec<Option<u64>>),
+    /// The run, if it is remembered.
+    Run(Option<Box<RunRecord>>),
     /// The store cannot read now.
     Unavailable,
 }
@@ -452,7 +524,7 @@ pub struct Origin {
 
 /// All that a mesh's store remembers of messages; its size follows logs, groups and what is open, never the
 /// number of messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RestoredMessages {
     /// Topics.
     pub topics: Vec<TopicRecord>,
@@ -464,4 +536,6 @@ pub struct RestoredMessages {
     pub subs: Vec<SubRecord>,
     /// Sessions whose lease ended before what they left had moved on, and who vouched for them.
     pub left: Vec<(SessionKey, MemberKey)>,
+    /// Runs that have not ended.
+    pub runs: Vec<RunRecord>,
 }

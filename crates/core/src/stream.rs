@@ -19,11 +19,19 @@ use crate::presence::Delta;
 /// Direct events that may wait for a session; one more breaks the stream (a resync, never silence).
 pub const PENDING_EVENTS: usize = RING_EVENTS;
 
+/// Events of runs, and their bytes, that may wait for a session besides; the rest waits in the runs' own rings. One
+/// that is larger goes alone. Fewer than a batch has, so that other things find room beside them.
+pub const FED_EVENTS: usize = 64;
+/// See [`FED_EVENTS`].
+pub const FED_BYTES: usize = 256 * 1024;
+
 /// An event with the room it takes in the ring.
 #[derive(Clone, Debug)]
 struct Direct {
     event: Arc<EventBody>,
     bytes: usize,
+    /// Whether it was taken from elsewhere because there was room: it counts apart, and breaks nothing.
+    fed: bool,
 }
 
 /// What left for the socket.
@@ -47,6 +55,8 @@ pub struct Stream {
     /// Events that wait to leave.
     pending: VecDeque<Direct>,
     pending_bytes: usize,
+    /// Those of them that were fed: how many, and their bytes.
+    fed: (usize, usize),
     /// What left since the client's last known seq.
     ring: VecDeque<Sent>,
     ring_events: u64,
@@ -68,6 +78,7 @@ impl Stream {
             presence: version,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            fed: (0, 0),
             ring: VecDeque::new(),
             ring_events: 0,
             ring_bytes: 0,
@@ -97,9 +108,11 @@ impl Stream {
         self.broken
     }
 
-    /// Events that wait and their bytes; events that can be replayed and theirs.
-    pub(crate) fn sizes(&self) -> [usize; 4] {
-        [self.pending.len(), self.pending_bytes, self.ring_events as usize, self.ring_bytes]
+    /// Events that wait and their bytes; events that can be replayed and theirs; events that wait and were fed, and
+    /// theirs.
+    pub(crate) fn sizes(&self) -> [usize; 6] {
+        let (waiting, (fed, fed_bytes)) = (self.pending.len() - self.fed.0, self.fed);
+        [waiting, self.pending_bytes, self.ring_events as usize, self.ring_bytes, fed, fed_bytes]
     }
 
     /// Whether a direct event waits.
@@ -109,18 +122,33 @@ impl Stream {
 
     /// Lets an event wait its turn. Past the bound the stream is broken instead: its owner resyncs it.
     pub fn push(&mut self, event: Arc<EventBody>, bytes: usize) {
-        if self.pending.len() >= PENDING_EVENTS || self.pending_bytes + bytes > RING_BYTES {
+        if self.pending.len() - self.fed.0 >= PENDING_EVENTS || self.pending_bytes + bytes > RING_BYTES {
             self.broken = true;
             return;
         }
         self.pending_bytes += bytes;
-        self.pending.push_back(Direct { event, bytes });
+        self.pending.push_back(Direct { event, bytes, fed: false });
+    }
+
+    /// Whether it can be fed: what is fed waits elsewhere while it cannot, so that a slow reader breaks nothing.
+    pub fn is_hungry(&self) -> bool {
+        self.fed.0 < FED_EVENTS && self.fed.1 < FED_BYTES
+    }
+
+    /// Lets an event wait its turn that could wait elsewhere; only while [`Stream::is_hungry`].
+    pub fn feed(&mut self, event: Arc<EventBody>, bytes: usize) {
+        self.fed = (self.fed.0 + 1, self.fed.1 + bytes);
+        self.pending.push_back(Direct { event, bytes, fed: true });
     }
 
     /// Takes the next waiting event out, numbered and remembered.
     pub fn pop(&mut self) -> Option<(u64, Arc<EventBody>)> {
         let direct = self.pending.pop_front()?;
-        self.pending_bytes -= direct.bytes;
+        if direct.fed {
+            self.fed = (self.fed.0 - 1, self.fed.1 - direct.bytes);
+        } else {
+            self.pending_bytes -= direct.bytes;
+        }
         self.last_seq += 1;
         let event = direct.event.clone();
         self.ring_events += 1;
@@ -222,7 +250,13 @@ impl Stream {
         // Nothing was skipped silently: a cursor beyond its last told step means steps that cancelled out,
         // and those cancel out again.
         self.presence = presence;
-        self.pending_bytes += again.iter().map(|d| d.bytes).sum::<usize>();
+        for direct in &again {
+            if direct.fed {
+                self.fed = (self.fed.0 + 1, self.fed.1 + direct.bytes);
+            } else {
+                self.pending_bytes += direct.bytes;
+            }
+        }
         again.append(&mut self.pending);
         self.pending = again;
         (self.ring_events, self.ring_bytes) = (0, 0);

@@ -44,8 +44,13 @@ impl Stream {
     pub(crate) fn check(&self) {
         assert!(self.ring_events <= RING_EVENTS as u64 && self.ring_bytes <= RING_BYTES);
         assert!(self.ring.len() as u64 <= self.ring_events);
-        assert!(self.pending.len() <= PENDING_EVENTS + RING_EVENTS, "what waits and what comes again");
-        assert_eq!(self.pending.iter().map(|direct| direct.bytes).sum::<usize>(), self.pending_bytes);
+        assert!(
+            self.pending.len() - self.fed.0 <= PENDING_EVENTS + RING_EVENTS,
+            "what waits and comes again"
+        );
+        let bytes = |fed| self.pending.iter().filter(move |d| d.fed == fed).map(|d| d.bytes).sum::<usize>();
+        assert_eq!((bytes(false), bytes(true)), (self.pending_bytes, self.fed.1));
+        assert_eq!(self.pending.iter().filter(|direct| direct.fed).count(), self.fed.0);
         assert!(self.floor_seq <= self.last_seq && self.floor_presence <= self.presence);
     }
 }

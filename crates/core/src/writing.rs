@@ -79,6 +79,7 @@ impl Asking {
         self.last = id;
         let bytes = match &write {
             StoreWrite::Accept(accept) => accept.envelope.weight(),
+            StoreWrite::EndRun(ending) => ending.result.as_ref().map_or(0, crate::run::weight),
             _ => 0,
         };
         let epoch = self.epoch;

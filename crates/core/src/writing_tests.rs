@@ -85,6 +85,7 @@ fn message(bytes: usize) -> StoreWrite {
         refusal: None,
         remember_until: None,
         full: Vec::new(),
+        run: None,
     };
     StoreWrite::Accept(Arc::new(accept))
 }

@@ -62,6 +62,15 @@ fn canonical_meta(meta: Option<&Map<String, Value>>) -> Result<String, WireError
         .map_err(|_| WireError::bad_request("meta has no canonical JSON form"))
 }
 
+/// What a run is called with, as RFC 8785 JSON: the body of its message.
+pub fn canonical_input(input: &Value) -> Result<String, WireError> {
+    if !safe_numbers(input) {
+        return Err(WireError::bad_request("numbers in input must be below 2^53 in magnitude"));
+    }
+    serde_json_canonicalizer::to_string(input)
+        .map_err(|_| WireError::bad_request("input has no canonical JSON form"))
+}
+
 /// Whether every number in `value` is one that all languages read alike: RFC 8785 knows only doubles.
 fn safe_numbers(value: &Value) -> bool {
     match value {

@@ -141,6 +141,25 @@ pub const DEAD_LETTER_MS: u64 = 30 * DAY_MS;
 /// Milliseconds after which a shared group that nobody uses is deleted.
 pub const GROUP_UNUSED_MS: u64 = 30 * DAY_MS;
 
+/// Default milliseconds that a run may take.
+pub const RUN_TIMEOUT_MS: u64 = 600_000;
+/// The longest `timeoutMs` of a run.
+pub const RUN_TIMEOUT_MAX_MS: u64 = DAY_MS;
+/// Milliseconds that an ended run is remembered, with its result.
+pub const RUN_KEPT_MS: u64 = DAY_MS;
+/// Characters of a run's `idempotencyKey`.
+pub const RUN_KEY_BYTES: usize = 128;
+/// Bytes of chunks that a run's ring holds.
+pub const RUN_RING_BYTES: usize = 1024 * 1024;
+/// Bytes of chunks that all rings of a mesh hold together.
+pub const RUN_RINGS_BYTES: usize = 256 * 1024 * 1024;
+/// Runs of one mesh that have not ended; one more is `busy`.
+pub const RUNS_PER_MESH: usize = 10_000;
+/// Runs of one member that have not ended; one more is `busy`.
+pub const RUNS_PER_MEMBER: usize = 1_024;
+/// Sessions that one run streams to; one more is `busy`.
+pub const RUN_WATCHERS: usize = 16;
+
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 const _: () = {
@@ -154,4 +173,7 @@ const _: () = {
     assert!(INBOX_TTL_MS <= TTL_MAX_MS, "what a sender may ask for reaches beyond the default");
     assert!(TAGS_PER_SETTLE * (128 + 3) < frame_bytes(MAX_PAYLOAD_BYTES), "a full ack must fit a frame");
     assert!(META_BYTES < frame_bytes(MAX_PAYLOAD_BYTES_FLOOR));
+    assert!(RUN_TIMEOUT_MS <= RUN_TIMEOUT_MAX_MS);
+    assert!(RUN_TIMEOUT_MAX_MS < INBOX_TTL_MS, "a run ends before its entry's time is over");
+    assert!(RUNS_PER_MEMBER <= RUNS_PER_MESH && RUN_RING_BYTES <= RUN_RINGS_BYTES);
 };

@@ -10,20 +10,20 @@ use crate::common::mail::{inbox_of, to_session};
 use crate::common::sock::Past;
 use crate::common::{LONG, Sock, Who};
 
-async fn start(dir: &Path) -> Broker {
+pub(crate) async fn start(dir: &Path) -> Broker {
     let mut config = Config::ephemeral(LONG);
     config.store = StoreChoice::Sqlite(dir.to_owned());
     Broker::start(config).await.expect("start")
 }
 
-async fn enter(broker: &Broker, who: &Who) -> Sock {
+pub(crate) async fn enter(broker: &Broker, who: &Who) -> Sock {
     let mut sock = Sock::open(broker.addr()).await;
     sock.join(who).await;
     sock
 }
 
 /// Stops a broker whose only sockets these are; what each leaves to the next.
-async fn stop(broker: Broker, socks: Vec<Sock>) -> Vec<Past> {
+pub(crate) async fn stop(broker: Broker, socks: Vec<Sock>) -> Vec<Past> {
     let past = socks.iter().map(Sock::past).collect();
     let stopping = tokio::spawn(broker.stop("upgrade"));
     for mut sock in socks {
@@ -33,7 +33,7 @@ async fn stop(broker: Broker, socks: Vec<Sock>) -> Vec<Past> {
     past
 }
 
-async fn back(broker: &Broker, who: &Who, past: &Past) -> Sock {
+pub(crate) async fn back(broker: &Broker, who: &Who, past: &Past) -> Sock {
     let mut sock = Sock::open(broker.addr()).await;
     let result = sock.resume(who, past).await;
     assert_eq!(result["resume"]["outcome"], "resumed");

@@ -21,6 +21,7 @@ mod presence;
 mod requests;
 mod restart;
 mod resume;
+mod runs;
 mod silence;
 mod slow;
 mod takeover;

@@ -120,6 +120,11 @@ impl Mesh {
     ) {
         let outcome = match call {
             Call::Send(prepared) => return self.send(conn, request, session, *prepared, effects),
+            Call::RunStart(start) => return self.run_start(conn, request, session, *start, effects),
+            Call::RunChunk(params) => self.run_chunk(conn, &request, session, params, effects),
+            Call::RunEnd(params) => self.run_end(conn, &request, session, *params, effects),
+            Call::RunCancel(params) => self.run_cancel(conn, &request, session, params.run_id, effects),
+            Call::RunGet(params) => self.run_get(conn, &request, session, params.run_id, effects),
             Call::Subscribe(params) => return self.subscribe(conn, request, session, &params, effects),
             Call::Ack(params) => {
                 return self.settle(conn, request, session, &params.tags, How::Ack, effects);

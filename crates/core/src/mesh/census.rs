@@ -10,7 +10,7 @@ use crate::group::OPEN_MAX;
 use crate::lease::{Lease, State};
 use crate::log::{TAIL_BYTES, TAIL_ENTRIES};
 use crate::presence::DEPARTURES;
-use crate::stream::PENDING_EVENTS;
+use crate::stream::{FED_BYTES, FED_EVENTS, PENDING_EVENTS};
 use crate::subs::{Sub, Subs};
 use crate::time::Millis;
 
@@ -75,7 +75,7 @@ impl Mesh {
             count(
                 "writes that are awaited",
                 self.awaiting.len(),
-                (requests + leases).saturating_add(readings),
+                (requests + leases).saturating_add(readings + self.messages.runs.living()),
             ),
             count(
                 "writes that are owed",
@@ -87,6 +87,7 @@ impl Mesh {
         ];
         self.count_sessions(&mut counts);
         self.messages.count(&mut counts);
+        self.messages.runs.count(&mut counts);
         let held: usize =
             self.leases.values().flat_map(|l| l.subs.iter()).map(|(_, sub)| sub.in_hand()).sum();
         counts.push(count("deliveries that wait for their claims", self.messages.parked.len(), held));
@@ -123,6 +124,9 @@ impl Mesh {
             ("bytes of events that wait for a session", 2 * RING_BYTES),
             ("events that can be replayed to a session", RING_EVENTS),
             ("bytes of events that can be replayed to a session", RING_BYTES),
+            ("events of runs that wait for a session", FED_EVENTS + RING_EVENTS),
+            // Of one that goes alone JSON may take some thirty times the memory of its text.
+            ("bytes of runs that wait for a session", FED_BYTES + RING_BYTES + 32 * self.config.max_payload),
         ];
         for (index, (what, bound)) in bounds.into_iter().enumerate() {
             let size = |lease: &Lease| lease.stream.sizes()[index];

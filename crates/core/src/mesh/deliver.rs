@@ -181,6 +181,8 @@ impl Mesh {
         }
         self.messages.urgent |= !self.messages.parked.is_empty() && self.store_sound;
         self.write_groups(now, wrote, effects);
+        self.write_run_claims(effects);
+        self.write_run_ends(effects);
         self.answer_settles(now, effects);
         self.await_claims(now, effects);
         for gap in std::mem::take(&mut self.messages.gaps) {

@@ -115,6 +115,11 @@ impl Mesh {
             let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Presence] });
             stream.push(Arc::new(event), 64);
         }
+        while stream.is_hungry()
+            && let Some(feed) = self.messages.runs.feed(&session)
+        {
+            stream.feed(feed.event, feed.bytes);
+        }
         while batch.direct.len() < BATCH_EVENTS
             && let Some(numbered) = stream.pop()
         {
@@ -158,6 +163,7 @@ impl Mesh {
         carrier.sent = carrier.sent.max(now);
         let auto = std::mem::take(&mut carrier.auto);
         let behind = lease.stream.has_pending()
+            || self.messages.runs.has_for(&session)
             || !lease.subs.eager.is_empty()
             || !lease.subs.cleared.is_empty()
             || lease.stream.presence() != self.presence.version();

@@ -260,6 +260,9 @@ impl Mesh {
         self.conns.insert(conn, session);
         self.caught_up.remove(&session);
         self.ready.insert(session);
+        if !complete {
+            self.renumber_runs(session);
+        }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.settle_startup(&session, true, effects);
         self.choose_inboxes(session, member, admission.inbox, effects);

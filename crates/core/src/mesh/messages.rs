@@ -86,6 +86,7 @@ pub(super) struct Messages {
     pub(super) reviving: usize,
     pub(super) gaps: Vec<Gap>,
     pub(super) upkeep: super::upkeep::Upkeep,
+    pub(super) runs: super::runs::Runs,
 }
 
 /// What a pull needs to know of the moment.
@@ -249,7 +250,9 @@ impl Messages {
         while !behind && let Some(seq) = self.readings.get(&id)?.group.first_ready() {
             let entry = self.body(id, seq)?;
             let lasting = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.lasting);
-            if !lasting && self.bury_if_expired(id, &entry, moment) {
+            if !lasting && self.bury_if_expired(id, &entry, moment)
+                || self.bury_if_over(id, &entry, &holder.session, moment)
+            {
                 continue;
             }
             // A crash may have forgotten that it was to wait.
@@ -264,12 +267,15 @@ impl Messages {
                 reading.group.know_origin(seq, || origin(&entry));
             }
             reading.again.remove(&seq);
+            self.claim_run(&entry, holder.session);
             return Some(Handed { entry, attempt });
         }
         loop {
             let entry = self.next_new(id)?;
             let seq = entry.seq;
-            if self.bury_if_expired(id, &entry, moment) {
+            if self.bury_if_expired(id, &entry, moment)
+                || self.bury_if_over(id, &entry, &holder.session, moment)
+            {
                 continue;
             }
             let reading = self.readings.get_mut(&id)?;
@@ -286,6 +292,7 @@ impl Messages {
                 }
                 None => {
                     reading.group.take_new(seq, holder.clone(), until, origin);
+                    self.claim_run(&entry, holder.session);
                     return Some(Handed { entry, attempt: 1 });
                 }
             }
@@ -316,7 +323,7 @@ impl Messages {
     }
 
     /// Reads past an entry without handing it out.
-    fn pass_over(&mut self, id: GroupId, entry: &Entry) {
+    pub(super) fn pass_over(&mut self, id: GroupId, entry: &Entry) {
         if self.readings.get(&id).is_some_and(|reading| entry.seq > reading.group.cursor()) {
             self.pass(id, entry);
             if let Some(reading) = self.readings.get_mut(&id) {

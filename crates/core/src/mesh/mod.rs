@@ -8,6 +8,7 @@
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
 mod bans;
+mod calling;
 mod calls;
 mod census;
 mod claims;
@@ -26,7 +27,9 @@ mod reading;
 mod reads;
 mod reconcile;
 mod restore;
+mod runs;
 mod send;
+mod serving;
 mod settle;
 mod subscribe;
 mod teardown;
@@ -221,6 +224,7 @@ impl Mesh {
             self.watch(at, session, effects);
         }
         self.fire_groups(at, effects);
+        self.fire_runs(at);
         self.read_again(at);
         self.look_after(at, effects);
         self.count_answers(from, effects);
@@ -238,6 +242,7 @@ impl Mesh {
             messages.floors_due,
             messages.reads_due,
             messages.upkeep.due(),
+            messages.runs.due.next(),
         ];
         let due = due.into_iter().flatten().min();
         due.map_or(self.thaw.next_look(), |due| self.thaw.shell(due).min(self.thaw.next_look()))
@@ -251,6 +256,11 @@ impl Mesh {
     /// Sockets that carry one.
     pub fn online(&self) -> usize {
         self.conns.len()
+    }
+
+    /// Runs that have not ended.
+    pub fn runs(&self) -> usize {
+        self.messages.runs.living()
     }
 
     /// Whether new sessions are turned away.

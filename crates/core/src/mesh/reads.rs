@@ -21,6 +21,7 @@ use crate::time::Millis;
 use super::Mesh;
 use super::deliver::RETRY_MS;
 use super::pull::fetch_from;
+use super::serving::Ask;
 use super::writes::{Awaiting, unreadable};
 
 /// What a read is for.
@@ -42,6 +43,8 @@ pub(super) enum Purpose {
     Health(ConnId, RequestId, Box<tenure_proto::method::HealthResult>),
     /// Entries whose time may be over.
     Expired,
+    /// A run that is not in memory.
+    Run(ConnId, RequestId, Ask),
 }
 
 impl Mesh {
@@ -65,6 +68,7 @@ impl Mesh {
             }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
             (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
+            (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(ask, found)),
             (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
                 (conn, request, Ok(Answer::History(entries, next)))
             }

@@ -218,6 +218,9 @@ impl Mesh {
                 reading.group.reclaim(seq, Holder { session, sub: sub_id.clone() }, until);
             }
         }
+        if let Some(run) = self.messages.run_at(id, seq) {
+            self.messages.runs.claim(run, session);
+        }
         self.messages.touch(id);
         InflightResult::Kept
     }

@@ -19,7 +19,7 @@ use super::subscribe::chosen;
 impl Mesh {
     /// Takes up what the store remembers of messages, after the leases.
     pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
-        let RestoredMessages { topics, logs, groups, subs, left } = restored;
+        let RestoredMessages { topics, logs, groups, subs, left, runs } = restored;
         for record in topics {
             self.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
         }
@@ -55,6 +55,7 @@ impl Mesh {
             self.messages.note_if_full(&log.log);
         }
         self.remember_left(left);
+        self.restore_runs(runs);
         let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
         for session in self.leases.keys().copied().collect::<Vec<_>>() {
             self.release_later(session, release_at);

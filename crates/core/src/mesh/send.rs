@@ -69,7 +69,8 @@ impl Mesh {
             _ => Vec::new(),
         };
         let envelope = Arc::new(envelope);
-        let accept = Arc::new(Accept { envelope, fingerprint, route, refusal, remember_until, full });
+        let run = None;
+        let accept = Arc::new(Accept { envelope, fingerprint, route, refusal, remember_until, full, run });
         if is_answered_early(&accept) {
             let guess = self.guess(&accept);
             self.answer_send(conn, request.clone(), &accept, guess, effects);
@@ -83,14 +84,14 @@ impl Mesh {
         self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
     }
 
-    fn route_to_session(&self, to: &SessionKey) -> Route {
+    pub(super) fn route_to_session(&self, to: &SessionKey) -> Route {
         match self.leases.get(to).map(|lease| &lease.state) {
             None | Some(State::Ending(..)) => Route::Absent(*to),
             Some(_) => Route::Log(LogName::Session(*to)),
         }
     }
 
-    fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
+    pub(super) fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
         self.members.contains_key(member) || self.messages.logs.get(&LogName::Member(*member)).is_some()
     }
 
@@ -152,7 +153,7 @@ impl Mesh {
     }
 
     /// An inbox that holds as much as it may.
-    fn inbox_full(&self, route: &Route, fallback: Fallback) -> Option<WireError> {
+    pub(super) fn inbox_full(&self, route: &Route, fallback: Fallback) -> Option<WireError> {
         let log = match route {
             Route::Log(log) if log.is_inbox() => log.clone(),
             Route::Absent(session) if fallback == Fallback::Hold => LogName::Session(*session),

@@ -155,6 +155,9 @@ impl Mesh {
             return;
         };
         let worn_out = open.tries + 1 >= MAX_ATTEMPTS;
+        if let Some(run) = self.messages.run_at(id, seq) {
+            return self.refuse_run(run, params.reason.as_deref());
+        }
         if params.dead || worn_out {
             let given = params.reason.as_deref().filter(|_| params.dead);
             let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });

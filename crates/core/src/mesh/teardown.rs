@@ -40,6 +40,7 @@ impl Mesh {
     pub(super) fn ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(mut lease) = self.forget(&session) else { return };
         self.presence.leave(&session);
+        self.end_runs_of(session);
         self.end_reading(session, lease.member, std::mem::take(&mut lease.subs), effects);
         self.settle_startup(&session, false, effects);
         let State::Ending(ending, waiting) = lease.state else { return };

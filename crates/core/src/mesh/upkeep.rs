@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_proto::event::{EventBody, Notice, ReceiptState};
 use tenure_proto::ids::{MemberKey, SessionKey};
-use tenure_proto::limits::{DEAD_LETTER_MS, GROUP_UNUSED_MS};
+use tenure_proto::limits::{DEAD_LETTER_MS, GROUP_UNUSED_MS, RUN_KEPT_MS};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
 
@@ -134,7 +134,8 @@ impl Mesh {
             return;
         }
         let (now, dead_before) = (self.wall, self.wall.saturating_sub(DEAD_LETTER_MS));
-        self.write(StoreWrite::Sweep { now, dead_before, limit: SWEPT_PER_SLICE }, effects);
+        let (runs_before, limit) = (self.wall.saturating_sub(RUN_KEPT_MS), SWEPT_PER_SLICE);
+        self.write(StoreWrite::Sweep { now, dead_before, runs_before, limit }, effects);
     }
 
     /// Entries whose time is over: whoever has not settled one does not get it any more.

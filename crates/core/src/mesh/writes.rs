@@ -2,7 +2,7 @@
 
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, Receipt};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
 use crate::effect::{Answer, Effect, HelloAnswer, Push, WriteId};
@@ -13,6 +13,7 @@ use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
+use super::calling::PendingRun;
 use super::reading::UNTOLD;
 use super::send::{Pending, is_answered_early};
 
@@ -23,6 +24,10 @@ pub(super) enum Awaiting {
     Lease(SessionKey),
     /// A message that wants to be accepted.
     Accept(Box<Pending>),
+    /// A run that wants to be accepted.
+    Run(Box<PendingRun>),
+    /// The end of a run.
+    RunEnd(RunId),
     /// A topic that was made for somebody's request.
     Topic(TopicName),
     /// A group that is made for a subscription.
@@ -119,6 +124,10 @@ impl Mesh {
                 let guess = self.guess(&pending.accept);
                 self.accepted(*pending, guess, effects);
             }
+            (Awaiting::Run(pending), StoreOutcome::Accepted(accepted)) => {
+                self.run_accepted(*pending, accepted, effects);
+            }
+            (Awaiting::RunEnd(id), _) => self.run_ended(now, id, effects),
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(placed))) => self.opened(id, placed),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
             (Awaiting::Group(id, receipts), _) => {
@@ -184,6 +193,11 @@ impl Mesh {
             },
             Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request, unavailable()),
+            Awaiting::Run(pending) => {
+                refuse(pending.conn, pending.request, unavailable());
+                self.run_not_accepted();
+            }
+            Awaiting::RunEnd(id) => self.run_not_ended(now, id, effects),
             Awaiting::Topic(name) => self.forget_topic(now, &name),
             Awaiting::Owed(write) => self.owe_again(now, *write),
             Awaiting::Floor(id) => {
@@ -267,7 +281,7 @@ pub(super) fn unavailable() -> WireError {
 }
 
 /// What a request is told that took effect here, as a settle does, but is not on disk because the store cannot write.
-fn unconfirmed() -> WireError {
+pub(super) fn unconfirmed() -> WireError {
     refused("the store cannot write now; this is not on disk yet and a restart would undo it, so ask again")
 }
 

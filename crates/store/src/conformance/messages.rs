@@ -92,7 +92,7 @@ pub(crate) fn print(n: u8) -> Fingerprint {
 pub(crate) fn accept(log: LogName, envelope: Envelope) -> Accept {
     let (fingerprint, route) = (print(1), Route::Log(log));
     let (envelope, full) = (Arc::new(envelope), Vec::new());
-    Accept { envelope, fingerprint, route, refusal: None, remember_until: None, full }
+    Accept { envelope, fingerprint, route, refusal: None, remember_until: None, full, run: None }
 }
 
 /// A write of mesh `m`.

@@ -11,6 +11,7 @@ pub(crate) mod programs;
 pub(crate) mod readers;
 pub(crate) mod removals;
 pub(crate) mod retries;
+pub(crate) mod runs;
 
 use tenure_core::input::LeaseRecord;
 use tenure_core::record::StoreWrite;
@@ -90,6 +91,11 @@ macro_rules! suite {
         $crate::conformance::suite!($engine, retries:
             only_the_letters_of_named_crews_are_taken_out,
             what_was_settled_late_does_not_expire,
+        );
+        $crate::conformance::suite!($engine, runs:
+            a_run_is_kept_with_its_message_and_reads_as_it_was,
+            a_refused_run_leaves_no_trace,
+            a_sweep_forgets_runs_that_ended_long_ago,
         );
 
         #[test]

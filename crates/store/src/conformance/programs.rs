@@ -6,17 +6,20 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use serde_json::json;
 use tenure_core::accept::{Accept, Route};
 use tenure_core::envelope::{Body, Envelope, Lane};
 use tenure_core::record::{
-    Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, StoreFound, StoreOutcome, StoreRead,
-    StoreWrite, SubRecord, TopicRecord,
+    Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, RunEnding, StoreFound, StoreOutcome,
+    StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::RunId;
 use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Fallback, Priority};
+use tenure_proto::run::RunState;
 use tenure_proto::subscribe::{AckMode, From};
 
 use super::messages::*;
@@ -46,6 +49,8 @@ enum Small {
     Evacuate { n: u8, limit: u32, lane: u8, after: u64 },
     Prune { log: u8, lane: u8, through: u64, before: u64, limit: u32 },
     Topic(u8),
+    Claim(u8),
+    End(u8),
 }
 
 const LOGS: u8 = 5;
@@ -96,6 +101,8 @@ fn small() -> impl Strategy<Value = Small> {
             |(log, lane, through, before, limit)| Small::Prune { log, lane, through, before, limit }
         ),
         1 => any::<u8>().prop_map(Small::Topic),
+        2 => any::<u8>().prop_map(Small::Claim),
+        2 => any::<u8>().prop_map(Small::End),
     ]
 }
 
@@ -187,7 +194,21 @@ impl Program {
                 retention_ms: None,
                 created_at: at,
             }),
+            Small::Claim(n) => {
+                StoreWrite::ClaimRun { run: self.run(*n), callee: session(*n), member: member(*n) }
+            }
+            Small::End(n) => {
+                let (id, last_seq, result) = (self.run(*n), u64::from(*n), Some(json!({"n": n})));
+                let (state, error) = (RunState::Ok, None);
+                StoreWrite::EndRun(Box::new(RunEnding { id, state, last_seq, result, error, at }))
+            }
         })
+    }
+
+    /// One of the runs that live, or one that never was.
+    fn run(&mut self, n: u8) -> RunId {
+        let living = self.model.restore(&mesh()).unwrap().runs;
+        living.get(usize::from(n) % (living.len() + 1)).map_or(RunId(1), |run| run.id)
     }
 
     fn accept(&self, n: u8, to: u8, shape: u8, print: u8, refused: bool) -> StoreWrite {
@@ -202,14 +223,17 @@ impl Program {
             ..plain(u64::from(n))
         };
         envelope.from.member = member(n % 2);
+        // As a mesh has it: a run does not move, and its key outlives it.
+        let is_run = envelope.fallback == Fallback::Hold;
         let route = if to < LOGS { Route::Log(log(to)) } else { Route::Absent(session(to - LOGS + 1)) };
         StoreWrite::Accept(Arc::new(Accept {
             envelope: Arc::new(envelope),
             fingerprint: self::print(print),
             route,
             refusal: refused.then(|| WireError::new(ErrorCode::Busy, "full")),
-            remember_until: (!shape.is_multiple_of(7)).then_some(at + 30),
+            remember_until: (!is_run && !shape.is_multiple_of(7)).then_some(at + 30),
             full: shape.is_multiple_of(11).then(|| member(1)).into_iter().collect(),
+            run: is_run.then_some(at + 40),
         }))
     }
 
@@ -255,6 +279,10 @@ fn everything(store: &mut impl Store, now: u64) -> Vec<StoreFound> {
     for n in 0..2 {
         let ids = (0..24).map(|n| format!("c-{n}").parse().unwrap()).collect();
         reads.push(StoreRead::Fates { member: member(n), ids });
+    }
+    for clock in 0..32 {
+        let id = tenure_proto::MessageId::from_parts(NOW + clock, u128::from(clock));
+        reads.push(StoreRead::Run(RunId(id.0)));
     }
     reads.push(StoreRead::Expired { now, limit: 9_999 });
     reads.push(StoreRead::Expired { now: now + INBOX_TTL_MS, limit: 9_999 });
@@ -321,7 +349,7 @@ pub(crate) fn agree<E: Engine>() {
                 }
                 Step::Sweep { later, limit } => {
                     let now = NOW + program.clock + later;
-                    let write = write(StoreWrite::Sweep { now, dead_before: now - 50, limit: *limit });
+                    let write = write(StoreWrite::Sweep { now, dead_before: now - 50, runs_before: now - 20, limit: *limit });
                     prop_assert_eq!(sweep(&mut store, &write), sweep(&mut program.model, &write));
                 }
             }

@@ -300,7 +300,7 @@ pub(crate) fn expired_is_what_nobody_settled_in_time<E: Engine>() {
     assert_eq!(expired(&store, late + 3, 2).len(), 2);
     apply(&mut store, advance(&group(1, &log, Lane(1), Reader::Inbox), 3, &[1]));
     assert_eq!(expired(&store, late + 3, 9), [1, 4, 6], "the owner settled two of them");
-    apply(&mut store, StoreWrite::Sweep { now: late + 3, dead_before: 0, limit: 100 });
+    apply(&mut store, StoreWrite::Sweep { now: late + 3, dead_before: 0, runs_before: 0, limit: 100 });
     assert_eq!(expired(&store, late + 3, 9), [1, 4, 6]);
     let elsewhere = StoreRead::Expired { now: u64::MAX / 2, limit: 9 };
     let mut reader = store.reader().unwrap();

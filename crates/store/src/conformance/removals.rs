@@ -47,7 +47,7 @@ fn count(outcome: StoreOutcome) -> (u64, bool) {
 fn sweep(store: &mut impl Store, now: u64, dead_before: u64, limit: u32) -> u64 {
     let mut rows = 0;
     loop {
-        let (gone, more) = count(apply(store, StoreWrite::Sweep { now, dead_before, limit }));
+        let (gone, more) = count(apply(store, StoreWrite::Sweep { now, dead_before, runs_before: 0, limit }));
         rows += gone;
         if !more {
             return rows;

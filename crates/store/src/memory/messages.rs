@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::{Entry, Envelope, Lane};
 use tenure_core::record::{
-    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, StoreOutcome,
-    StoreWrite, SubRecord, TopicRecord,
+    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, RunRecord,
+    StoreOutcome, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::fingerprint::Fingerprint;
-use tenure_proto::ids::{MemberKey, MessageId, SessionKey, SubId};
+use tenure_proto::ids::{MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
 use tenure_proto::name::{GroupName, TopicName};
@@ -26,6 +26,7 @@ pub(super) struct Messages {
     /// By sender and the sender's id.
     pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
     pub(super) dead: BTreeMap<LetterKey, Letter>,
+    pub(super) runs: BTreeMap<RunId, RunRecord>,
     sessions: BTreeMap<SessionKey, Session>,
 }
 
@@ -157,6 +158,8 @@ impl Messages {
                     .filter(|kept| kept.entry.lane == *lane && seqs.contains(&kept.entry.seq))
                     .for_each(|kept| kept.timeless = true);
             }
+            StoreWrite::ClaimRun { run, callee, member } => self.claim_run(*run, *callee, *member),
+            StoreWrite::EndRun(ending) => self.end_run(ending),
             // Touching a lease is the leases' business; a sweep concerns all meshes.
             StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}
         }
@@ -205,6 +208,9 @@ impl Messages {
             lost: None,
         };
         self.records.insert(key, record);
+        if let Some(deadline) = accept.run {
+            self.start_run(envelope, (&log, lane, seq), deadline);
+        }
         Accepted::Fresh { log, lane, seq }
     }
 

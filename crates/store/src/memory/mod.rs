@@ -13,6 +13,7 @@
 
 mod messages;
 mod reads;
+mod runs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,8 +128,9 @@ impl State {
                     row.touched_run = row.touched_run.max(run);
                 }
             }
-            StoreWrite::Sweep { now, dead_before, .. } => {
-                let swept = self.meshes.values_mut().map(|mesh| mesh.sweep(*now, *dead_before));
+            StoreWrite::Sweep { now, dead_before, runs_before, .. } => {
+                let swept = self.meshes.values_mut();
+                let swept = swept.map(|mesh| mesh.sweep(*now, *dead_before) + mesh.sweep_runs(*runs_before));
                 return StoreOutcome::Count { rows: swept.sum(), more: false };
             }
             _ => {}

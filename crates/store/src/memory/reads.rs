@@ -48,6 +48,7 @@ impl Messages {
                 });
                 StoreFound::Oldest(sent.collect())
             }
+            StoreRead::Run(run) => StoreFound::Run(self.run(*run).map(Box::new)),
         }
     }
 
@@ -122,6 +123,7 @@ impl Messages {
             groups: self.groups.values().map(|group| self.state(group)).collect(),
             subs: self.subs.values().cloned().collect(),
             left: self.left(),
+            runs: self.living_runs(),
         }
     }
 

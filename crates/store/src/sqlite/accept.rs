@@ -1,4 +1,4 @@
-//! Accepting a message: the id is claimed and the entry appended, both or neither.
+//! Accepting a message: the id is claimed and the entry appended, both or neither. A run has a third row.
 //!
 //! The rule is `tenure_core::accept::decide`. Almost every message is new, so this first asks it what to do if
 //! the id is unknown, and claims the id with one insert that finds a twin by itself. Only then, or when the
@@ -16,7 +16,7 @@ use tenure_proto::log::LogName;
 use super::cache::{self, Mesh};
 use super::fault::{Fault, natural};
 use super::place::Place;
-use super::{entry, integer, session};
+use super::{call, entry, integer, session};
 use crate::Result;
 
 /// Decides about `accept` and carries that out.
@@ -64,7 +64,11 @@ fn append(
         let twin = || Fault::corrupt("a dedupe record is there and is not");
         return known(connection, mesh, accept)?.ok_or_else(twin);
     }
+    let place = Place::new(log.id, lane, seq);
     entry::append(connection, log, (lane, seq), envelope, accept.remember_until, scratch)?;
+    if let Some(deadline) = accept.run {
+        call::start(connection, mesh.id, envelope, place, deadline)?;
+    }
     Ok(Accepted::Fresh { log: name, lane, seq })
 }
 

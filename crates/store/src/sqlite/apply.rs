@@ -8,7 +8,7 @@ use tenure_proto::name::MeshName;
 use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
-use super::{accept, dead, entry, evacuate, group, lease, prune, run, session, sweep, topic};
+use super::{accept, call, dead, entry, evacuate, group, lease, prune, run, session, sweep, topic};
 use crate::{LeaseRow, Result, Write};
 
 /// Carries out one write of a batch.
@@ -32,8 +32,8 @@ fn of_mesh(
     run: u64,
     write: &StoreWrite,
 ) -> Result<StoreOutcome, Fault> {
-    if let StoreWrite::Sweep { now, dead_before, limit } = write {
-        return sweep::sweep(connection, cache, *now, *dead_before, *limit);
+    if let StoreWrite::Sweep { now, dead_before, runs_before, limit } = write {
+        return sweep::sweep(connection, cache, *now, (*dead_before, *runs_before), *limit);
     }
     let mesh = cache.mesh(connection, name)?;
     match write {
@@ -93,6 +93,10 @@ fn of_mesh(
                 entry::unexpire(connection, log.id, *lane, seqs)?;
             }
         }
+        StoreWrite::ClaimRun { run, callee, member } => {
+            call::claim(connection, mesh.id, *run, callee, member)?;
+        }
+        StoreWrite::EndRun(ending) => call::end(connection, mesh.id, ending)?,
         StoreWrite::Sweep { .. } => {}
     }
     Ok(StoreOutcome::Done)

@@ -8,18 +8,18 @@ use tenure_core::envelope::Lane;
 use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 
-use super::accept;
 use super::cache::{self, Tail};
 use super::check::Report;
 use super::entry::{self, Whole};
 use super::fault::{Fault, natural};
 use super::integer;
 use super::place::Place;
+use super::{accept, call};
 use crate::Result;
 
-/// Reports what is wrong with entries, dedupe records, groups and dead letters.
+/// Reports what is wrong with entries, dedupe records, groups, dead letters and runs.
 pub(super) fn findings(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
-    for part in [entries, records, lanes, groups, opens, letters] {
+    for part in [entries, records, lanes, groups, opens, letters, calls] {
         let outcome = part(connection, report);
         report.note(outcome)?;
     }
@@ -295,4 +295,18 @@ fn letters(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// A run that lives has its entry, or that was pruned, or is a dead letter or was one: then the run's end is about to
+/// be written.
+fn calls(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
+    let mut walk = Where::default();
+    call::walk(connection, |run, place, lost| {
+        let name = walk.name(connection, place)?;
+        let gone = || Ok::<_, Fault>(is_dead(connection, place)? || is_pruned(connection, place)?);
+        if !lost && !entry::exists(connection, place)? && !gone()? {
+            report.add(format!("{name}: run {run} has not ended, but there is no such entry"));
+        }
+        Ok(())
+    })
 }

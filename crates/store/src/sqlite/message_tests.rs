@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::accept::Accepted;
+use tenure_core::accept::{Accept, Accepted};
 use tenure_core::envelope::Lane;
 use tenure_core::record::{Burial, Reader, StoreFound, StoreRead, StoreWrite};
 use tenure_proto::error::ErrorCode;
@@ -13,13 +13,14 @@ use crate::conformance::messages::*;
 use crate::conformance::{Engine, lease, put};
 use crate::{Store, StoreError};
 
-/// A closed store with a topic of five, an inbox of three with a group, and a dead letter.
+/// A closed store with a topic of five, an inbox of four with a group, the last of them a run, and a dead letter.
 fn filled() -> TempDir {
     let dir = TempDir::new().unwrap();
     let mut store = dir.open();
     fill(&mut store, &topic("t"), 1..6);
     fill(&mut store, &inbox(9), 6..9);
     apply(&mut store, advance(&group(1, &inbox(9), Lane(1), Reader::Inbox), 2, &[2]));
+    send(&mut store, Accept { run: Some(NOW), ..accept(inbox(9), plain(9)) });
     let (log, reason) = (topic("t"), "odd".to_owned());
     let burial =
         Burial { log, lane: Lane(0), seq: 5, group: None, attempts: 1, reason, at: NOW, remove: true };
@@ -65,7 +66,7 @@ fn check_finds_what_was_done_to_messages() {
             "UPDATE dedupe SET place = place + 1 WHERE client_id = 'c-3'".into(),
             vec!["topic/t/0 seq 4", "another message", "points to"],
         ),
-        ("UPDATE groups SET cursor = 4".into(), vec!["seq 4: group 1", "ends at 3"]),
+        ("UPDATE groups SET cursor = 5".into(), vec!["seq 5: group 1", "ends at 4"]),
         ("UPDATE groups SET cursor = 1".into(), vec!["seq 2: open in group 1", "cursor is 1"]),
         ("UPDATE open_entries SET seq = 1, grp = 7".into(), vec!["group 7, which does not exist"]),
         (
@@ -96,6 +97,7 @@ fn check_finds_what_was_done_to_messages() {
         ("UPDATE dead SET body = x'00'".into(), vec!["topic/t/0 seq 5", "dead letter", "checksum"]),
         ("DELETE FROM dead".into(), vec!["topic/t/0 seq 5", "c-5", "no entry"]),
         ("DELETE FROM logs WHERE id = 2".into(), vec!["log number 2"]),
+        ("UPDATE calls SET place = place + 50".into(), vec!["seq 54", "has not ended", "no such entry"]),
     ] {
         let findings = found(&sql);
         for word in words {
@@ -201,6 +203,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
                  expires_at INTEGER, lost TEXT, PRIMARY KEY (sender, client_id)) STRICT, WITHOUT ROWID;
              INSERT INTO dedupe SELECT * FROM kept;
              DROP TABLE kept;
+             DROP TABLE calls;
              PRAGMA user_version = 2",
         )
         .unwrap();

@@ -1,4 +1,4 @@
-//! The second and the third step of the schema: messages.
+//! The second, third and fourth step of the schema: messages, and calls among them.
 //!
 //! The layout is lean on purpose. An accepted message is two rows, its entry and its dedupe record; who has read
 //! it is one number for each group and a row for each entry in somebody's hands. An entry's key is its place:
@@ -188,4 +188,29 @@ CREATE TABLE dedupe (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO dedupe SELECT * FROM dedupe_by_sender ORDER BY client_id, sender;
 DROP TABLE dedupe_by_sender;
+";
+
+/// The fourth step. (The table `runs` counts starts of the broker.)
+pub(super) const CALLS: &str = "
+-- Runs of agents: calls whose answers stream back. Their messages are in entries; chunks are nowhere.
+CREATE TABLE calls (
+    mesh           INTEGER NOT NULL,
+    id             BLOB NOT NULL CHECK (length(id) = 16),   -- of its message too
+    client_id      TEXT NOT NULL,                   -- 'run:' and the caller's key, as in dedupe
+    caller         BLOB NOT NULL CHECK (length(caller) = 32),
+    caller_session BLOB NOT NULL CHECK (length(caller_session) = 32),
+    callee         BLOB,                            -- session that answers; NULL until somebody does
+    callee_member  BLOB,                            -- who vouched for it
+    place          INTEGER NOT NULL,                -- as in entries
+    state          TEXT NOT NULL CHECK (state IN ('queued', 'running', 'ok', 'error', 'cancelled')),
+    last_seq       INTEGER NOT NULL,                -- of its chunks, once it has ended
+    result         TEXT,                            -- JSON
+    error          TEXT,                            -- JSON {code, message, ...}
+    deadline       INTEGER NOT NULL,                -- Unix ms
+    started_at     INTEGER NOT NULL,                -- Unix ms
+    ended_at       INTEGER,                         -- Unix ms; NULL while it lives
+    UNIQUE (mesh, id)
+) STRICT;
+CREATE INDEX calls_living ON calls (mesh, id) WHERE ended_at IS NULL;
+CREATE INDEX calls_ended ON calls (ended_at) WHERE ended_at IS NOT NULL;
 ";

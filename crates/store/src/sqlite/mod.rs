@@ -18,6 +18,7 @@
 mod accept;
 mod apply;
 mod cache;
+mod call;
 mod check;
 mod check_messages;
 mod checkpoint;

@@ -12,7 +12,7 @@ use tenure_proto::log::LogName;
 use super::cache::{Cache, find_log};
 use super::fault::Fault;
 use super::place::Place;
-use super::{dead, group, integer};
+use super::{call, dead, group, integer};
 use crate::Result;
 
 /// Where the sweeps are.
@@ -38,7 +38,7 @@ pub(super) fn sweep(
     connection: &Connection,
     cache: &mut Cache,
     now: u64,
-    dead_before: u64,
+    (dead_before, runs_before): (u64, u64),
     limit: u32,
 ) -> Result<StoreOutcome, Fault> {
     let (mut left, mut rows) = (limit, 0);
@@ -48,6 +48,7 @@ pub(super) fn sweep(
         left
     };
     let left = spend(letters(connection, dead_before, limit)?);
+    let left = spend(calls(connection, runs_before, left)?);
     let left = spend(sessions(connection, cache, dead_before, left)?);
     let left = spend(settled_dues(connection, cache, now, left)?);
     let left = spend(records(connection, cache, now, left)?);
@@ -62,6 +63,11 @@ fn letters(connection: &Connection, dead_before: u64, limit: u32) -> Result<Part
         .collect::<rusqlite::Result<_>>()?;
     old.iter().try_for_each(|rowid| dead::sweep_one(connection, *rowid))?;
     Ok(Part { looked: count(&old), gone: old.len() as u64 })
+}
+
+fn calls(connection: &Connection, runs_before: u64, limit: u32) -> Result<Part, Fault> {
+    let gone = call::forget(connection, runs_before, limit)?;
+    Ok(Part { looked: u32::try_from(gone).unwrap_or(u32::MAX), gone })
 }
 
 /// Ended sessions with nothing in their inbox go, and their inbox is hidden with its groups.

@@ -163,6 +163,7 @@ pub(crate) fn fill(w: &mut World, log: &LogName, count: u64) {
             refusal: None,
             remember_until: None,
             full: Vec::new(),
+            run: None,
         };
         let write = StoreWrite::Accept(Arc::new(accept));
         batch.push(Write::Mesh { mesh: w.name.clone(), run: w.run, write });

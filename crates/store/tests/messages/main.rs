@@ -17,6 +17,8 @@ mod live;
 mod person;
 mod props;
 mod reconcile;
+mod run_breaks;
+mod runs;
 mod settle;
 mod sim;
 mod stopping;

@@ -1,0 +1,297 @@
+//! Runs, the caller's side: starting one and coming back to it, cancelling, asking.
+
+use std::sync::Arc;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::event::EventBody;
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
+use tenure_proto::limits::{RUN_WATCHERS, RUNS_PER_MEMBER, RUNS_PER_MESH};
+use tenure_proto::log::LogName;
+use tenure_proto::message::{Address, Sender};
+use tenure_proto::run::{RunEvent, RunStartResult, RunState};
+
+use crate::accept::{Accept, Accepted, Route};
+use crate::effect::{Answer, Effect, Note};
+use crate::envelope::{Entry, Lane};
+use crate::record::{RunRecord, StoreFound, StoreRead, StoreWrite};
+use crate::run::{Run, Waiter, start::Start};
+
+use super::Mesh;
+use super::reads::Purpose;
+use super::runs::LINGER_MS;
+use super::serving::Ask;
+use super::writes::{Awaiting, unreadable};
+
+/// A run that waits for the store's verdict.
+#[derive(Debug)]
+pub(super) struct PendingRun {
+    pub(super) conn: ConnId,
+    pub(super) request: RequestId,
+    accept: Arc<Accept>,
+    timeout_ms: u64,
+    from_seq: Option<u64>,
+}
+
+/// A caller that comes back to a run which only the store remembers.
+#[derive(Debug)]
+pub(super) struct Comeback {
+    session: SessionKey,
+    from_seq: Option<u64>,
+}
+
+impl Mesh {
+    pub(super) fn run_start(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        start: Start,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { return };
+        let Start { prepared, timeout_ms, from_seq } = start;
+        let (mut envelope, fingerprint) = (prepared.envelope, prepared.fingerprint);
+        let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
+        envelope.from = Sender { member, session, name };
+        let route = match &envelope.to {
+            Address::Session(to) => self.route_to_session(to),
+            Address::Member(to) if self.knows_member(to) => Route::Log(LogName::Member(*to)),
+            Address::Member(to) => Route::AbsentMember(*to),
+            // Refused when it was checked.
+            Address::Topic(_) => return,
+        };
+        let refusal = self.may(session, "run").err().or(prepared.refusal);
+        let refusal = refusal.or_else(|| self.too_many_runs(&member));
+        let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
+        let remember_until = self.config.remember_until(self.wall);
+        let run = Some(self.wall.saturating_add(timeout_ms));
+        let (envelope, full) = (Arc::new(envelope), Vec::new());
+        let accept = Arc::new(Accept { envelope, fingerprint, route, refusal, remember_until, full, run });
+        if let (Route::Log(log), None) = (&accept.route, &accept.refusal) {
+            self.place_inbox(log, Lane::of(log, accept.envelope.priority), effects);
+        }
+        self.messages.runs.starting += 1;
+        let pending = PendingRun { conn, request, accept: accept.clone(), timeout_ms, from_seq };
+        self.write_for(Awaiting::Run(Box::new(pending)), StoreWrite::Accept(accept), effects);
+    }
+
+    fn too_many_runs(&self, member: &MemberKey) -> Option<WireError> {
+        let runs = &self.messages.runs;
+        let text = match () {
+            () if runs.living() >= RUNS_PER_MESH => {
+                "this mesh has as many runs under way as it may; try later"
+            }
+            () if runs.living_of(member) >= RUNS_PER_MEMBER => {
+                "this member has as many runs under way as it may; wait for one to end"
+            }
+            () => return None,
+        };
+        Some(WireError::new(ErrorCode::Busy, text).retry_after(1_000))
+    }
+
+    /// The store has decided about a run.
+    pub(super) fn run_accepted(
+        &mut self,
+        pending: PendingRun,
+        accepted: Accepted,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.messages.runs.starting = self.messages.runs.starting.saturating_sub(1);
+        let PendingRun { conn, request, accept, timeout_ms, from_seq } = pending;
+        let envelope = &accept.envelope;
+        let session = envelope.from.session;
+        let outcome = match accepted {
+            Accepted::Fresh { log, lane, seq } => {
+                let (id, size) = (RunId(envelope.id.0), envelope.body.as_bytes().len() as u64);
+                let run = Run::new(id, envelope.from.member, log.clone(), seq, size);
+                self.messages.runs.insert(id, run, self.now.plus(timeout_ms));
+                effects.push(Effect::Note(Note::RunStarted { session, run: id }));
+                self.appended(&Arc::new(Entry::new(log, lane, seq, envelope.clone())));
+                self.join_run(id, session, from_seq)
+            }
+            Accepted::Duplicate(found) => {
+                effects.push(Effect::Note(Note::AcceptDuplicate { session }));
+                let id = RunId(found.id.0);
+                if self.messages.runs.get(&id).is_none() {
+                    let purpose = Purpose::Run(conn, request, Ask::Join(Comeback { session, from_seq }));
+                    return self.read(purpose, StoreRead::Run(id), effects);
+                }
+                self.join_run(id, session, from_seq)
+            }
+            Accepted::Reused(known) => {
+                effects.push(Effect::Note(Note::AcceptConflict { session }));
+                let text = "this idempotencyKey was used for another run; give each its own";
+                let details =
+                    serde_json::json!({"accepted": known.prefix(), "presented": accept.fingerprint.prefix()});
+                Err(WireError::new(ErrorCode::IdempotencyKeyReused, text).with_details(details))
+            }
+            Accepted::Refused(error) => Err(error),
+        };
+        effects.push(Effect::Respond { conn, request, outcome });
+    }
+
+    /// A run could not be accepted: nothing was done.
+    pub(super) fn run_not_accepted(&mut self) {
+        self.messages.runs.starting = self.messages.runs.starting.saturating_sub(1);
+    }
+
+    /// Streams a run to a session from here on; what it is told.
+    fn join_run(
+        &mut self,
+        id: RunId,
+        session: SessionKey,
+        from_seq: Option<u64>,
+    ) -> Result<Answer, WireError> {
+        // One whose lease has ended meanwhile hears nothing, and can ask again.
+        if self.leases.contains_key(&session) {
+            if !self.messages.runs.watch(id, session, from_seq) {
+                let text = format!("a run streams to at most {RUN_WATCHERS} sessions of its caller");
+                return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
+            }
+            self.rouse(session);
+        }
+        let state = self.messages.runs.get(&id).map_or(RunState::Queued, Run::state);
+        Ok(Answer::RunStart(RunStartResult { run_id: id, state }))
+    }
+
+    /// A caller is back for a run that the store remembers.
+    pub(super) fn rejoin_run(
+        &mut self,
+        comeback: Comeback,
+        found: Option<Box<RunRecord>>,
+    ) -> Result<Answer, WireError> {
+        let Some(record) = found else {
+            let text = "this run ended more than a day ago and is forgotten; start another under a new key";
+            return Err(WireError::new(ErrorCode::Expired, text));
+        };
+        let (id, due) = (record.id, self.now.plus(LINGER_MS));
+        let known = self.messages.runs.get(&id).is_some();
+        if !known && !self.messages.runs.insert_ended(id, Run::restored(*record), due) {
+            let text = "too many ended runs wait to be told; ask with run.get, or try again";
+            return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
+        }
+        self.join_run(id, comeback.session, comeback.from_seq)
+    }
+
+    pub(super) fn run_get(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        id: RunId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Answer>, WireError> {
+        let Some(lease) = self.leases.get(&session) else { return Err(no_such_run()) };
+        let member = lease.member;
+        let Some(run) = self.messages.runs.get(&id) else {
+            let purpose = Purpose::Run(conn, request.clone(), Ask::Get(member));
+            self.read(purpose, StoreRead::Run(id), effects);
+            return Ok(None);
+        };
+        let callee = run.callee.and_then(|callee| self.leases.get(&callee)).map(|lease| lease.member);
+        if run.caller == member || run.callee_member.or(callee) == Some(member) {
+            Ok(Some(Answer::RunGet(Box::new(run.get()))))
+        } else {
+            Err(no_such_run())
+        }
+    }
+
+    pub(super) fn run_cancel(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        id: RunId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Answer>, WireError> {
+        let Some(lease) = self.leases.get(&session) else { return Err(no_such_run()) };
+        let member = lease.member;
+        let Some(run) = self.messages.runs.get_mut(&id) else {
+            let purpose = Purpose::Run(conn, request.clone(), Ask::Cancel(member));
+            self.read(purpose, StoreRead::Run(id), effects);
+            return Ok(None);
+        };
+        if run.caller != member {
+            return Err(not_caller());
+        }
+        if !run.is_living() {
+            return Ok(Some(Answer::Empty));
+        }
+        let Some(callee) = run.callee else {
+            let waiter = Waiter { conn, request: request.clone(), outcome: Ok(()) };
+            self.end_run(id, RunState::Cancelled, None, "cancelled", Some(waiter));
+            return Ok(None);
+        };
+        run.cancelled = true;
+        self.tell_cancel(callee, id);
+        Ok(Some(Answer::Empty))
+    }
+
+    /// Tells who answers a run that it is wanted no more.
+    pub(super) fn tell_cancel(&mut self, callee: SessionKey, id: RunId) {
+        let Some(run) = self.messages.runs.get(&id) else { return };
+        let event = RunEvent { cancel: true, ..run.event() };
+        self.tell(callee, EventBody::Run(event), 128);
+    }
+
+    /// A session begins a new numbering of its events: what it watched it says again. What it was told of runs
+    /// that it answers may never have come.
+    pub(super) fn renumber_runs(&mut self, session: SessionKey) {
+        self.messages.runs.unwatch(&session);
+        for id in self.messages.runs.served_by(&session) {
+            if self.messages.runs.get(&id).is_some_and(|run| run.cancelled) {
+                self.tell_cancel(session, id);
+            }
+        }
+    }
+
+    /// The store has told of a run that is not in memory.
+    pub(super) fn found_run(&mut self, ask: Ask, found: StoreFound) -> Result<Answer, WireError> {
+        let StoreFound::Run(found) = found else { return Err(unreadable()) };
+        match ask {
+            Ask::Join(comeback) => self.rejoin_run(comeback, found),
+            Ask::Get(member) => {
+                let theirs = |run: &RunRecord| {
+                    run.caller == member || run.callee.is_some_and(|(_, vouched)| vouched == member)
+                };
+                let run = found.filter(|run| theirs(run)).ok_or_else(no_such_run)?;
+                Ok(Answer::RunGet(Box::new(Run::restored(*run).get())))
+            }
+            Ask::Cancel(member) => match found {
+                Some(run) if run.caller == member => Ok(Answer::Empty),
+                Some(_) => Err(not_caller()),
+                None => Err(no_such_run()),
+            },
+            Ask::Chunk(session) => Err(match found {
+                Some(run) if Run::restored(*run.clone()).is_answered_by(&session) => over(),
+                Some(_) => not_callee(),
+                None => no_such_run(),
+            }),
+            Ask::End(session, said) => {
+                let run = Run::restored(*found.ok_or_else(no_such_run)?);
+                if !run.is_answered_by(&session) {
+                    return Err(not_callee());
+                }
+                let (state, result, error) = &*said;
+                let same = run.says_again(*state, result.as_ref(), error.as_ref());
+                if same { Ok(Answer::Empty) } else { Err(over()) }
+            }
+        }
+    }
+}
+
+pub(super) fn no_such_run() -> WireError {
+    WireError::new(ErrorCode::NotFound, "no run of yours has that id, or it ended more than a day ago")
+}
+
+fn not_caller() -> WireError {
+    WireError::new(ErrorCode::NotOwner, "only the member that started a run may cancel it")
+}
+
+pub(super) fn not_callee() -> WireError {
+    WireError::new(ErrorCode::NotOwner, "another session answers this run; leave it to that one")
+}
+
+pub(super) fn over() -> WireError {
+    WireError::new(ErrorCode::Conflict, "this run has ended otherwise; stop working on it")
+}

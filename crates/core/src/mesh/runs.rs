@@ -1,0 +1,396 @@
+//! All runs of a mesh that live, or whose end may still have to be told; and the indexes on them.
+//!
+//! Where they meet the rest: the caller's side is `calling.rs`, the callee's `serving.rs`. What has ended long ago is
+//! the store's to tell.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tenure_proto::event::ReceiptState;
+use tenure_proto::ids::{MemberKey, RunId, SessionKey};
+use tenure_proto::limits::{RUN_RING_BYTES, RUN_RINGS_BYTES, RUN_WATCHERS, RUNS_PER_MESH};
+use tenure_proto::log::LogName;
+use tenure_proto::message::{MessageKind, Priority};
+use tenure_proto::run::RunState;
+
+use crate::census::Count;
+use crate::deadline::Deadlines;
+use crate::envelope::{Entry, Lane};
+use crate::group::Holder;
+use crate::record::{Burial, GroupId};
+use crate::run::{Feed, Run};
+use crate::time::Millis;
+
+use super::messages::{Messages, Moment, origin};
+
+/// How long an ended run stays in memory for callers that come again; then the store tells of it.
+pub(super) const LINGER_MS: u64 = 60_000;
+
+/// Chunks that rings have let go which the order of all may still name, besides as many as there are.
+const CHUNKS_SLACK: usize = 1_024;
+
+/// The runs of a mesh.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// Those that have not ended are bounded by [`RUNS_PER_MESH`], the others too.
+    runs: BTreeMap<RunId, Run>,
+    /// How many each member has that have not ended.
+    callers: BTreeMap<MemberKey, usize>,
+    /// Where the messages of those are.
+    places: BTreeMap<(LogName, u64), RunId>,
+    /// Who answers which of those.
+    serving: BTreeMap<SessionKey, BTreeSet<RunId>>,
+    /// Who is streamed which.
+    watching: BTreeMap<SessionKey, BTreeSet<RunId>>,
+    /// What a session may be fed, in turns.
+    hungry: BTreeMap<SessionKey, VecDeque<RunId>>,
+    /// When a run must have ended, when the store is asked again, when it is forgotten here.
+    pub(super) due: Deadlines<RunId>,
+    /// Runs that were taken and of which the store does not know.
+    pub(super) claims: Vec<RunId>,
+    /// Runs whose end the store is to be told.
+    pub(super) ends: Vec<RunId>,
+    /// Runs that the store is about to accept.
+    pub(super) starting: usize,
+    /// Bytes of all rings, and their chunks in the order they came; those that their rings let go may still be there.
+    ring_bytes: usize,
+    /// Bytes of the results of those that have ended.
+    result_bytes: usize,
+    chunks: usize,
+    oldest: VecDeque<(RunId, u64)>,
+}
+
+impl Runs {
+    pub(super) fn get(&self, id: &RunId) -> Option<&Run> {
+        self.runs.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &RunId) -> Option<&mut Run> {
+        self.runs.get_mut(id)
+    }
+
+    /// Runs that have not ended, and that are about to begin.
+    pub(super) fn living(&self) -> usize {
+        self.places.len() + self.starting
+    }
+
+    /// Those of a member that have not ended.
+    pub(super) fn living_of(&self, member: &MemberKey) -> usize {
+        self.callers.get(member).copied().unwrap_or_default()
+    }
+
+    /// Takes up a run that has not ended.
+    pub(super) fn insert(&mut self, id: RunId, run: Run, due: Millis) {
+        *self.callers.entry(run.caller).or_default() += 1;
+        self.places.insert((run.log.clone(), run.seq), id);
+        if let Some(callee) = run.callee {
+            self.serving.entry(callee).or_default().insert(id);
+        }
+        self.due.set(id, due);
+        self.runs.insert(id, run);
+    }
+
+    /// Takes up one that has ended, to be told to who asks for it. `false`: there is no room.
+    pub(super) fn insert_ended(&mut self, id: RunId, run: Run, due: Millis) -> bool {
+        if self.runs.len() - self.places.len() >= RUNS_PER_MESH && !self.forget_oldest() {
+            return false;
+        }
+        self.due.set(id, due);
+        if !self.runs.contains_key(&id) {
+            self.result_bytes += run.result_bytes();
+            self.runs.insert(id, run);
+        }
+        self.make_room();
+        true
+    }
+
+    /// A run's end is on disk: it is none that lives any more. It is kept a while, unless too many are.
+    pub(super) fn ended(&mut self, id: RunId, due: Millis) {
+        let Some(run) = self.runs.get(&id) else { return };
+        let (caller, callee, place) = (run.caller, run.callee, (run.log.clone(), run.seq));
+        self.places.remove(&place);
+        if let Some(count) = self.callers.get_mut(&caller) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.callers.remove(&caller);
+            }
+        }
+        if let Some(callee) = callee {
+            remove(&mut self.serving, &callee, &id);
+        }
+        self.due.set(id, due);
+        let watchers: Vec<SessionKey> = run.watchers().copied().collect();
+        for session in watchers {
+            self.starve(session, id);
+        }
+        self.result_bytes += self.runs.get(&id).map_or(0, Run::result_bytes);
+        self.make_room();
+    }
+
+    /// Forgets ended runs that nobody waits for while there are too many, or their results too large.
+    fn make_room(&mut self) {
+        while (self.runs.len() - self.places.len() > RUNS_PER_MESH || self.result_bytes > RUN_RINGS_BYTES)
+            && self.forget_oldest()
+        {}
+    }
+
+    /// Forgets the oldest that has ended and is streamed to nobody.
+    fn forget_oldest(&mut self) -> bool {
+        let over = |(_, run): &(&RunId, &Run)| run.has_ended() && run.watched() == 0;
+        let Some(id) = self.runs.iter().find(over).map(|(id, _)| *id) else { return false };
+        self.forget(id);
+        true
+    }
+
+    /// Forgets an ended run here.
+    pub(super) fn forget(&mut self, id: RunId) {
+        self.change(id, |run| run.drop_through(u64::MAX));
+        self.forget_order();
+        let Some(run) = self.runs.remove(&id) else { return };
+        self.result_bytes -= run.result_bytes();
+        self.due.clear(&id);
+        for session in run.watchers() {
+            remove(&mut self.watching, session, &id);
+        }
+    }
+
+    /// The run whose message is there, if it has not ended.
+    pub(super) fn at(&self, log: &LogName, seq: u64) -> Option<RunId> {
+        self.places.get(&(log.clone(), seq)).copied()
+    }
+
+    /// Somebody has a run's message in hand: if nobody has had it, it answers.
+    pub(super) fn claim(&mut self, id: RunId, session: SessionKey) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.callee.is_none() && run.is_living()) else {
+            return;
+        };
+        run.callee = Some(session);
+        self.serving.entry(session).or_default().insert(id);
+        self.claims.push(id);
+    }
+
+    /// The runs that a session answers.
+    pub(super) fn served_by(&self, session: &SessionKey) -> Vec<RunId> {
+        self.serving.get(session).into_iter().flatten().copied().collect()
+    }
+
+    /// Adds a chunk to its run. When all rings together are full, the oldest chunk of all goes.
+    pub(super) fn keep(&mut self, id: RunId, seq: u64, data: serde_json::Value) {
+        self.change(id, |run| run.keep(seq, data));
+        self.oldest.push_back((id, seq));
+        while self.ring_bytes > RUN_RINGS_BYTES
+            && let Some((id, seq)) = self.oldest.pop_front()
+        {
+            self.change(id, |run| run.drop_through(seq));
+        }
+        self.forget_order();
+        let watchers = self.runs.get(&id).map(|run| run.watchers().copied().collect::<Vec<_>>());
+        for session in watchers.unwrap_or_default() {
+            self.starve(session, id);
+        }
+    }
+
+    /// Forgets the order of chunks that are gone, when they are many.
+    fn forget_order(&mut self) {
+        if self.oldest.len() > 2 * self.chunks + CHUNKS_SLACK {
+            let runs = &self.runs;
+            let kept = |(id, seq): &(RunId, u64)| {
+                runs.get(id).and_then(Run::oldest).is_some_and(|oldest| oldest <= *seq)
+            };
+            self.oldest.retain(kept);
+        }
+    }
+
+    /// Changes a run's ring, and the sums with it.
+    fn change(&mut self, id: RunId, change: impl FnOnce(&mut Run)) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let (bytes, chunks) = (run.ring_bytes(), run.chunks());
+        change(run);
+        self.ring_bytes = self.ring_bytes - bytes + run.ring_bytes();
+        self.chunks = self.chunks - chunks + run.chunks();
+    }
+
+    /// Streams a run to a session. `false`: to as many as may be.
+    pub(super) fn watch(&mut self, id: RunId, session: SessionKey, from: Option<u64>) -> bool {
+        let Some(run) = self.runs.get_mut(&id) else { return false };
+        if !run.watch(session, from) {
+            return false;
+        }
+        self.watching.entry(session).or_default().insert(id);
+        self.starve(session, id);
+        true
+    }
+
+    /// A session is streamed nothing any more.
+    pub(super) fn unwatch(&mut self, session: &SessionKey) {
+        self.hungry.remove(session);
+        for id in self.watching.remove(session).unwrap_or_default() {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.unwatch(session);
+            }
+        }
+    }
+
+    /// Lets a run's turn come for a session, if it has something.
+    fn starve(&mut self, session: SessionKey, id: RunId) {
+        if self.runs.get(&id).is_some_and(|run| run.has_for(&session)) {
+            let turns = self.hungry.entry(session).or_default();
+            if !turns.contains(&id) {
+                turns.push_back(id);
+            }
+        }
+    }
+
+    /// Whether there is something to feed to a session.
+    pub(super) fn has_for(&self, session: &SessionKey) -> bool {
+        self.hungry.contains_key(session)
+    }
+
+    /// The next event of the runs that a session watches; they take turns.
+    pub(super) fn feed(&mut self, session: &SessionKey) -> Option<Feed> {
+        loop {
+            let id = self.hungry.get_mut(session)?.pop_front();
+            let Some(id) = id else {
+                self.hungry.remove(session);
+                return None;
+            };
+            let Some(run) = self.runs.get_mut(&id) else { continue };
+            let feed = run.feed(session);
+            if !run.watchers().any(|watcher| watcher == session) {
+                remove(&mut self.watching, session, &id);
+            }
+            if run.has_for(session)
+                && let Some(turns) = self.hungry.get_mut(session)
+            {
+                turns.push_back(id);
+            }
+            if self.hungry.get(session).is_some_and(VecDeque::is_empty) {
+                self.hungry.remove(session);
+            }
+            if feed.is_some() {
+                return feed;
+            }
+        }
+    }
+
+    /// How full everything is.
+    pub(super) fn count(&self, counts: &mut Vec<Count>) {
+        let count = |what, size, bound| Count { what, size, bound };
+        let ended = self.runs.len() - self.places.len();
+        // What a member has is bounded where it is started; what a start finds may be more.
+        counts.extend([
+            count("runs", self.places.len(), RUNS_PER_MESH),
+            // A run ends although all that have ended are still to be told.
+            count("ended runs that are kept", ended, 2 * RUNS_PER_MESH),
+            count("deadlines of runs", self.due.len(), self.runs.len()),
+            count("bytes of the rings of runs", self.ring_bytes, RUN_RINGS_BYTES),
+            count("chunks of runs in their order", self.oldest.len(), 2 * self.chunks + CHUNKS_SLACK),
+            count(
+                "runs that are answered",
+                self.serving.values().map(BTreeSet::len).sum(),
+                self.places.len(),
+            ),
+            Count::fullest(
+                "sessions that a run streams to",
+                self.runs.values().map(|run| (run.watched(), RUN_WATCHERS)),
+            ),
+            Count::fullest(
+                "bytes of the ring of a run",
+                self.runs
+                    .values()
+                    .filter(|run| run.chunks() > 1)
+                    .map(|run| (run.ring_bytes(), RUN_RING_BYTES)),
+            ),
+        ]);
+    }
+}
+
+fn remove(index: &mut BTreeMap<SessionKey, BTreeSet<RunId>>, session: &SessionKey, id: &RunId) {
+    if let Some(ids) = index.get_mut(session) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(session);
+        }
+    }
+}
+
+impl Messages {
+    /// A run's message was handed to a session: the first to get it answers.
+    pub(super) fn claim_run(&mut self, entry: &Entry, session: SessionKey) {
+        if entry.envelope.kind == MessageKind::Run {
+            self.runs.claim(RunId(entry.envelope.id.0), session);
+        }
+    }
+
+    /// The message of a run that is over, or that somebody else answers, goes to the dead letters instead of to
+    /// anybody.
+    pub(super) fn bury_if_over(
+        &mut self,
+        id: GroupId,
+        entry: &Entry,
+        session: &SessionKey,
+        moment: Moment,
+    ) -> bool {
+        if entry.envelope.kind != MessageKind::Run {
+            return false;
+        }
+        let reason = match self.runs.get(&RunId(entry.envelope.id.0)) {
+            Some(run) if run.orphaned => "lease_expired",
+            // It ended before a crash let us know that it had been handed out: it is settled.
+            Some(run) if run.outcome() == Some(RunState::Ok) => {
+                self.pass_over(id, entry);
+                if let Some(reading) = self.readings.get_mut(&id) {
+                    reading.group.remove(entry.seq);
+                }
+                self.touch(id);
+                return true;
+            }
+            Some(run) if !run.is_living() => "run_ended",
+            Some(run) if run.callee.is_some_and(|callee| callee != *session) => "not_owner",
+            Some(_) => return false,
+            None => "run_ended",
+        };
+        self.pass_over(id, entry);
+        self.bury(id, entry.seq, None, reason, ReceiptState::Dead, moment.wall, Some(origin(entry)));
+        true
+    }
+
+    /// The run whose message this is, if it has not ended.
+    pub(super) fn run_at(&self, id: GroupId, seq: u64) -> Option<RunId> {
+        self.runs.at(&self.readings.get(&id)?.record.log, seq)
+    }
+
+    /// The place of an inbox's owner in the lane that runs take.
+    pub(super) fn urgent_place(&self, log: &LogName) -> Option<GroupId> {
+        self.logs.lane(log, Lane::of(log, Priority::Now))?.groups.first().copied()
+    }
+
+    /// Sends the message of a run to the dead letters, unless it is settled. Says who had it in hand.
+    pub(super) fn bury_run(&mut self, id: RunId, reason: &str, at: u64) -> Option<Holder> {
+        let run = self.runs.get(&id)?;
+        let (log, seq, size) = (run.log.clone(), run.seq, run.size);
+        let lane = Lane::of(&log, Priority::Now);
+        let reading = self.urgent_place(&log).and_then(|group| Some((group, self.readings.get_mut(&group)?)));
+        let Some((group, reading)) = reading else {
+            self.burials.push(burial(log, lane, seq, reason, at));
+            return None;
+        };
+        if let Some(open) = reading.group.remove(seq) {
+            let holder = open.holder().cloned();
+            self.bury(group, seq, Some(open), reason, ReceiptState::Dead, at, None);
+            return holder;
+        }
+        if seq > reading.group.cursor() {
+            reading.page.retain(|other| other.seq != seq);
+            reading.passed = (reading.passed.0 + 1, reading.passed.1 + size);
+            self.logs.remove(&log, lane, seq);
+            self.burials.push(burial(log, lane, seq, reason, at));
+            self.touch(group);
+        }
+        None
+    }
+}
+
+fn burial(log: LogName, lane: Lane, seq: u64, reason: &str, at: u64) -> Burial {
+    let reason = reason.to_owned();
+    Burial { log, lane, seq, group: None, attempts: 0, reason, at, remove: true }
+}

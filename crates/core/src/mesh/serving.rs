@@ -1,0 +1,302 @@
+//! Runs, the callee's side: chunks and ends, and the ends that nobody says.
+//!
+//! The end of a run is told when it is on disk. What becomes of its message is written before it: should a crash part
+//! the two, the run lives on and ends again.
+
+use serde_json::Value;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
+use tenure_proto::limits::RUN_TIMEOUT_MAX_MS;
+use tenure_proto::log::LogName;
+use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
+
+use crate::effect::{Answer, Effect, Note};
+use crate::record::{RunRecord, StoreRead, StoreWrite};
+use crate::run::{Run, Step, Waiter, state_after};
+use crate::time::Millis;
+
+use super::Mesh;
+use super::calling::{Comeback, not_callee, over};
+use super::deliver::RETRY_MS;
+use super::reads::Purpose;
+use super::runs::LINGER_MS;
+use super::writes::{Awaiting, unconfirmed};
+
+/// Runs that one tick ends or forgets; the rest are due at once.
+const RUNS_PER_TICK: usize = 1_024;
+
+/// What somebody wants of a run that is not in memory.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// `run.start`, again.
+    Join(Comeback),
+    /// `run.get`, by a session of this member.
+    Get(MemberKey),
+    /// `run.cancel`, by a session of this member.
+    Cancel(MemberKey),
+    /// `run.chunk`.
+    Chunk(SessionKey),
+    /// `run.end`, with what it says.
+    End(SessionKey, Box<(RunState, Option<Value>, Option<WireError>)>),
+}
+
+impl Mesh {
+    pub(super) fn run_chunk(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: RunChunkParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Answer>, WireError> {
+        let RunChunkParams { run_id: id, seq, data } = params;
+        let Some(run) = self.messages.runs.get_mut(&id) else {
+            let purpose = Purpose::Run(conn, request.clone(), Ask::Chunk(session));
+            self.read(purpose, StoreRead::Run(id), effects);
+            return Ok(None);
+        };
+        check(run, &session, seq.get())?;
+        if !run.is_living() {
+            return Err(over());
+        }
+        let step = run.step(seq.get());
+        self.messages.runs.claim(id, session);
+        match step {
+            Step::Again => {}
+            Step::Next => {
+                self.messages.runs.keep(id, seq.get(), data);
+                self.rouse_watchers(id);
+            }
+            Step::Gap => {
+                self.end_at_gap(id, conn, request);
+                return Ok(None);
+            }
+        }
+        Ok(Some(Answer::Empty))
+    }
+
+    pub(super) fn run_end(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        params: RunEndParams,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Answer>, WireError> {
+        let RunEndParams { run_id: id, seq, status, result, error } = params;
+        let state = state_after(status);
+        let Some(run) = self.messages.runs.get_mut(&id) else {
+            let ask = Ask::End(session, Box::new((state, result, error)));
+            self.read(Purpose::Run(conn, request.clone(), ask), StoreRead::Run(id), effects);
+            return Ok(None);
+        };
+        check(run, &session, seq.get())?;
+        let waiter = Waiter { conn, request: request.clone(), outcome: Ok(()) };
+        if !run.is_living() {
+            if !run.says_again(state, result.as_ref(), error.as_ref()) {
+                return Err(over());
+            }
+            if run.has_ended() {
+                return Ok(Some(Answer::Empty));
+            }
+            run.wait(waiter);
+            return Ok(None);
+        }
+        let (step, place) = (run.step(seq.get()), (run.log.clone(), run.seq));
+        self.messages.runs.claim(id, session);
+        // A process that began anew may have fewer chunks than the one before it: that is no gap.
+        if step == Step::Gap {
+            self.end_at_gap(id, conn, request);
+            return Ok(None);
+        }
+        if let Some(run) = self.messages.runs.get_mut(&id) {
+            run.decide(state, result, error, self.wall, Some(waiter));
+        }
+        self.settle_run(&place);
+        self.messages.runs.ends.push(id);
+        Ok(None)
+    }
+
+    /// A run's message is settled by its end.
+    fn settle_run(&mut self, (log, seq): &(LogName, u64)) {
+        let Some(group) = self.messages.urgent_place(log) else { return };
+        let Some(reading) = self.messages.readings.get_mut(&group) else { return };
+        let Some(open) = reading.group.remove(*seq) else { return };
+        let holder = open.holder().cloned();
+        self.messages.touch(group);
+        self.messages.urgent = true;
+        self.released(group, *seq, holder);
+    }
+
+    fn end_at_gap(&mut self, id: RunId, conn: ConnId, request: &RequestId) {
+        let text = "a chunk of this run is missing, so that it has ended; number them 1, 2, 3 and so on";
+        let error = WireError::new(ErrorCode::SeqGap, text);
+        let waiter = Waiter { conn, request: request.clone(), outcome: Err(error.clone()) };
+        self.end_run(id, RunState::Error, Some(error), "seq_gap", Some(waiter));
+    }
+
+    /// Ends a run by our own decision: its message goes to the dead letters, and whoever cares is told when that is
+    /// on disk.
+    pub(super) fn end_run(
+        &mut self,
+        id: RunId,
+        state: RunState,
+        error: Option<WireError>,
+        reason: &str,
+        waiter: Option<Waiter>,
+    ) {
+        let wall = self.wall;
+        let Some(run) = self.messages.runs.get_mut(&id).filter(|run| run.is_living()) else { return };
+        run.decide(state, None, error, wall, waiter);
+        let place = (run.log.clone(), run.seq);
+        let holder = self.messages.bury_run(id, reason, wall);
+        if let Some(group) = self.messages.urgent_place(&place.0) {
+            self.released(group, place.1, holder);
+        }
+        self.messages.urgent = true;
+        self.messages.runs.ends.push(id);
+    }
+
+    /// Who was to answer does not want to.
+    pub(super) fn refuse_run(&mut self, id: RunId, reason: Option<&str>) {
+        let said = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        let text = format!("who was called refused the run{said}");
+        let error = WireError::new(ErrorCode::Unavailable, text);
+        self.end_run(id, RunState::Error, Some(error), reason.unwrap_or("rejected"), None);
+    }
+
+    /// A lease has ended: the runs that its session answers fail, what it watched goes on without it.
+    pub(super) fn end_runs_of(&mut self, session: SessionKey) {
+        self.messages.runs.unwatch(&session);
+        for id in self.messages.runs.served_by(&session) {
+            self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
+        }
+    }
+
+    /// Runs whose time is over, whose end the store could not take, or that were kept long enough after it.
+    pub(super) fn fire_runs(&mut self, now: Millis) {
+        for _ in 0..RUNS_PER_TICK {
+            let Some(id) = self.messages.runs.due.pop_due(now) else { return };
+            let Some(run) = self.messages.runs.get(&id) else { continue };
+            if run.has_ended() && run.watched() == 0 {
+                self.messages.runs.forget(id);
+            } else if run.has_ended() {
+                self.messages.runs.due.set(id, now.plus(LINGER_MS));
+            } else if run.ending().is_some() {
+                self.messages.runs.ends.push(id);
+            } else if run.orphaned {
+                self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
+            } else {
+                let text = "the run took longer than its timeoutMs; ask for more time, or for less";
+                let error = WireError::new(ErrorCode::Expired, text);
+                self.end_run(id, RunState::Error, Some(error), "expired", None);
+            }
+        }
+    }
+
+    /// Tells the store who took which run, behind the claims of their messages.
+    pub(super) fn write_run_claims(&mut self, effects: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.messages.runs.claims) {
+            let Some(run) = self.messages.runs.get_mut(&id) else { continue };
+            let Some(callee) = run.callee else { continue };
+            let Some(member) = self.leases.get(&callee).map(|lease| lease.member) else { continue };
+            run.callee_member = Some(member);
+            self.write_surely(StoreWrite::ClaimRun { run: id, callee, member }, effects);
+        }
+    }
+
+    /// Tells the store which runs have ended, behind what became of their messages.
+    pub(super) fn write_run_ends(&mut self, effects: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.messages.runs.ends) {
+            self.messages.runs.due.clear(&id);
+            let Some(ending) = self.messages.runs.get(&id).and_then(Run::ending).cloned() else { continue };
+            self.write_for(Awaiting::RunEnd(id), StoreWrite::EndRun(Box::new(ending)), effects);
+        }
+    }
+
+    /// The end of a run is on disk: now it is so for everybody.
+    pub(super) fn run_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
+        let Some(run) = self.messages.runs.get_mut(&id) else { return };
+        let waiters = run.take_waiters();
+        let (callee, cancelled) = (run.callee, run.cancelled);
+        let Some(ending) = run.end() else { return };
+        let code = ending.error.as_ref().map(|error| error.code);
+        let status = match ending.state {
+            RunState::Ok => "ok",
+            RunState::Cancelled => "cancelled",
+            _ => "error",
+        };
+        let reason = code.map_or("", ErrorCode::as_str);
+        effects.push(Effect::Note(Note::RunEnded { run: id, status, reason }));
+        // Who said the end itself knows it; who did not is to stop.
+        let timed_out = waiters.is_empty() && code == Some(ErrorCode::Expired);
+        for Waiter { conn, request, outcome } in waiters {
+            effects.push(Effect::Respond { conn, request, outcome: outcome.map(|()| Answer::Empty) });
+        }
+        if let (Some(callee), true, false) = (callee, timed_out, cancelled) {
+            self.tell_cancel(callee, id);
+        }
+        self.messages.runs.ended(id, now.plus(LINGER_MS));
+        self.rouse_watchers(id);
+    }
+
+    /// The store could not take the end of a run: it is told again in a while, and nobody yet.
+    pub(super) fn run_not_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
+        let Some(run) = self.messages.runs.get_mut(&id) else { return };
+        for Waiter { conn, request, outcome } in run.take_waiters() {
+            let outcome = Err(outcome.err().unwrap_or_else(unconfirmed));
+            effects.push(Effect::Respond { conn, request, outcome });
+        }
+        self.messages.runs.due.set(id, now.plus(RETRY_MS));
+    }
+
+    fn rouse_watchers(&mut self, id: RunId) {
+        let Some(run) = self.messages.runs.get(&id) else { return };
+        let watchers: Vec<SessionKey> = run.watchers().copied().collect();
+        for session in watchers {
+            self.rouse(session);
+        }
+    }
+
+    /// Takes up runs that live, after leases and groups: each has at least a lease's time from the start.
+    pub(super) fn restore_runs(&mut self, runs: Vec<RunRecord>) {
+        for record in runs {
+            let (id, stored) = (record.id, record.callee);
+            let left = record.deadline.saturating_sub(self.wall).min(RUN_TIMEOUT_MAX_MS);
+            let mut due = self.now.plus(left.max(self.config.lease_ttl_ms));
+            let holder = self.holder_of(&record);
+            let mut run = Run::restored(record);
+            run.orphaned = stored.is_some_and(|(callee, _)| !self.leases.contains_key(&callee));
+            if run.orphaned {
+                due = self.now;
+            }
+            self.messages.runs.insert(id, run, due);
+            // Its message was handed out, and the crash came before the store knew who answers.
+            if let Some(session) = holder {
+                self.messages.runs.claim(id, session);
+            }
+        }
+    }
+
+    /// Who has a run's message in hand.
+    fn holder_of(&self, record: &RunRecord) -> Option<SessionKey> {
+        let group = self.messages.urgent_place(&record.log)?;
+        let open = self.messages.readings.get(&group)?.group.open(record.seq)?;
+        open.holder().map(|holder| holder.session)
+    }
+}
+
+/// Refuses numbers below 1, and whoever does not answer this run.
+fn check(run: &Run, session: &SessionKey, seq: u64) -> Result<(), WireError> {
+    if !run.is_answered_by(session) {
+        return Err(not_callee());
+    }
+    if seq == 0 {
+        return Err(WireError::bad_request("chunks are numbered from 1"));
+    }
+    Ok(())
+}
+
+fn callee_gone() -> WireError {
+    WireError::new(ErrorCode::LeaseExpired, "the session that answered this run is gone; start another")
+}
