@@ -122,6 +122,7 @@ impl Link {
         self.policy.tick_interval_ms = result.policy.tick_interval_ms.get().max(1);
         let max_payload = usize::try_from(result.policy.max_payload.get()).unwrap_or(usize::MAX / 2);
         self.policy.frame_bytes = frame_bytes(max_payload);
+        self.policy.max_payload = max_payload;
         let last_seq = result.events.next_seq.get().saturating_sub(1);
         self.resume = Some(Position {
             token: result.resume.token.clone(),
@@ -136,6 +137,8 @@ impl Link {
         self.send_waiting(effects);
         if replay == Replay::Resync {
             self.ask_receipts(effects);
+            self.ask_calls(effects);
+            self.ask_runs(effects);
         }
         self.settle_all(now, effects);
     }

@@ -5,6 +5,9 @@ use tenure_proto::limits::MAX_INFLIGHT;
 use super::Link;
 use super::book::RUNS;
 use super::inflight::PROGRESS;
+use super::runs::CHUNK_WINDOW;
+use super::runs::callee::EARLY_CANCELS;
+use super::runs::caller::{CALLS, UNREAD};
 use super::send::AWAITED;
 use super::subs::{EARLY, SUBSCRIPTIONS, Sub};
 use crate::census::Count;
@@ -24,6 +27,10 @@ impl Link {
             count("deliveries whose subscription is not known yet", self.subs.early(), EARLY),
             Count::fullest("pushed to a subscription and in hand", self.subs.iter().map(pushed)),
             count("words of progress about a message", self.hands.progress(), PROGRESS as usize),
+            count("calls that have not ended", self.calls.len(), CALLS),
+            count("chunks that wait for the reader of a call", self.calls.unread(), UNREAD),
+            count("cost of a run's chunks without an answer", self.serving.unanswered(), CHUNK_WINDOW),
+            count("cancelled runs that have not come", self.serving.early_cancels(), EARLY_CANCELS),
             Count::fullest("runs that a book remembers", books().flat_map(|b| b.runs()).map(|n| (n, RUNS))),
         ]
     }

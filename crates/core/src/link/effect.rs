@@ -6,6 +6,7 @@ use tenure_proto::hello::HelloResult;
 use tenure_proto::ids::InstanceId;
 
 use super::delivery::{Handed, SettleNumber, Settlement, SubHandle, SubItem};
+use super::runs::{CallHandle, CallItem, ServedHandle, ServedItem};
 
 /// One socket of a link; the shell gets the number with the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +62,10 @@ pub enum LinkEffect {
     Receipt(RequestNumber, Result<Receipt, WireError>),
     /// Something for the reader of a subscription; after [`SubItem::Ended`] nothing more.
     Sub(SubHandle, SubItem),
+    /// Something for the caller of a run; after [`CallItem::Ended`] nothing more.
+    Call(CallHandle, CallItem),
+    /// Something about a run that this session answers; after [`ServedItem::Over`] or [`ServedItem::Ended`] nothing more.
+    Served(ServedHandle, ServedItem),
     /// What became of a settlement; once for each.
     Settled(SettleNumber, Settlement),
     /// The session is over. Nothing follows.

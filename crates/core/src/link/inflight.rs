@@ -332,6 +332,15 @@ impl Link {
         }
     }
 
+    /// The delivery of a run is settled: its end did that.
+    pub(super) fn run_settled(&mut self, id: DeliveryId) {
+        if let Some(hand) = self.hands.hands.remove(&id)
+            && let Some(book) = self.subs.book(hand.sub, &hand.log)
+        {
+            book.acked(hand.seq, id);
+        }
+    }
+
     /// A message is in our hands no more: it may come again, and is new then.
     fn lost(&mut self, id: DeliveryId) -> Option<(Verb, SettleNumber)> {
         let hand = self.hands.hands.remove(&id)?;
@@ -359,6 +368,7 @@ impl Link {
             // Still ours; if it is being settled, that goes out now.
             Some(InflightResult::Settled | InflightResult::Kept) => {}
             Some(InflightResult::Requeued) | None => {
+                self.run_lost(id, effects);
                 if let Some((_, number)) = self.lost(id) {
                     let stale = Settlement::Stale { reason: "requeued".to_owned() };
                     self.hands.tell(number, stale, effects);

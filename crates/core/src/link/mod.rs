@@ -9,10 +9,11 @@
 //!
 //! What it promises: exactly one [`LinkEffect::Ended`], last, with a reason; events in order without gaps, or an
 //! [`SessionEvent::Attached`] with a snapshot that replaces what was known; every request answered once; every
-//! stream of messages ended with a typed [`SubEnd`]; an entry handed out once while it is in hand or acked.
+//! stream of messages ended with a typed [`SubEnd`]; an entry handed out once while it is in hand or acked; the chunks
+//! of a run in order, each once, and its end once.
 //!
 //! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `requests` for what is
-//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`.
+//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`; for runs `runs`.
 
 mod attach;
 mod backoff;
@@ -27,6 +28,7 @@ mod loss;
 mod peers;
 mod reconcile;
 mod requests;
+mod runs;
 mod send;
 mod subs;
 
@@ -46,6 +48,7 @@ pub use delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubEnd, SubHand
 pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
 pub use feed::{Skips, UNREAD_MAX};
 pub use peers::{PeerChange, PeerMap};
+pub use runs::{CHUNK_WINDOW, CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
 pub use send::Patience;
 
 use crate::time::{Millis, Now};
@@ -53,6 +56,8 @@ use inflight::Hands;
 use loss::Loss;
 use reconcile::Told;
 use requests::Requests;
+use runs::callee::Serving;
+use runs::caller::Calls;
 use send::Receipts;
 use subs::Subs;
 
@@ -85,6 +90,8 @@ pub struct Link {
     receipts: Receipts,
     subs: Subs,
     hands: Hands,
+    calls: Calls,
+    serving: Serving,
     /// What the last hello said we have.
     told: Option<Told>,
     /// Numbers that the broker told, or its defaults until then.
@@ -137,8 +144,9 @@ struct Numbers {
     lease_ttl_ms: u64,
     ping_interval_ms: u64,
     tick_interval_ms: u64,
-    /// Bytes of the largest frame that the broker reads.
+    /// Bytes of the largest frame that the broker reads, and of what it may carry.
     frame_bytes: usize,
+    max_payload: usize,
 }
 
 impl Link {
@@ -157,12 +165,15 @@ impl Link {
             requests: Requests::default(),
             receipts: Receipts::default(),
             hands: Hands::default(),
+            calls: Calls::default(),
+            serving: Serving::default(),
             told: None,
             policy: Numbers {
                 lease_ttl_ms: LEASE_TTL_MS,
                 ping_interval_ms: PING_INTERVAL_MS,
                 tick_interval_ms: TICK_INTERVAL_MS,
                 frame_bytes: frame_bytes(MAX_PAYLOAD_BYTES),
+                max_payload: MAX_PAYLOAD_BYTES,
             },
             heard: now.at,
             looked: now,
@@ -380,6 +391,16 @@ impl Link {
         match body {
             EventBody::Message(delivery) => self.delivered(delivery, effects),
             EventBody::Subscription(event) => self.subscription_event(event, effects),
+            EventBody::Run(event) if event.cancel && self.is_serving() => {
+                self.run_cancelled(event.run_id, effects);
+            }
+            EventBody::Run(event) => {
+                // A run that nobody calls here is told as it came.
+                if let Some(event) = self.call_event(event, effects) {
+                    let body = Box::new(EventBody::Run(event));
+                    effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body }));
+                }
+            }
             body => {
                 if let EventBody::Receipt(receipt) = &body {
                     self.receipts.came(receipt, effects);
@@ -416,6 +437,8 @@ impl Link {
         let socks = [self.current.take().map(|c| c.sock), self.next.take().map(|n| n.sock)];
         effects.extend(socks.into_iter().flatten().map(LinkEffect::Drop));
         self.subs.end_all(&SubEnd::of_session(&end), effects);
+        self.calls.end_all(&SubEnd::of_session(&end), effects);
+        self.serving.end_all(effects);
         self.end_requests(effects);
         self.receipts.end(effects);
         self.hands.end(effects);

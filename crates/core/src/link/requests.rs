@@ -1,7 +1,7 @@
 //! Requests: sent when a socket carries the session, sent again after a break (each is idempotent by what it
 //! names), answered exactly once. Those of the application are never waited for without end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -16,6 +16,7 @@ use tenure_proto::subscribe::{FetchParams, SubscribeParams};
 
 use super::delivery::{SubEnd, SubHandle};
 use super::inflight::Batch;
+use super::runs::{CallEnd, CallHandle, ServedHandle};
 use super::{Link, LinkEffect, RequestNumber, SockId};
 use crate::deadline::Deadlines;
 use crate::mutant::{self, Mutant};
@@ -38,12 +39,28 @@ pub(super) enum Purpose {
     Settle(Batch),
     /// The fate of messages.
     Status,
+    /// A call, or what it has missed.
+    Start(CallHandle),
+    /// A piece of the answer to a run, by its number.
+    Chunk(ServedHandle, u64),
+    /// The end of a run; with an answer or without.
+    End(ServedHandle, bool),
+    /// How a run stands.
+    Look(ServedHandle),
 }
 
 impl Purpose {
     /// Whether a refusal for now is waited out.
     fn is_patient(&self) -> bool {
-        matches!(self, Purpose::Send(..) | Purpose::Subscribe(..) | Purpose::Status)
+        !matches!(self, Purpose::App | Purpose::Unsubscribe(_) | Purpose::Fetch(..) | Purpose::Settle(_))
+    }
+
+    /// The run whose chunks and end must leave in order.
+    fn run(&self) -> Option<ServedHandle> {
+        match self {
+            Purpose::Chunk(handle, _) | Purpose::End(handle, _) => Some(*handle),
+            _ => None,
+        }
     }
 }
 
@@ -105,6 +122,14 @@ impl Requests {
         (self.until.len() + self.again.len(), 2 * self.open.len())
     }
 
+    /// Nothing that was to be said of a run is said any more.
+    pub(super) fn forget_run(&mut self, handle: ServedHandle) {
+        let of = |(number, open): (&u64, &Open)| (open.purpose.run() == Some(handle)).then_some(*number);
+        for number in self.open.iter().filter_map(of).collect::<Vec<_>>() {
+            self.remove(number);
+        }
+    }
+
     fn remove(&mut self, number: u64) -> Option<Open> {
         self.until.clear(&number);
         self.again.clear(&number);
@@ -148,18 +173,45 @@ impl Link {
         params: &P,
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
+        let sock = self.current.as_ref().map(|current| current.sock);
+        self.ask_on(sock, purpose, method, params, effects)
+    }
+
+    /// Asks on `sock`, or later.
+    fn ask_on<P: Serialize>(
+        &mut self,
+        sock: Option<SockId>,
+        purpose: Purpose,
+        method: Method,
+        params: &P,
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<RequestNumber, WireError> {
         let number = self.requests.last + 1;
         let frame = frame(self.config.codec, &number.to_string(), method, params);
         if frame.len() > self.policy.frame_bytes {
             return Err(too_large(frame.len()));
         }
         self.requests.last = number;
-        let sock = self.current.as_ref().map(|current| current.sock);
         if let Some(sock) = sock {
             effects.push(LinkEffect::Send(sock, frame.clone()));
         }
         self.requests.open.insert(number, Open::new(frame, sock.is_some(), purpose));
         Ok(RequestNumber(number))
+    }
+
+    /// Asks the broker for something about a run, after all that was asked about it before.
+    pub(super) fn ask_in_order<P: Serialize>(
+        &mut self,
+        purpose: Purpose,
+        method: Method,
+        params: &P,
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<(), WireError> {
+        // Only what sits out a refusal is held back while a socket carries the session.
+        let held = |open: &Open| (open.waits || !open.sent) && open.purpose.run() == purpose.run();
+        let held = self.requests.again.next().is_some() && self.requests.open.values().any(held);
+        let sock = self.current.as_ref().map(|current| current.sock).filter(|_| !held);
+        self.ask_on(sock, purpose, method, params, effects).map(|_| ())
     }
 
     /// Gives up what has waited too long.
@@ -201,6 +253,10 @@ impl Link {
             let keep = match &open.purpose {
                 Purpose::App | Purpose::Send(..) | Purpose::Fetch(..) => true,
                 Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+                Purpose::Start(handle) => self.calls.contains(*handle),
+                Purpose::Chunk(run, _) | Purpose::End(run, _) | Purpose::Look(run) => {
+                    self.serving.contains(*run)
+                }
                 Purpose::Settle(_) | Purpose::Unsubscribe(_) | Purpose::Status => false,
             };
             if keep {
@@ -225,7 +281,19 @@ impl Link {
     pub(super) fn send_waiting(&mut self, effects: &mut Vec<LinkEffect>) {
         let Some(sock) = self.current.as_ref().map(|current| current.sock) else { return };
         let codec = self.config.codec;
-        for (number, open) in self.requests.open.iter_mut().filter(|(_, open)| !open.sent && !open.waits) {
+        // What follows a chunk that sits out a refusal waits with it.
+        let mut held = BTreeSet::new();
+        for (number, open) in self.requests.open.iter_mut().filter(|(_, open)| open.waits || !open.sent) {
+            if open.waits || open.purpose.run().is_some_and(|run| held.contains(&run)) {
+                held.extend(open.purpose.run());
+                continue;
+            }
+            if let Purpose::Start(handle) = &open.purpose
+                && let Some(params) = self.calls.spelled(*handle)
+            {
+                // More may have been read since it was first asked for.
+                open.frame = frame(codec, &number.to_string(), Method::RunStart, &params);
+            }
             if let Purpose::Fetch(handle, limit) = &open.purpose {
                 // It names the subscription as the broker does, and that may have changed.
                 let Some(sub_id) = self.subs.id(*handle).cloned() else { continue };
@@ -280,6 +348,10 @@ impl Link {
             Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
             Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes), effects),
             Purpose::Status => self.status_answered(outcome(codec, bytes), effects),
+            Purpose::Start(handle) => self.call_answered(handle, outcome(codec, bytes), effects),
+            Purpose::Chunk(handle, seq) => self.chunk_answered(handle, seq, done(codec, bytes), effects),
+            Purpose::End(handle, answer) => self.end_answered(handle, answer, done(codec, bytes), effects),
+            Purpose::Look(handle) => self.look_answered(handle, outcome(codec, bytes), effects),
         }
     }
 
@@ -288,6 +360,7 @@ impl Link {
         let Some(open) = self.requests.open.get_mut(&number) else { return false };
         let wanted = match &open.purpose {
             Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+            Purpose::Start(handle) => self.calls.contains(*handle),
             purpose => purpose.is_patient(),
         };
         let error = match outcome::<IgnoredAny>(self.config.codec, bytes) {
@@ -321,7 +394,9 @@ impl Link {
             }
             Purpose::Fetch(..) => effects.push(LinkEffect::Fetched(number, Err(error))),
             Purpose::Settle(batch) => self.settle_refused(batch, &error, effects),
-            Purpose::Unsubscribe(_) | Purpose::Status => {}
+            Purpose::Start(handle) => self.calls.end(handle, CallEnd::Refused(error), effects),
+            Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
+            Purpose::Unsubscribe(_) | Purpose::Status | Purpose::Look(_) => {}
         }
     }
 
@@ -350,6 +425,12 @@ pub(super) fn outcome<R: DeserializeOwned>(codec: Codec, bytes: &[u8]) -> Result
         (None, Some(error)) => Err(error),
         (None, None) => Err(WireError::new(ErrorCode::Internal, "the broker's answer is empty")),
     }
+}
+
+/// What a response says that has nothing to say but yes.
+fn done(codec: Codec, bytes: &[u8]) -> Result<(), WireError> {
+    let response: Response<IgnoredAny> = codec.decode(bytes)?;
+    response.error.map_or(Ok(()), Err)
 }
 
 fn too_large(bytes: usize) -> WireError {

@@ -325,8 +325,12 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) {
         let outcome = outcome.map(|result| {
-            let taken = result.messages.into_iter().filter_map(|d| self.take(handle, Box::new(d), true));
-            taken.collect()
+            let mut taken = Vec::new();
+            for delivery in result.messages {
+                let handed = self.take(handle, Box::new(delivery), true);
+                taken.extend(handed.and_then(|handed| self.run_came(handle, handed, effects)));
+            }
+            taken
         });
         effects.push(LinkEffect::Fetched(number, outcome));
     }
@@ -403,7 +407,7 @@ impl Link {
             Some(handle) => {
                 let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
                 if !leaving && let Some(handed) = self.take(handle, delivery, false) {
-                    effects.push(LinkEffect::Sub(handle, SubItem::Message(handed)));
+                    self.hand_on(handle, handed, effects);
                 }
             }
             None if self.hands.holding || !self.subs.at(Stage::Opening).is_empty() => {

@@ -1,10 +1,12 @@
 //! The link against a scripted broker, in virtual time.
 
+mod calling;
 mod model;
 mod peer;
 mod reading;
 mod reconcile;
 mod sending;
+mod serving;
 mod session;
 mod settling;
 
