@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 
 use tenure_core::Now;
 use tenure_core::link::{
-    End, Link, LinkEffect, LinkInput, Patience, RequestNumber, SessionEvent, SettleNumber, Settlement,
-    SockId, SubHandle, SubItem,
+    CallHandle, CallItem, End, Link, LinkEffect, LinkInput, Patience, Piece, RequestNumber, ServedHandle,
+    ServedItem, SessionEvent, SettleNumber, Settlement, SockId, SubHandle, SubItem,
 };
 use tenure_proto::WireError;
 use tenure_proto::event::Receipt;
 use tenure_proto::message::SendParams;
+use tenure_proto::run::RunStartParams;
 use tenure_proto::subscribe::SubscribeParams;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use crate::call::Caller;
 use crate::clock::Clock;
 use crate::feed::{Feed, Mouth, feed};
 use crate::options::Options;
 use crate::received::{HandCommand, Hands, Received};
+use crate::serve::{Incoming, Served};
 use crate::session::Told;
 use crate::sock::{Sock, SockEvent};
 
@@ -39,6 +42,10 @@ pub(crate) enum Command {
     Subscribe(Box<SubscribeParams>, u64, Answer<Mouth>),
     /// Pull so many entries, in at most so many milliseconds.
     Fetch(SubHandle, u64, u64, Answer<Vec<Received>>),
+    /// Call somebody, for at most so many milliseconds in vain.
+    Call(Box<RunStartParams>, u64, Answer<(CallHandle, mpsc::UnboundedReceiver<CallItem>)>),
+    /// Send a piece of an answer; its room is free again when the broker has it.
+    Chunk(ServedHandle, Piece, OwnedSemaphorePermit, Answer<()>),
     /// Say goodbye.
     Bye,
     /// Go without a word.
@@ -67,6 +74,9 @@ struct Waiting {
     fetches: BTreeMap<RequestNumber, Answer<Vec<Received>>>,
     settles: BTreeMap<SettleNumber, oneshot::Sender<Settlement>>,
     feeds: BTreeMap<SubHandle, Feed>,
+    calls: BTreeMap<CallHandle, Caller>,
+    served: BTreeMap<ServedHandle, Served>,
+    chunks: BTreeMap<(ServedHandle, u64), OwnedSemaphorePermit>,
 }
 
 pub(crate) struct Driver {
@@ -82,6 +92,8 @@ pub(crate) struct Driver {
     waiting: Waiting,
     /// Given to every message in hand.
     hands: Hands,
+    /// Who answers runs.
+    runs: Option<mpsc::UnboundedSender<Incoming>>,
     /// Events that the application has not taken yet.
     undelivered: VecDeque<SessionEvent>,
     events: mpsc::Sender<Told>,
@@ -102,6 +114,7 @@ impl Driver {
             away_until: None,
             waiting: Waiting::default(),
             hands,
+            runs: None,
             undelivered: VecDeque::new(),
             events,
             effects: Vec::new(),
@@ -113,6 +126,14 @@ impl Driver {
         let (feed, mouth) = feed(handle, self.hands.clone());
         self.waiting.feeds.insert(handle, feed);
         mouth
+    }
+
+    /// The runs that are to be answered; none is a message of an inbox from here on.
+    pub(crate) fn runs(&mut self) -> mpsc::UnboundedReceiver<Incoming> {
+        self.link.serve_runs();
+        let (runs, incoming) = mpsc::unbounded_channel();
+        self.runs = Some(runs);
+        incoming
     }
 
     /// Runs until the session is over. Nobody left to talk to counts as goodbye.
@@ -139,6 +160,10 @@ impl Driver {
                     }
                 }
                 command = commands.recv() => {
+                    // What was said of things in hand before a goodbye leaves before it.
+                    for command in std::iter::from_fn(|| settling.try_recv().ok()).take(TURN) {
+                        self.hand(command);
+                    }
                     self.command(command);
                     for command in std::iter::from_fn(|| commands.try_recv().ok()).take(TURN) {
                         self.command(Some(command));
@@ -164,6 +189,9 @@ impl Driver {
             }
             self.link.flush(self.clock.now(), &mut self.effects);
         };
+        if let Some(runs) = self.runs.take() {
+            let _ = runs.send(Incoming::Ended(end.clone()));
+        }
         // Whoever still waits is told by the end of its channel, before the last events may wait for a reader.
         drop((commands, settling, std::mem::take(&mut self.waiting)));
         for event in std::mem::take(&mut self.undelivered) {
@@ -237,6 +265,22 @@ impl Driver {
                     }
                 }
             }
+            Some(Command::Call(params, timeout_ms, answer)) => {
+                let called = self.link.call(now, *params, timeout_ms, &mut self.effects);
+                let called = called.map(|handle| {
+                    let (caller, items) = mpsc::unbounded_channel();
+                    self.waiting.calls.insert(handle, caller);
+                    (handle, items)
+                });
+                if let Err(Ok((handle, _))) = answer.send(called) {
+                    self.hand(HandCommand::HangUp(handle));
+                }
+            }
+            Some(Command::Chunk(handle, piece, room, answer)) => {
+                let sent = self.link.run_chunk(handle, piece, &mut self.effects);
+                let sent = sent.map(|seq| _ = self.waiting.chunks.insert((handle, seq), room));
+                let _ = answer.send(sent);
+            }
             Some(Command::Fetch(handle, limit, timeout_ms, answer)) => {
                 match self.link.fetch(now, handle, limit, timeout_ms, &mut self.effects) {
                     Ok(number) => {
@@ -273,6 +317,12 @@ impl Driver {
             }
             HandCommand::Forgo(id) => self.link.forgo(id),
             HandCommand::Leave(handle) => self.link.unsubscribe(handle, &mut self.effects),
+            HandCommand::ReadChunk(handle) => self.link.call_read(handle, &mut self.effects),
+            HandCommand::HangUp(handle) => {
+                self.waiting.calls.remove(&handle);
+                self.link.hang_up(handle);
+            }
+            HandCommand::EndRun(handle, end) => self.link.run_end(handle, end, &mut self.effects),
         }
     }
 
@@ -339,8 +389,49 @@ impl Driver {
                     self.link.unsubscribe(handle, &mut self.effects);
                 }
             }
+            LinkEffect::Call(handle, item) => {
+                let ended = matches!(item, CallItem::Ended(_));
+                if let Some(caller) = waiting.calls.get(&handle) {
+                    // One that is dropped hangs up by itself.
+                    let _ = caller.send(item);
+                }
+                if ended {
+                    waiting.calls.remove(&handle);
+                }
+            }
+            LinkEffect::Served(handle, item) => self.served(handle, item),
             // The rest is the task's own business.
             _ => {}
+        }
+    }
+
+    /// Tells whoever answers a run.
+    fn served(&mut self, handle: ServedHandle, item: ServedItem) {
+        let waiting = &mut self.waiting;
+        match item {
+            ServedItem::Came(run, delivery) => {
+                let served = Served::new();
+                if let Some(runs) = &self.runs {
+                    let _ = runs.send(Incoming::Run(handle, run, delivery, served.state()));
+                }
+                waiting.served.insert(handle, served);
+            }
+            ServedItem::Taken(seq) => _ = waiting.chunks.remove(&(handle, seq)),
+            ServedItem::Cancelled => {
+                if let Some(served) = waiting.served.get(&handle) {
+                    served.cancel();
+                }
+            }
+            ServedItem::Over(error) => {
+                if let Some(served) = waiting.served.remove(&handle) {
+                    served.end(error);
+                }
+                waiting.chunks.retain(|(of, _), _| *of != handle);
+            }
+            ServedItem::Ended => {
+                waiting.served.remove(&handle);
+                waiting.chunks.retain(|(of, _), _| *of != handle);
+            }
         }
     }
 

@@ -2,12 +2,13 @@
 //!
 //! What this crate is for: holding a session. [`Session::connect`] joins a mesh; the session then outlives any
 //! number of sockets until it says [`Session::bye`] or the broker will not have it any more. On it messages are
-//! sent ([`Session::send`], [`Session::publisher`]) and read ([`Session::subscribe`], [`Session::inbox`]).
+//! sent ([`Session::send`], [`Session::publisher`]) and read ([`Session::subscribe`], [`Session::inbox`]); agents are called
+//! ([`Session::call`]) and answer ([`Session::serve_runs`]).
 //!
 //! What it promises: [`Events::next`] never ends without a typed [`End`], nor [`Subscription::next`] without a
 //! typed [`SubEnd`]; requests are answered once, also when a socket breaks under them; a send is accepted once,
 //! however often it had to be made; a message comes out once while it is in hand or acked; an application that
-//! does not read one subscription holds back only that one.
+//! does not read one subscription holds back only that one; a call is one run, whose chunks come in order and each once.
 //!
 //! What it never does: decide. Dialling, resuming, numbering, reconciling and watchdogs are `tenure_core::link`;
 //! this crate owns the sockets, the timers and the task.
@@ -34,6 +35,7 @@
 //!
 //! Where to read next: [`Session`], [`Options`], [`Subscription`] and [`Received`], then `tenure_core::link` for the rules.
 
+mod call;
 mod clock;
 mod driver;
 mod feed;
@@ -41,14 +43,17 @@ mod ids;
 mod options;
 mod received;
 mod send;
+mod serve;
 mod session;
 mod sock;
 mod subscription;
 
+pub use call::{Answer, CallBuilder, CallError, RunStream};
 pub use ed25519_dalek::SigningKey;
 pub use options::{Options, OptionsError};
 pub use received::{Received, Settling, Unsettled};
 pub use send::{Body, Publisher, SendBuilder, Sending, To};
+pub use serve::{ChunkError, Run, RunError, ServeBuilder, ServeEnd};
 pub use session::{ConnectError, Events, Session};
 pub use subscription::{InboxError, Item, SubscribeBuilder, Subscription};
 pub use tenure_core::link::{End, PeerChange, PeerMap, SessionEvent, SubEnd, Voucher};

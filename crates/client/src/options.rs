@@ -33,6 +33,8 @@ pub struct Options {
     pub(crate) address: String,
     /// How long one request may take, breaks included.
     pub(crate) timeout_ms: u64,
+    /// Whether it answers runs.
+    pub(crate) serves: bool,
 }
 
 impl Options {
@@ -62,7 +64,7 @@ impl Options {
             codec: Codec::Json,
             host,
         };
-        Ok(Options { link, address, timeout_ms: 30_000 })
+        Ok(Options { link, address, timeout_ms: 30_000, serves: false })
     }
 
     /// The same as a session with a key of its own, vouched for by the member given before.
@@ -101,6 +103,13 @@ impl Options {
     /// then take them with [`crate::Session::inbox`] and [`crate::Session::member_inbox`].
     pub fn inbox(mut self, choice: InboxChoice) -> Options {
         self.link.inbox = choice;
+        self
+    }
+
+    /// Answers runs: they are kept for [`crate::Session::serve_runs`] from the first moment on, and are no messages of an
+    /// inbox. They come through inboxes: unless [`Options::inbox`] says otherwise, through the session's own.
+    pub fn serve_runs(mut self) -> Options {
+        self.serves = true;
         self
     }
 

@@ -6,17 +6,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tenure_core::link::{DeliveryId, Handed, Settlement, SubHandle, Verb};
+use tenure_core::link::{CallHandle, DeliveryId, Handed, ServedHandle, Settlement, SubHandle, Verb};
 use tenure_proto::WireError;
 use tenure_proto::message::Message;
+use tenure_proto::run::RunEnd;
 use tokio::sync::{mpsc, oneshot};
 
-/// What becomes of things in hand. Unbounded as a channel, bounded by what is in hand: each message and each
-/// subscription says one last word here, and before it no more than the application makes it say.
+/// What becomes of things in hand. Unbounded as a channel, bounded by what is in hand: each message, subscription, call and
+/// run says one last word here, and before it no more than the application makes it say.
 pub(crate) enum HandCommand {
     Settle(DeliveryId, Verb, oneshot::Sender<Settlement>),
     Forgo(DeliveryId),
     Leave(SubHandle),
+    /// A chunk of an answer was read.
+    ReadChunk(CallHandle),
+    HangUp(CallHandle),
+    EndRun(ServedHandle, RunEnd),
 }
 
 pub(crate) type Hands = mpsc::UnboundedSender<HandCommand>;

@@ -5,25 +5,29 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tenure_core::link::{End, SessionEvent, SubHandle};
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::Response;
 use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::{MemberKey, SessionKey};
+use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::limits::PRESENCE_PAGE;
 use tenure_proto::message::{HistoryParams, HistoryResult};
 use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch};
+use tenure_proto::run::{RunGetResult, RunIdParams};
 use tenure_proto::subscribe::TopicCreateParams;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::call::CallBuilder;
 use crate::driver::{Command, Driver, MakeRequest};
 use crate::ids::Mint;
 use crate::options::{Options, OptionsError};
 use crate::received::Hands;
 use crate::send::{Body, Publisher, SendBuilder, To};
+use crate::serve::{Run, RunError, RunSlot, ServeBuilder};
 use crate::subscription::{InboxError, InboxSlot, SubscribeBuilder, Subscription};
 
 /// Commands that may wait for the session's task.
@@ -59,6 +63,7 @@ pub struct Session {
     member: MemberKey,
     inbox: Option<InboxSlot>,
     member_inbox: Option<InboxSlot>,
+    pub(crate) runs: Option<RunSlot>,
 }
 
 /// The events of a session, in order; messages are not among them, they have streams of their own. An application
@@ -74,9 +79,13 @@ pub struct Events {
 
 impl Session {
     /// Starts a session and returns at once; [`SessionEvent::Attached`] says when it is in.
-    pub fn start(options: Options) -> Result<(Session, Events), OptionsError> {
+    pub fn start(mut options: Options) -> Result<(Session, Events), OptionsError> {
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(|_| OptionsError::Entropy)?;
+        if options.serves && options.link.inbox == InboxChoice::None {
+            options.link.inbox = InboxChoice::Session;
+        }
+        let serves = options.serves;
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (hands, settling) = mpsc::unbounded_channel();
         let (told, events) = mpsc::channel(EVENTS);
@@ -88,9 +97,10 @@ impl Session {
         let members = matches!(inbox, InboxChoice::Member | InboxChoice::Both);
         let inbox = own.then(|| slot(SubHandle::INBOX));
         let member_inbox = members.then(|| slot(SubHandle::MEMBER));
+        let runs = serves.then(|| Arc::new(Mutex::new(Some(driver.runs()))));
         let ids = Arc::default();
         let session =
-            Session { commands, hands, ids, codec, timeout_ms, session, member, inbox, member_inbox };
+            Session { commands, hands, ids, codec, timeout_ms, session, member, inbox, member_inbox, runs };
         tokio::spawn(driver.run(asked, settling));
         Ok((session, Events { events, first: None, end: None }))
     }
@@ -210,6 +220,63 @@ impl Session {
     pub fn member_inbox(&self) -> Result<Subscription, InboxError> {
         let slot = self.member_inbox.as_ref().ok_or(InboxError::NotAsked)?;
         Subscription::inbox(self.clone(), slot)
+    }
+
+    /// A call to somebody: describe it further, then await the stream of its answer.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Answer, CallError, Session, proto::SessionKey};
+    /// # async fn example(session: Session, agent: SessionKey) -> Result<(), CallError> {
+    /// let mut answer = session.call(agent, "what is new?").key("news-417").await?;
+    /// loop {
+    ///     match answer.next().await? {
+    ///         Answer::Chunk { data, .. } => println!("{data}"),
+    ///         Answer::End { result, .. } => break println!("in the end: {result}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn call(&self, to: impl Into<To>, input: impl Into<Value>) -> CallBuilder {
+        CallBuilder::new(self.clone(), to.into(), input.into())
+    }
+
+    /// Answers the runs that come to this session, if its options asked for them ([`Options::serve_runs`]): each is handed
+    /// to `handler` once, sixteen at a time. What it returns ends the run; so does a panic, or dropping the server, with an
+    /// error.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{RunError, Session};
+    /// # async fn example(session: Session) {
+    /// let server = session.serve_runs(|run| async move {
+    ///     let text = run.input.as_str().ok_or_else(|| RunError::failed("ask in words"))?;
+    ///     for word in text.split_whitespace() {
+    ///         if run.is_cancelled() {
+    ///             return Err(RunError::Cancelled);
+    ///         }
+    ///         run.chunk(word.to_uppercase()).await?;
+    ///     }
+    ///     Ok(text.len().into())
+    /// });
+    /// println!("over: {}", server.concurrency(4).await);
+    /// # }
+    /// ```
+    pub fn serve_runs<H, F>(&self, handler: H) -> ServeBuilder<H>
+    where
+        H: Fn(Run) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Value, RunError>> + Send + 'static,
+    {
+        ServeBuilder::new(self.clone(), handler)
+    }
+
+    /// How a run stands, for its caller's member and its callee's; an ended one is known for a day.
+    pub async fn run_get(&self, run_id: RunId) -> Result<RunGetResult, WireError> {
+        self.request(Method::RunGet, RunIdParams { run_id }).await
+    }
+
+    /// Asks for a run of this member to be stopped.
+    pub async fn run_cancel(&self, run_id: RunId) -> Result<(), WireError> {
+        self.request::<_, Empty>(Method::RunCancel, RunIdParams { run_id }).await.map(|_| ())
     }
 
     /// What a log has, whoever has read it.
