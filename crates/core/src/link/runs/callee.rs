@@ -8,7 +8,9 @@ use tenure_proto::ids::RunId;
 use tenure_proto::message::{Message, MessageKind};
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
-use tenure_proto::run::{RunChunkParams, RunEnd, RunEndParams, RunGetResult, RunIdParams, RunState};
+use tenure_proto::run::{
+    RunChunkParams, RunEnd, RunEndParams, RunEndStatus, RunGetResult, RunIdParams, RunState,
+};
 
 use super::super::delivery::{DeliveryId, Handed, SubHandle, SubItem};
 use super::super::requests::Purpose;
@@ -40,6 +42,8 @@ struct Served {
     unanswered: BTreeMap<u64, usize>,
     /// Whether its end is under way.
     ending: bool,
+    /// Whether the application was told that it is over.
+    given_up: bool,
 }
 
 impl Serving {
@@ -66,7 +70,7 @@ impl Serving {
     /// The session is over.
     pub(crate) fn end_all(&mut self, effects: &mut Vec<LinkEffect>) {
         self.runs.clear();
-        for (handle, _) in std::mem::take(&mut self.table) {
+        for (handle, _) in std::mem::take(&mut self.table).into_iter().filter(|(_, run)| !run.given_up) {
             let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
             effects.push(LinkEffect::Served(handle, ServedItem::Over(error)));
         }
@@ -78,6 +82,11 @@ fn run_id(message: &Message) -> RunId {
     let told = message.meta.as_ref().and_then(|meta| meta.0.get("runId")?.as_str()?.parse().ok());
     // The broker calls a run as it calls its message.
     told.unwrap_or(RunId(message.id.0))
+}
+
+/// Whether a refusal means that the run is not ours to answer, or over.
+fn is_over(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::SeqGap | ErrorCode::NotOwner | ErrorCode::NotFound | ErrorCode::Conflict)
 }
 
 fn over() -> WireError {
@@ -113,7 +122,8 @@ impl Link {
         }
         serving.last += 1;
         let handle = ServedHandle(serving.last);
-        let served = Served { run, delivery, next: 1, unanswered: BTreeMap::new(), ending: false };
+        let served =
+            Served { run, delivery, next: 1, unanswered: BTreeMap::new(), ending: false, given_up: false };
         serving.table.insert(handle, served);
         serving.runs.insert(run, handle);
         effects.push(LinkEffect::Served(handle, ServedItem::Came(run, handed.delivery)));
@@ -183,7 +193,8 @@ impl Link {
             run_id: served.run,
             seq: U53::saturating(served.next),
             status: end.status,
-            result: end.result,
+            // Nothing is said in one way only, so that a repeat is one.
+            result: end.result.filter(|result| !result.is_null()),
             error: end.error,
         };
         let answer = params.result.is_some();
@@ -206,7 +217,15 @@ impl Link {
         served.unanswered.remove(&seq);
         match outcome {
             Ok(()) => effects.push(LinkEffect::Served(handle, ServedItem::Taken(seq))),
-            Err(error) => self.run_over(handle, error, effects),
+            Err(error) if is_over(error.code) => self.run_over(handle, error, effects),
+            Err(error) => {
+                // The broker waits for that number, and nobody has anything else to say under it.
+                (served.next, served.ending, served.given_up) = (seq, true, true);
+                self.requests.forget_run(handle);
+                effects.push(LinkEffect::Served(handle, ServedItem::Over(error.clone())));
+                let end = RunEnd { status: RunEndStatus::Error, result: None, error: Some(error) };
+                self.say_end(handle, end, effects);
+            }
         }
     }
 
@@ -223,7 +242,9 @@ impl Link {
         }
         if let Some(served) = self.serving.remove(handle) {
             self.run_settled(served.delivery);
-            effects.push(LinkEffect::Served(handle, ServedItem::Ended));
+            if !served.given_up {
+                effects.push(LinkEffect::Served(handle, ServedItem::Ended));
+            }
         }
     }
 
@@ -246,7 +267,9 @@ impl Link {
         if let Some(served) = self.serving.remove(handle) {
             self.requests.forget_run(handle);
             self.forgo(served.delivery);
-            effects.push(LinkEffect::Served(handle, ServedItem::Over(error)));
+            if !served.given_up {
+                effects.push(LinkEffect::Served(handle, ServedItem::Over(error)));
+            }
         }
     }
 

@@ -164,6 +164,21 @@ fn a_refused_chunk_ends_the_work_with_its_reason() {
 }
 
 #[test]
+fn a_chunk_that_the_broker_cannot_take_ends_the_run() {
+    let mut peer = Peer::serving();
+    let handle = peer.run(1);
+    let first = only(&peer.piece(handle, json!(1)).unwrap(), "run.chunk");
+    let second = only(&peer.piece(handle, json!(2)).unwrap(), "run.chunk");
+    peer.reply(id_of(&first), json!({}));
+    let effects = peer.refuse(id_of(&second), "bad_request", None);
+    assert_eq!(told(&effects), ["1 over bad_request"]);
+    let end = only(&effects, "run.end");
+    assert_eq!((&end["params"]["seq"], &end["params"]["error"]["code"]), (&json!(2), &json!("bad_request")));
+    assert!(peer.finish(handle, ok(json!(1))).is_empty());
+    assert!(told(&peer.reply(id_of(&end), json!({}))).is_empty(), "it was told");
+}
+
+#[test]
 fn what_follows_a_chunk_that_is_refused_for_now_waits_with_it() {
     let mut peer = Peer::serving();
     let handle = peer.run(1);
