@@ -26,6 +26,9 @@ pub enum Failure {
     /// What was waited for did not happen in time, and may still. Exit code 6.
     #[error("{0}")]
     Late(String),
+    /// The run failed, or was cancelled. Exit code 7.
+    #[error("{0}")]
+    Run(String),
 }
 
 impl Failure {
@@ -38,6 +41,7 @@ impl Failure {
             Failure::Refused(_) => 4,
             Failure::Unreachable(_) => 5,
             Failure::Late(_) => 6,
+            Failure::Run(_) => 7,
         })
     }
 }

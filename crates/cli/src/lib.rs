@@ -30,7 +30,8 @@ use exit::Failure;
 #[command(name = "tenure", version, about, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 fine; 1 failed; 2 wrong usage; 3 another process took the session over; \
-                        4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached; 6 not in time."
+                        4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached; 6 not in time; \
+                        7 the run failed or was cancelled."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -52,6 +53,9 @@ enum Command {
     // The rest speak for themselves: what they say of their arguments is also their help.
     Send(Box<cmd::send::Args>),
     Inbox(cmd::inbox::Args),
+    Call(Box<cmd::call::Args>),
+    Serve(cmd::serve::Args),
+    Runs(cmd::runs::Args),
     Sub(cmd::sub::Args),
     Pub(cmd::publish::Args),
     History(cmd::history::Args),
@@ -77,6 +81,9 @@ pub fn main() -> ExitCode {
         Command::Status(args) => cmd::status::run(args),
         Command::Send(args) => cmd::send::run(*args),
         Command::Inbox(args) => cmd::inbox::run(args),
+        Command::Call(args) => cmd::call::run(*args),
+        Command::Serve(args) => cmd::serve::run(args),
+        Command::Runs(args) => cmd::runs::run(args),
         Command::Sub(args) => cmd::sub::run(args),
         Command::Pub(args) => cmd::publish::run(args),
         Command::History(args) => cmd::history::run(args),

@@ -30,6 +30,8 @@ const GOODBYE: Duration = Duration::from_secs(3);
 pub(crate) enum Who<'a> {
     /// One of its own that nobody else has, and that ends with it.
     Visit(&'a str),
+    /// One of its own that others can mean by its name, and that ends with it.
+    Own(&'a str),
     /// The session called so, whose key is kept on this machine.
     Named(&'a str),
     /// The member's own, with the member's key.
@@ -47,12 +49,14 @@ pub(crate) struct Stay {
     pub(crate) patience: Duration,
     /// Whether breaks are worth a word on stderr.
     pub(crate) talks: bool,
+    /// Whether it answers runs.
+    pub(crate) serves: bool,
 }
 
 impl Default for Stay {
     fn default() -> Stay {
         let (inbox, status) = (InboxChoice::None, Status::Idle);
-        Stay { inbox, status, patience: Duration::from_secs(30), talks: false }
+        Stay { inbox, status, patience: Duration::from_secs(30), talks: false, serves: false }
     }
 }
 
@@ -73,7 +77,7 @@ impl Where {
         let home = Home::find()?;
         let (member, user) = (home.member_key()?, user());
         let (name, key) = match who {
-            Who::Visit(name) => (name, Some(random_key()?)),
+            Who::Visit(name) | Who::Own(name) => (name, Some(random_key()?)),
             Who::Named(name) => (name, Some(home.session_key(self.mesh(), name)?)),
             Who::Member => (user.as_str(), None),
         };
@@ -82,6 +86,9 @@ impl Where {
         let mut options = Options::new(self.broker(), member, name)?;
         if let Some(key) = key {
             options = options.session_key(key);
+        }
+        if stay.serves {
+            options = options.serve_runs();
         }
         let options = options
             .mesh(self.mesh())?

@@ -1,6 +1,7 @@
 //! One file per command, and how they connect.
 
 pub(crate) mod broker;
+pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod daemon;
 pub(crate) mod dead;
@@ -17,7 +18,9 @@ pub(crate) mod outbox;
 pub(crate) mod peers;
 pub(crate) mod publish;
 mod reader;
+pub(crate) mod runs;
 pub(crate) mod send;
+pub(crate) mod serve;
 pub(crate) mod session;
 mod show;
 pub(crate) mod status;

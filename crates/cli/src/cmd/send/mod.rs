@@ -175,7 +175,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// All of standard input: text if it is, else bytes.
-fn stdin() -> Result<Body, Failure> {
+pub(super) fn stdin() -> Result<Body, Failure> {
     if std::io::stdin().is_terminal() {
         eprintln!("type the message, then Ctrl-D");
     }

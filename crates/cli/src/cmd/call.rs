@@ -1,0 +1,214 @@
+//! `tenure call`: ask an agent something and print its answer as it comes.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+use tenure_client::proto::message::Address;
+use tenure_client::{Answer, Body, CallError, RunStream};
+
+use super::Where;
+use super::guest::{Guest, Signals, Stay, Who, user};
+use super::names::{self, Target, resolve};
+use super::send::stdin;
+use crate::exit::Failure;
+use crate::output::{emit, line, sentence};
+use crate::span;
+
+/// Call an agent and print its answer as it comes.
+///
+/// TO is session:<hex>, member:<hex>, or the display name of somebody who is here; a name that means nobody or several is
+/// refused with those it might mean. Whoever answers runs there (`tenure serve`, or a program) gets INPUT. Each piece of the
+/// answer is printed when it comes, a string as a line and anything else as JSON, and at the end the result, if there is one.
+///
+/// Broken connections and restarts of the broker do not end it. Interrupt it, and the run is cancelled; interrupt it again,
+/// and it is left to itself. Killed, it leaves the run at work: the same --key finds it again, for a day after its end.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tenure call reviewer 'is main green?'
+  git diff | tenure call reviewer - --timeout 30m
+  tenure call solver '{\"n\": 8}' --json | jq .
+  tenure call builder release --key release-417   # run twice, built once
+
+Exit codes: 7 when the run failed or was cancelled; the others as everywhere.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Who is called: session:<hex>, member:<hex>, or a display name
+    #[arg(value_parser = names::target)]
+    to: Target,
+    /// What they are asked: JSON if it is, else a string; - reads standard input
+    input: String,
+    /// INPUT is a string, whatever it looks like
+    #[arg(long)]
+    text: bool,
+    /// How long the run may take before the broker ends it, such as 30m [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    timeout: Option<Duration>,
+    /// Your own key for it, such as release-417: called twice with one key, it is one run [default: a new ULID]
+    #[arg(long)]
+    key: Option<String>,
+    /// Print one JSON object a line: that it started, each piece, the end
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    if matches!(&args.to, Target::Address(Address::Topic(_))) {
+        let text = "a topic has any number of readers and cannot be called; name a session or a member";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let input = input(&args)?;
+    crate::block_on(async move {
+        let mut signals = Signals::listen()?;
+        let name = user();
+        let stay = Stay { talks: true, ..Stay::default() };
+        let guest = args.at.enter(Who::Visit(&name), stay).await?;
+        let outcome = call(&guest, &args, input, &mut signals).await;
+        guest.leave().await;
+        outcome
+    })
+}
+
+fn input(args: &Args) -> Result<Value, Failure> {
+    let text = match args.input.as_str() {
+        "-" => match stdin()? {
+            Body::Text(text) => text,
+            Body::Bytes(_) => return Err(Failure::Usage("the input of a run is text or JSON".to_owned())),
+        },
+        text => text.to_owned(),
+    };
+    let json = if args.text { None } else { serde_json::from_str(&text).ok() };
+    Ok(json.unwrap_or(Value::String(text)))
+}
+
+async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -> Result<(), Failure> {
+    let to = resolve(guest, &args.to).await?;
+    let mut call = guest.session.call(to, input);
+    if let Some(timeout) = args.timeout {
+        call = call.timeout(timeout);
+    }
+    if let Some(key) = &args.key {
+        call = call.key(key);
+    }
+    let key = call.idempotency_key().unwrap_or_default().to_owned();
+    let mut stream = tokio::select! {
+        stream = call => stream.map_err(|error| failure(guest, error))?,
+        () = signals.recv() => {
+            let text = format!("stopped before the broker had answered; the run may be at work: --key {key} finds it");
+            return Err(Failure::Failed(text));
+        }
+    };
+    let screen = Screen { json: args.json, terminal: std::io::stdout().is_terminal() };
+    screen.say(&json!({"event": "started", "runId": stream.run_id(), "key": key}));
+    let mut cancelled = false;
+    loop {
+        tokio::select! {
+            answer = stream.next() => match answer {
+                Ok(Answer::Chunk { data, gap }) => {
+                    screen.gap(gap, "this piece");
+                    if !screen.chunk(&data, gap) {
+                        // Nobody reads what it says: then nobody needs it.
+                        return cancel(&stream).await;
+                    }
+                }
+                Ok(Answer::End { result, gap }) => {
+                    screen.gap(gap, "the end");
+                    screen.result(&result, gap);
+                    return Ok(());
+                }
+                Err(error) => {
+                    screen.error(&error);
+                    return Err(failure(guest, error));
+                }
+            },
+            () = signals.recv() => {
+                if std::mem::replace(&mut cancelled, true) {
+                    let run = stream.run_id();
+                    return Err(Failure::Failed(format!("left {run} to itself: --key {key} finds it")));
+                }
+                eprintln!("cancelling the run; interrupt again to leave it");
+                cancel(&stream).await?;
+            }
+        }
+    }
+}
+
+async fn cancel(stream: &RunStream) -> Result<(), Failure> {
+    stream.cancel().await.map_err(|error| Failure::Refused(sentence(&error.to_string())))
+}
+
+/// What the end of a call means for the exit code, its text made safe for a terminal.
+fn failure(guest: &Guest, error: CallError) -> Failure {
+    match error {
+        CallError::Failed(_) | CallError::Cancelled => Failure::Run(sentence(&error.to_string())),
+        CallError::Refused(error) => guest.failure(&error),
+        CallError::Session(end) => Failure::from(end),
+    }
+}
+
+/// Prints an answer.
+struct Screen {
+    json: bool,
+    terminal: bool,
+}
+
+impl Screen {
+    fn say(&self, event: &Value) {
+        if self.json {
+            let _ = emit(event.to_string().as_bytes());
+        }
+    }
+
+    fn gap(&self, gap: bool, before: &str) {
+        if gap && !self.json {
+            eprintln!("gap: some of the answer before {before} was lost with a broker");
+        }
+    }
+
+    /// Prints a piece; says whether anybody reads it.
+    fn chunk(&self, data: &Value, gap: bool) -> bool {
+        if self.json {
+            let mut event = json!({"event": "chunk", "data": data});
+            if gap {
+                event["gap"] = json!(true);
+            }
+            return emit(event.to_string().as_bytes()).is_ok();
+        }
+        self.plain(data)
+    }
+
+    fn result(&self, result: &Value, gap: bool) {
+        if self.json {
+            let mut event = json!({"event": "end", "status": "ok", "result": result});
+            if gap {
+                event["gap"] = json!(true);
+            }
+            return self.say(&event);
+        }
+        if !result.is_null() {
+            let _ = self.plain(result);
+        }
+    }
+
+    fn error(&self, error: &CallError) {
+        match error {
+            CallError::Failed(error) => {
+                self.say(&json!({"event": "end", "status": "error", "error": error}));
+            }
+            CallError::Cancelled => self.say(&json!({"event": "end", "status": "cancelled"})),
+            CallError::Refused(_) | CallError::Session(_) => {}
+        }
+    }
+
+    /// A string as it is, unless a terminal would act on it; anything else as JSON.
+    fn plain(&self, value: &Value) -> bool {
+        let text = match value {
+            Value::String(text) if self.terminal => text.split('\n').map(line).collect::<Vec<_>>().join("\n"),
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        emit(text.as_bytes()).is_ok()
+    }
+}

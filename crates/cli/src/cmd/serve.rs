@@ -1,0 +1,109 @@
+//! `tenure serve`: answer runs with a command.
+
+mod exec;
+
+use std::time::Instant;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+use tenure_client::{InboxChoice, Run, RunError, ServeEnd};
+
+use super::Where;
+use super::guest::{Signals, Stay, Who};
+use crate::exit::Failure;
+use crate::output::{println, safe, sentence};
+
+/// What it is called unless told otherwise.
+const NAME: &str = "serve";
+/// Runs that are answered at once, unless told otherwise.
+const JOBS: u8 = 4;
+/// The most: no more runs are handed to one session before some of them have ended.
+const JOBS_MAX: i64 = 32;
+
+/// Answer each run with a command.
+///
+/// CMD is run by sh for each run that comes. It gets the input on its standard input, a string as it is and anything else as
+/// JSON, and in its environment TENURE_RUN_ID, the run, and TENURE_FROM, the address of who calls. Each line that it prints is
+/// a piece of the answer, sent at once; a line of more than 64 KiB is several. When it ends with code 0 the run went well, and
+/// its result is null: the lines are the answer. Any other end is an error, with the code and the last 4 KiB of what it said
+/// on standard error.
+///
+/// When the caller cancels the run, or its time is over, CMD and everything it has started are told to terminate, and killed
+/// two seconds later. The same happens when this command ends; those runs fail, and none is handed to another.
+///
+/// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tenure serve --exec 'tr a-z A-Z' --name shouter      # then: tenure call shouter 'be quick'
+  tenure serve --exec ./review.sh --name reviewer --jobs 1
+  tenure serve --exec 'claude -p' --name claude --member")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// What answers a run: a command line for sh
+    #[arg(long, value_name = "CMD")]
+    exec: String,
+    /// What it is called by those who call it. Its key is kept here: started again within its lease, it is the same session
+    /// [default: serve, with a key of its own]
+    #[arg(long)]
+    name: Option<String>,
+    /// Answer so many runs at once; more wait
+    #[arg(long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u8).range(1..=JOBS_MAX))]
+    jobs: u8,
+    /// Answer what is sent to the member as well, in competition with its other sessions that do
+    #[arg(long)]
+    member: bool,
+    /// Print one JSON object a line: that it is ready, and how each run ended
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    crate::block_on(async move {
+        let mut signals = Signals::listen()?;
+        let inbox = if args.member { InboxChoice::Both } else { InboxChoice::Session };
+        let stay = Stay { inbox, talks: true, serves: true, ..Stay::default() };
+        let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
+        let guest = args.at.enter(who, stay).await?;
+        let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
+        if args.json {
+            println(&json!({"event": "ready", "name": name, "session": key}).to_string());
+        } else {
+            eprintln!("answering runs as {}, session:{key}", safe(name));
+        }
+        let (command, json) = (args.exec.clone(), args.json);
+        let server = guest.session.serve_runs(move |run| answer(run, command.clone(), json));
+        let outcome = tokio::select! {
+            end = server.concurrency(usize::from(args.jobs)).into_future() => Err(failure(end)),
+            () = signals.recv() => Ok(()),
+        };
+        guest.leave().await;
+        outcome
+    })
+}
+
+fn failure(end: ServeEnd) -> Failure {
+    match end {
+        ServeEnd::Session(end) => Failure::from(end),
+        ServeEnd::NotAsked | ServeEnd::Taken => Failure::Failed(end.to_string()),
+    }
+}
+
+async fn answer(run: Run, command: String, json: bool) -> Result<Value, RunError> {
+    let (id, from, since) = (run.id, safe(&run.from.name), Instant::now());
+    let outcome = exec::answer(run, &command).await;
+    let (status, error) = match &outcome {
+        Ok(_) => ("ok", None),
+        Err(RunError::Cancelled) => ("cancelled", None),
+        Err(RunError::Failed(error)) => ("error", Some(error)),
+    };
+    if json {
+        println(
+            &json!({"event": "run", "runId": id, "from": from, "status": status, "error": error}).to_string(),
+        );
+    } else {
+        let why = error.map(|error| format!(": {}", sentence(&error.to_string()))).unwrap_or_default();
+        eprintln!("{id} from {from}: {status} after {:.1} s{why}", since.elapsed().as_secs_f64());
+    }
+    outcome
+}
