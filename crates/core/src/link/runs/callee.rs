@@ -217,6 +217,8 @@ impl Link {
         served.unanswered.remove(&seq);
         match outcome {
             Ok(()) => effects.push(LinkEffect::Served(handle, ServedItem::Taken(seq))),
+            // The end may have been taken on an earlier socket, and this piece with it: its own answer tells.
+            Err(error) if is_over(error.code) && served.ending => {}
             Err(error) if is_over(error.code) => self.run_over(handle, error, effects),
             Err(error) => {
                 // The broker waits for that number, and nobody has anything else to say under it.

@@ -5,6 +5,7 @@ mod model;
 mod peer;
 mod reading;
 mod reconcile;
+mod running;
 mod sending;
 mod serving;
 mod session;
