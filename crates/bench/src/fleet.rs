@@ -94,7 +94,7 @@ impl Seen {
 pub(crate) struct Fleet {
     url: String,
     member: SigningKey,
-    inbox: InboxChoice,
+    serves: bool,
     pub(crate) sessions: Vec<Session>,
     seen: Arc<Seen>,
     attaches: mpsc::UnboundedReceiver<Attach>,
@@ -111,13 +111,13 @@ impl Fleet {
         let (ended, ends) = mpsc::unbounded_channel();
         let member = tenure_client::random_key()?;
         let (sessions, seen) = (Vec::new(), Arc::default());
-        let inbox = InboxChoice::None;
-        Ok(Fleet { url, member, inbox, sessions, seen, attaches, told, ends, ended })
+        let serves = false;
+        Ok(Fleet { url, member, serves, sessions, seen, attaches, told, ends, ended })
     }
 
-    /// The same, whose sessions read their inboxes.
-    pub(crate) fn reading(self) -> Fleet {
-        Fleet { inbox: InboxChoice::Session, ..self }
+    /// The same, whose sessions read their inboxes and answer runs.
+    pub(crate) fn serving(self) -> Fleet {
+        Fleet { serves: true, ..self }
     }
 
     /// A session with a key of its own, vouched for like the others, that is not of the fleet.
@@ -126,10 +126,10 @@ impl Fleet {
     }
 
     fn options(&self, name: &str) -> Result<Options> {
-        Ok(Options::new(&self.url, self.member.clone(), name)?
+        let options = Options::new(&self.url, self.member.clone(), name)?
             .session_key(tenure_client::random_key()?)
-            .inbox(self.inbox)
-            .client("tenure-bench", env!("CARGO_PKG_VERSION")))
+            .client("tenure-bench", env!("CARGO_PKG_VERSION"));
+        Ok(if self.serves { options.inbox(InboxChoice::Session).serve_runs() } else { options })
     }
 
     /// Connects `count` sessions, at most `concurrency` at a time, and waits until all have heard of each other.

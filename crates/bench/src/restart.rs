@@ -6,8 +6,12 @@
 //! and whoever is listed afterwards with another beginning, or not at all. `last back` is the time from the order to
 //! drain, or the kill, until the last session was attached again.
 //!
-//! Where to read next: [`traffic`] for who sends and reads.
+//! Meanwhile agents answer runs, chunk by chunk, from before the restart until after it. A run has *failed* unless it ends
+//! well and its caller was given every chunk, once and in order, but for gaps that it was told of.
+//!
+//! Where to read next: [`traffic`] for who sends and reads, [`calls`] for the runs.
 
+mod calls;
 mod traffic;
 
 use std::collections::BTreeSet;
@@ -22,6 +26,7 @@ use crate::broker::{BrokerArgs, BrokerProcess};
 use crate::fleet::Fleet;
 use crate::proc;
 use crate::watcher::Watcher;
+use calls::Calls;
 use traffic::Traffic;
 
 /// How long anything may take that should happen at all.
@@ -41,6 +46,9 @@ pub struct Args {
     /// Messages a second, all together
     #[arg(long, default_value_t = 200)]
     pub rate: u64,
+    /// Runs that are answered all the while; at most half as many as sessions
+    #[arg(long, default_value_t = 50)]
+    pub runs: usize,
     /// What the drain promises: how soon another broker is here
     #[arg(long, value_name = "MS", default_value_t = 2_000)]
     pub restart_in_ms: u64,
@@ -56,7 +64,7 @@ impl Args {
     /// A short run with little load, for a test: of this binary, with data in this directory.
     pub fn small(binary: PathBuf, dir: PathBuf, kill: bool) -> Args {
         let broker = BrokerArgs::with(binary, dir);
-        Args { kill, sessions: 20, rate: 50, restart_in_ms: 500, lead_ms: 500, broker }
+        Args { kill, sessions: 20, rate: 50, runs: 5, restart_in_ms: 500, lead_ms: 500, broker }
     }
 }
 
@@ -67,6 +75,8 @@ pub struct Outcome {
     pub sessions: usize,
     /// Presence events that a watcher saw, and sessions that were not what they were.
     pub blinks: u64,
+    /// Runs that did not end well, or lost a chunk untold.
+    pub runs_failed: u64,
     /// Accepted messages that never reached their reader.
     pub lost: u64,
     /// Messages that a reader was given more than once.
@@ -82,32 +92,32 @@ pub struct Outcome {
 impl Outcome {
     /// Whether nobody noticed.
     pub fn is_good(&self) -> bool {
-        self.blinks == 0 && self.lost == 0 && self.doubled == 0 && self.wrong == 0
+        self.blinks == 0 && self.runs_failed == 0 && self.lost == 0 && self.doubled == 0 && self.wrong == 0
     }
 }
 
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Outcome { sessions, blinks, lost, doubled, last_back_ms, .. } = self;
-        write!(
-            f,
-            "sessions {sessions}, blinks {blinks}, lost {lost}, doubled {doubled}, last back {last_back_ms} ms"
-        )
+        let Outcome { sessions, blinks, runs_failed, lost, doubled, last_back_ms, .. } = self;
+        write!(f, "sessions {sessions}, blinks {blinks}, runs failed {runs_failed}, ")?;
+        write!(f, "lost {lost}, doubled {doubled}, last back {last_back_ms} ms")
     }
 }
 
 /// Restarts and compares.
 pub async fn run(args: &Args) -> Result<Outcome> {
     ensure!(args.sessions > 1, "--sessions must be at least 2: they write to each other");
+    ensure!(args.runs <= args.sessions / 2, "--runs must be at most half of --sessions");
     proc::check_files(args.sessions + 1)?;
     let mut broker = BrokerProcess::start(&args.broker)?;
-    let mut fleet = Fleet::new(broker.url())?.reading();
+    let mut fleet = Fleet::new(broker.url())?.serving();
     eprintln!("connecting {} sessions", args.sessions);
     fleet.connect(args.sessions, 64).await?;
     let watcher = Watcher::start(&fleet).await?;
     let before = present(&watcher.session).await?;
     let sights = *watcher.sights.borrow();
     let traffic = Traffic::start(&fleet.sessions, args.rate)?;
+    let calls = Calls::start(&fleet.sessions, args.runs, PATIENCE).await?;
     let lead = Duration::from_millis(args.lead_ms);
     tokio::time::sleep(lead).await;
 
@@ -122,6 +132,7 @@ pub async fn run(args: &Args) -> Result<Outcome> {
     eprintln!("{} of {} are back after {last_back_ms} ms, {resumed} resumed", back.len(), args.sessions);
 
     tokio::time::sleep(lead).await;
+    let runs_failed = calls.end(PATIENCE).await;
     let tally = traffic.settle(PATIENCE).await;
     tokio::time::sleep(AFTERMATH).await;
     let after = present(&watcher.session).await?;
@@ -142,7 +153,8 @@ pub async fn run(args: &Args) -> Result<Outcome> {
     eprintln!("{} accepted, {} received", tally.accepted, tally.received);
     let (lost, doubled) = (tally.lost, traffic.doubled());
     let (blinks, wrong, accepted) = (seen + changed, missing + refused, tally.accepted);
-    Ok(Outcome { sessions: args.sessions, blinks, lost, doubled, last_back_ms, accepted, wrong })
+    let sessions = args.sessions;
+    Ok(Outcome { sessions, blinks, runs_failed, lost, doubled, last_back_ms, accepted, wrong })
 }
 
 /// The broker goes, and another is in its place.

@@ -179,9 +179,9 @@ impl Sub {
         !self.unread.contains(&(group, seq)) && !self.claiming.contains(&(group, seq))
     }
 
-    /// Whether its reader can have read anything that is in hand.
-    pub fn has_pushed(&self) -> bool {
-        self.held.keys().any(|(group, seq)| self.was_pushed(*group, *seq))
+    /// What is in hand and its reader can have read.
+    pub fn pushed_entries(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.held().filter(|(group, seq)| self.was_pushed(*group, *seq))
     }
 
     /// As its session sees it, if it is one that is listed.

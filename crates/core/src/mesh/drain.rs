@@ -3,6 +3,7 @@
 //! A socket is closed when its client has been told everything, waits for no answer, and has nothing in hand that it
 //! could still settle; at the deadline whatever it waits for. Nobody is handed anything more meanwhile: it would be in
 //! hand when the socket closes. So a drain lasts as long as its slowest reader works, and no longer than its deadline.
+//! Runs are not waited for: they go on through a restart.
 //! Who comes back meanwhile has a moment to say what it has to say, but is not waited for.
 
 use std::collections::BTreeSet;
@@ -170,7 +171,9 @@ impl Mesh {
             return false;
         };
         let State::Online(carrier) = &lease.state else { return false };
-        let in_hand = lease.subs.iter().any(|(_, sub)| sub.has_pushed());
+        // A run goes on through a restart: nobody waits for its end.
+        let settles = |(group, seq)| self.messages.run_at(group, seq).is_none();
+        let in_hand = lease.subs.iter().any(|(_, sub)| sub.pushed_entries().any(settles));
         carrier.unanswered == 0 && carrier.muted == Muted::No && !in_hand
     }
 
