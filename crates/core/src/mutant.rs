@@ -60,6 +60,8 @@ mutants! {
     TtlIgnored "ttl-ignored" "An expired message is delivered all the same.";
     LeaseNeverEnds "lease-never-ends" "A lease of a session that does not come back lives on.";
     TouchNotAwaited "touch-not-awaited" "Whoever is back after a start is answered before that is on disk.";
+    RunEndUnsynced "run-end-unsynced" "The end of a run is told before it is on disk.";
+    ChunkForgotten "chunk-forgotten" "The SDK does not send a chunk again that was not answered.";
     UnheardIsDone "unheard-is-done" "A daemon takes a send that was not answered for accepted.";
     AckBeforePersist "ack-before-persist" "A daemon settles a message before its inbox has it.";
     InflightForgotten "inflight-forgotten" "A daemon that starts does not send again what was on its way.";

@@ -44,6 +44,7 @@ impl Process {
         for (id, letter) in self.memo.unanswered.clone() {
             self.send(now, id, letter, true, false, effects);
         }
+        self.call_again(now, effects);
     }
 
     /// Topics are made before anybody uses them: a topic that is made by its first use has one partition.
@@ -87,6 +88,7 @@ impl Process {
         } else {
             self.settle_due(world, effects);
         }
+        self.answer_runs(now, world, effects);
         self.make_topics(now, effects);
         if self.has_topics() && !std::mem::replace(&mut self.reading, true) {
             for params in self.role.reads.clone() {
@@ -99,7 +101,8 @@ impl Process {
             self.live(now, world, effects);
         }
         let again = self.desk.as_ref().and_then(|desk| desk.again());
-        let next = self.hand.values().map(|work| work.due).chain(again).min().unwrap_or(u64::MAX);
+        let next = self.hand.values().map(|work| work.due).chain(again).chain(self.runs_due());
+        let next = next.min().unwrap_or(u64::MAX);
         let own = if self.calm { world + 1_000 } else { world + self.rng.between(50, 800) };
         self.act_at = next.max(world + 1).min(own);
     }
@@ -119,6 +122,7 @@ impl Process {
     }
 
     fn live(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
+        self.call_somebody(now, world, effects);
         if self.role.sends_every_ms > 0 && world >= self.send_at && self.asked.len() < OUTSTANDING {
             self.send_at = world + self.rng.around(self.role.sends_every_ms);
             self.send_something(now, effects);
@@ -254,6 +258,8 @@ impl Process {
                     self.seen.push(Seen::Settled(self.life, place, spot, lane, verb, settled));
                 }
             }
+            LinkEffect::Call(handle, item) => self.call_item(handle, item),
+            LinkEffect::Served(handle, item) => self.served_item(world, handle, item),
             // Nothing is fetched here, and the rest is the shell's.
             _ => {}
         }
@@ -298,6 +304,8 @@ impl Process {
                 }
             }
             Asked::Look(look) => self.looked(look, outcome),
+            // What it came to is told by the end of the run.
+            Asked::Cancel => {}
         }
     }
 

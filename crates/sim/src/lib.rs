@@ -30,6 +30,7 @@ pub mod oracle;
 mod process;
 mod rng;
 pub mod run;
+mod runs;
 pub mod scenario;
 mod seats;
 pub mod seen;

@@ -6,12 +6,14 @@ use tenure_core::Now;
 use tenure_core::link::LinkEffect;
 use tenure_proto::WireError;
 use tenure_proto::dead::{DeadListParams, DeadListResult};
+use tenure_proto::ids::RunId;
 use tenure_proto::message::{HistoryParams, HistoryResult, SendState, SendStatusParams, SendStatusResult};
 use tenure_proto::method::{Method, PresenceListParams, PresenceListResult};
 use tenure_proto::number::U53;
+use tenure_proto::run::{RunGetResult, RunIdParams, RunState};
 
 use crate::process::{Asked, Process, answer};
-use crate::seen::{DeadLetter, Fate, Key, Seen, Spot};
+use crate::seen::{DeadLetter, Fate, Key, RunFate, Seen, Spot};
 
 /// How long a look may take.
 const LOOK_MS: u64 = 60_000;
@@ -25,6 +27,8 @@ pub(crate) enum Look {
     History(String, u64, Vec<(u64, String, String)>),
     /// The dead letters of a log, after this.
     Dead(String, u64, Vec<DeadLetter>),
+    /// How a run stands that was begun under this key.
+    Run(String, RunId),
     /// Who is here, after this one.
     Present(Option<tenure_proto::ids::SessionKey>, BTreeSet<String>),
 }
@@ -48,6 +52,10 @@ impl Process {
             Look::Dead(log, after, _) => {
                 let params = DeadListParams { log: log.clone(), after: Some(U53::saturating(*after)), limit };
                 link.request(now, Method::DeadList, &params, timeout, effects)
+            }
+            Look::Run(_, run_id) => {
+                let params = RunIdParams { run_id: *run_id };
+                link.request(now, Method::RunGet, &params, timeout, effects)
             }
             Look::Present(after, _) => {
                 let params = PresenceListParams { after: *after, ..PresenceListParams::default() };
@@ -118,6 +126,17 @@ impl Process {
                 Err(error) if error.retryable => self.looks.push(Look::Dead(log, after, found)),
                 Err(_) => self.seen.push(Seen::DeadLetters(log, found)),
             },
+            Look::Run(id, run) => {
+                let key = Key { member: self.role.member, id: id.clone() };
+                match answer::<RunGetResult>(codec, &frame) {
+                    Ok(result) => self.seen.push(Seen::RunIs(key, stands(&result))),
+                    Err(error) if error.retryable => self.looks.push(Look::Run(id, run)),
+                    Err(error) => {
+                        let code = error.code.as_str().to_owned();
+                        self.seen.push(Seen::RunIs(key, RunFate::Refused(code)));
+                    }
+                }
+            }
             Look::Present(after, mut found) => match answer::<PresenceListResult>(codec, &frame).ok() {
                 Some(result) => {
                     found.extend(result.peers.iter().map(|peer| peer.get().session.to_string()));
@@ -129,5 +148,21 @@ impl Process {
                 None => self.looks.push(Look::Present(after, found)),
             },
         }
+    }
+}
+
+/// How a run stands.
+fn stands(result: &RunGetResult) -> RunFate {
+    match result.state {
+        RunState::Queued => RunFate::Living("queued".to_owned()),
+        RunState::Running => RunFate::Living("running".to_owned()),
+        RunState::Ok => {
+            let told = result.result.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default();
+            RunFate::Ok(told.to_owned())
+        }
+        RunState::Error => {
+            RunFate::Error(result.error.as_ref().map_or("", |error| error.code.as_str()).to_owned())
+        }
+        RunState::Cancelled => RunFate::Cancelled,
     }
 }

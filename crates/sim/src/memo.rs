@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tenure_proto::ids::RunId;
+
+use crate::runs::Calling;
 use crate::seen::Letter;
 
 /// What an application keeps on its own disk.
@@ -14,4 +17,8 @@ pub(crate) struct Memo {
     pub(crate) accepted: Vec<(String, Letter)>,
     /// All ids that were accepted, for the last look.
     pub(crate) all: Vec<String>,
+    /// Calls that have not ended, by their keys: the next process takes them up.
+    pub(crate) calls: BTreeMap<String, Calling>,
+    /// All runs that were begun, by their keys.
+    pub(crate) runs: BTreeMap<String, RunId>,
 }

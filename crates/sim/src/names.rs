@@ -17,6 +17,8 @@ pub(crate) struct Names {
     members: BTreeMap<Member, SigningKey>,
     slots: BTreeMap<SessionKey, Slot>,
     vouchers: BTreeMap<MemberKey, Member>,
+    /// Who answers when it is called.
+    servers: Vec<Slot>,
 }
 
 impl Names {
@@ -26,6 +28,7 @@ impl Names {
         for role in cast {
             let key = SigningKey::from_bytes(&root.fork(1_000 + u64::from(role.slot.0)).bytes());
             names.slots.insert(session_key(&key), role.slot);
+            names.servers.extend(role.serves.then_some(role.slot));
             names.sessions.insert(role.slot, key);
             let key = SigningKey::from_bytes(&root.fork(2_000 + u64::from(role.member.0)).bytes());
             names.vouchers.insert(member_key(&key), role.member);
@@ -42,6 +45,11 @@ impl Names {
     /// How many members there are.
     pub(crate) fn members(&self) -> u64 {
         self.members.last_key_value().map_or(0, |(member, _)| u64::from(member.0) + 1)
+    }
+
+    /// Who answers when it is called.
+    pub(crate) fn servers(&self) -> &[Slot] {
+        &self.servers
     }
 
     pub(crate) fn session(&self, slot: Slot) -> Option<&SigningKey> {

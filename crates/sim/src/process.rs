@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
 use tenure_core::link::{
-    DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, RequestNumber, SettleNumber, SockId, SubHandle,
-    Voucher,
+    CallHandle, DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, RequestNumber, ServedHandle,
+    SettleNumber, SockId, SubHandle, Voucher,
 };
 use tenure_core::{Millis, Now};
 use tenure_proto::WireError;
@@ -17,6 +17,7 @@ use tenure_proto::codec::Codec;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::frame::Response;
 use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
+use tenure_proto::ids::RunId;
 use tenure_proto::peer::Profile;
 
 use crate::broker::HOST;
@@ -26,6 +27,7 @@ use crate::memo::Memo;
 use crate::names::Names;
 use crate::net::WireId;
 use crate::rng::Rng;
+use crate::runs::Serving;
 use crate::scenario::Role;
 use crate::seen::{Key, Lane, Letter, Life, Place, Seen, Spot, Verb};
 
@@ -49,6 +51,7 @@ pub(crate) enum Asked {
     Status(crate::seen::Status),
     Topic(/* index */ usize),
     Look(crate::look::Look),
+    Cancel,
 }
 
 /// A message in hand.
@@ -106,6 +109,13 @@ pub(crate) struct Process {
     pub(crate) looks: Vec<crate::look::Look>,
     /// Of a local session of a daemon, in place of an application.
     pub(crate) desk: Option<Desk>,
+    /// Calls that have not ended, by their keys; those of which a piece was read, and those to be stopped.
+    pub(crate) calls: BTreeMap<CallHandle, Key>,
+    pub(crate) read_calls: Vec<CallHandle>,
+    pub(crate) cancels: Vec<(Key, RunId)>,
+    pub(crate) call_at: u64,
+    /// Runs that it answers.
+    pub(crate) served: BTreeMap<ServedHandle, Serving>,
 }
 
 impl Process {
@@ -166,8 +176,16 @@ impl Process {
             ended: false,
             looks: Vec::new(),
             desk: None,
+            calls: BTreeMap::new(),
+            read_calls: Vec::new(),
+            cancels: Vec::new(),
+            call_at: world + 1_000,
+            served: BTreeMap::new(),
             rng,
         };
+        if role.serves {
+            process.link.serve_runs();
+        }
         process.link.start(now, &mut process.effects);
         Some(process)
     }

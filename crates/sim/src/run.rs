@@ -180,6 +180,7 @@ impl World {
             }
             waiting.extend(process.settling.values().map(|what| format!("{name:?} for {what:?}")));
             waiting.extend(process.hand.values().map(|work| format!("{name:?} to settle {:?}", work.spot)));
+            waiting.extend(process.runs_under_way());
             let desk = process.desk.as_ref().and_then(|desk| desk.under_way());
             waiting.extend(desk.map(|what| format!("{name:?} for {what}")));
             if process.status != crate::seen::Status::Idle {
@@ -217,6 +218,7 @@ impl World {
                 names.session_key(process.role.slot).map(|key| format!("inbox/s/{key}")),
                 names.member_key(process.role.member).map(|key| format!("inbox/m/{key}")),
             ];
+            looks.extend(process.memo.runs.iter().map(|(id, run)| Look::Run(id.clone(), *run)));
             looks.extend(own.into_iter().flatten().map(|log| Look::Dead(log, 0, Vec::new())));
             if std::mem::take(&mut first) {
                 looks.extend(logs.iter().map(|log| Look::History(log.clone(), 1, Vec::new())));

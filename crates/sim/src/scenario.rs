@@ -83,6 +83,12 @@ pub struct Role {
     pub msgpack: bool,
     /// What it wants to become of subscriptions that the broker forgot.
     pub policy: ReconcilePolicy,
+    /// Milliseconds between two calls of others, about; zero is never.
+    #[serde(default)]
+    pub calls_every_ms: u64,
+    /// Whether it answers when it is called.
+    #[serde(default)]
+    pub serves: bool,
     /// The daemon whose local session it is, if it is one's: then its application is the daemon's.
     #[serde(default)]
     pub daemon: Option<u8>,
@@ -105,6 +111,7 @@ impl Scenario {
         let ack_timeout_ms = [20_000, 60_000][rng.below(2) as usize];
         let sqlite = rng.chance(400);
         let mut cast = cast(&mut rng);
+        agents(&mut root.fork(8), &mut cast);
         let local = local_sessions(&mut root.fork(6), &cast);
         let span_ms = minutes * 60_000;
         let faults = faults(&root, span_ms, !local.is_empty());
@@ -153,10 +160,23 @@ fn cast(rng: &mut Rng) -> Vec<Role> {
                 } else {
                     ReconcilePolicy::RestoreClient
                 },
+                calls_every_ms: 0,
+                serves: false,
                 daemon: None,
             }
         })
         .collect()
+}
+
+/// Who calls and who answers, in worlds that have agents.
+fn agents(rng: &mut Rng, cast: &mut [Role]) {
+    if !rng.chance(600) {
+        return;
+    }
+    for role in cast {
+        role.serves = rng.chance(600);
+        role.calls_every_ms = [0, 3_000, 10_000][rng.below(3) as usize];
+    }
 }
 
 /// The local sessions of daemons, in worlds that have one. Drawn from a stream of their own, so that the others are
@@ -193,6 +213,8 @@ fn local_sessions(rng: &mut Rng, cast: &[Role]) -> Vec<Role> {
                 moody: false,
                 msgpack: rng.chance(500),
                 policy: ReconcilePolicy::RestoreClient,
+                calls_every_ms: 0,
+                serves: false,
                 daemon: Some(0),
             }
         })

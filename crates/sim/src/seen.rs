@@ -223,6 +223,21 @@ pub enum Fate {
     Unknown,
 }
 
+/// How a run ended, or stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunFate {
+    /// Well, with this result.
+    Ok(String),
+    /// Not well, by this code.
+    Error(String),
+    /// It was stopped.
+    Cancelled,
+    /// It never began, or is not known: by this code.
+    Refused(String),
+    /// It has not ended: `queued` or `running`.
+    Living(String),
+}
+
 /// A fact. Times are the world's, in milliseconds since its beginning.
 #[derive(Clone, Debug)]
 pub enum Seen {
@@ -437,6 +452,63 @@ pub enum Seen {
     Outbox(Member, Vec<(Key, String, Option<String>)>),
     /// At the end: everything in a daemon's inbox, by recipient and the broker's id.
     Inbox(Member, BTreeSet<(String, String)>),
+
+    // Runs.
+    /// An application calls a session; once more, if so.
+    Calls {
+        /// Who.
+        life: Life,
+        /// Under which key.
+        key: Key,
+        /// Whom.
+        to: Slot,
+        /// For what: it says how the answer must look.
+        input: String,
+        /// How long it may take.
+        timeout_ms: u64,
+        /// Whether it did so before.
+        again: bool,
+    },
+    /// The broker has the call, as this run.
+    CallStarted(Life, Key, String),
+    /// A piece of the answer came.
+    CallChunk {
+        /// To whom.
+        life: Life,
+        /// Of which call.
+        key: Key,
+        /// Its number.
+        seq: u64,
+        /// What it says.
+        body: String,
+        /// Whether pieces before it are gone.
+        gap: bool,
+    },
+    /// A call is over.
+    CallEnded {
+        /// For whom.
+        life: Life,
+        /// Which.
+        key: Key,
+        /// How.
+        fate: RunFate,
+        /// Whether pieces before the end are gone.
+        gap: bool,
+    },
+    /// An application wants a call stopped.
+    Cancels(Life, Key),
+    /// A session is called: with this run, for this.
+    RunCame(Life, String, String),
+    /// It is told that nobody wants it any more.
+    RunUnwanted(Life, String),
+    /// It says that it ended so.
+    RunEnds(Life, String, RunFate),
+    /// The broker has that end.
+    RunEndTaken(Life, String, RunFate),
+    /// The run is over without it, and why.
+    RunOver(Life, String, String),
+    /// What `run.get` says at the end.
+    RunIs(Key, RunFate),
 
     // The last look, over the wire.
     /// What `send.status` says of a message.

@@ -254,6 +254,7 @@ impl Link {
                 Purpose::App | Purpose::Send(..) | Purpose::Fetch(..) => true,
                 Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
                 Purpose::Start(handle) => self.calls.contains(*handle),
+                Purpose::Chunk(..) if mutant::on(Mutant::ChunkForgotten) => false,
                 Purpose::Chunk(run, _) | Purpose::End(run, _) | Purpose::Look(run) => {
                     self.serving.contains(*run)
                 }

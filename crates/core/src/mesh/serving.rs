@@ -11,6 +11,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
 
 use crate::effect::{Answer, Effect, Note};
+use crate::mutant::{self, Mutant};
 use crate::record::{RunRecord, StoreRead, StoreWrite};
 use crate::run::{Run, Step, Waiter, state_after};
 use crate::time::Millis;
@@ -210,7 +211,13 @@ impl Mesh {
         for id in std::mem::take(&mut self.messages.runs.ends) {
             self.messages.runs.due.clear(&id);
             let Some(ending) = self.messages.runs.get(&id).and_then(Run::ending).cloned() else { continue };
-            self.write_for(Awaiting::RunEnd(id), StoreWrite::EndRun(Box::new(ending)), effects);
+            let write = StoreWrite::EndRun(Box::new(ending));
+            if mutant::on(Mutant::RunEndUnsynced) {
+                self.write(write, effects);
+                self.run_ended(self.now, id, effects);
+                continue;
+            }
+            self.write_for(Awaiting::RunEnd(id), write, effects);
         }
     }
 

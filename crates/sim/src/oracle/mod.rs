@@ -26,6 +26,7 @@ mod order;
 mod presence;
 mod readers;
 mod requests;
+mod runs;
 mod session;
 mod timing;
 mod trail;
@@ -46,6 +47,7 @@ use order::Order;
 use presence::Watchers;
 use readers::Readers;
 use requests::Requests;
+use runs::Runs;
 use timing::Timing;
 use world::World;
 
@@ -95,6 +97,7 @@ pub struct Oracle {
     watchers: Watchers,
     fates: Fates,
     daemons: Daemons,
+    runs: Runs,
     last: LastLook,
 }
 
@@ -114,6 +117,7 @@ impl Oracle {
         self.watchers.see(seen, &mut self.world, court);
         self.fates.see(seen, &self.letters, &self.hands, &self.world, court);
         self.daemons.see(seen, &self.world, court);
+        self.runs.see(at, seen, &self.world, court);
         self.last.see(at, seen);
         match seen {
             Seen::Impostor(slot, true) => {
