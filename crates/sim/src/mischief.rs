@@ -341,7 +341,7 @@ impl World {
         let Some(mut role) = rng.pick(&self.scenario.cast) else { return false };
         role.host = rng.below(self.hosts.len() as u64) as u8;
         // It only reads its inbox and goes away: sends of its own would need ids of their own.
-        role.sends_every_ms = 0;
+        (role.sends_every_ms, role.calls_every_ms) = (0, 0);
         role.reads.clear();
         role.daemon = None;
         let seat = self.seats.len();

@@ -19,6 +19,7 @@ pub fn shrink(scenario: &Scenario, rule: &str) -> Result<Scenario, Broken> {
     for index in 0..shrinking.best.cast.len() {
         shrinking.attempt(|scenario| scenario.cast[index].reads.clear())?;
         shrinking.attempt(|scenario| scenario.cast[index].sends_every_ms = 0)?;
+        shrinking.attempt(|scenario| scenario.cast[index].calls_every_ms = 0)?;
         shrinking.attempt(|scenario| scenario.cast[index].moody = false)?;
     }
     shrinking.leave_out_faults()?;

@@ -104,10 +104,14 @@ impl Runs {
     }
 
     fn came(&mut self, life: Life, run: &str, input: &str, court: &mut Court) {
-        let found = self.calls.values().any(|call| call.input == input && call.to == life.slot);
-        if !found {
+        let called = |(_, call): &(&Key, &Call)| call.input == input && call.to == life.slot;
+        let Some((key, _)) = self.calls.iter().find(called) else {
             let text = format!("{} was called for {input:?} ({run}), for which nobody called it", who(life));
-            court.accuse("run", text);
+            return court.accuse("run", text);
+        };
+        // Whoever calls may hear of it later, or never.
+        if self.keys.insert(run.to_owned(), key.clone()).is_some_and(|other| other != *key) {
+            court.accuse("run", format!("the run {run} is {} and another", key.id));
         }
     }
 
