@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-use tenure_proto::error::WireError;
 use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::SendState;
 use tenure_proto::name::{GroupName, TopicName};
-use tenure_proto::run::RunState;
 use tenure_proto::subscribe::{AckMode, From};
 
 use crate::accept::{Accept, Accepted};
 use crate::envelope::{Entry, Lane};
 use crate::input::LeaseRecord;
+
+pub use crate::run::record::{RunEnding, RunRecord};
 
 /// A group: one reader's, or one crew's, place in one lane of a log. Unique across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,58 +127,6 @@ pub struct Burial {
     pub at: u64,
     /// Whether the entry leaves the log as well.
     pub remove: bool,
-}
-
-/// A run as the store remembers it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunRecord {
-    /// Which: the number of its message.
-    pub id: RunId,
-    /// Who called.
-    pub caller: MemberKey,
-    /// Which of its sessions did.
-    pub caller_session: SessionKey,
-    /// Who answers, and who vouched for it, once somebody does.
-    pub callee: Option<(SessionKey, MemberKey)>,
-    /// The inbox that its message is in.
-    pub log: LogName,
-    /// Its lane there.
-    pub lane: Lane,
-    /// Its number there.
-    pub seq: u64,
-    /// Bytes of its message's body; 0 when that has left its inbox.
-    pub size: u64,
-    /// Where it stands.
-    pub state: RunState,
-    /// The last chunk's number, of one that has ended.
-    pub last_seq: u64,
-    /// The answer.
-    pub result: Option<Value>,
-    /// What went wrong.
-    pub error: Option<WireError>,
-    /// Until when it must be answered, Unix milliseconds.
-    pub deadline: u64,
-    /// When it was accepted, Unix milliseconds.
-    pub started_at: u64,
-    /// When it ended, Unix milliseconds.
-    pub ended_at: Option<u64>,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunEnding {
-    /// Which.
-    pub id: RunId,
-    /// `ok`, `error` or `cancelled`.
-    pub state: RunState,
-    /// The last chunk's number.
-    pub last_seq: u64,
-    /// The answer.
-    pub result: Option<Value>,
-    /// What went wrong.
-    pub error: Option<WireError>,
-    /// When, Unix milliseconds.
-    pub at: u64,
 }
 
 /// A write, in order with all others; one batch of them is one transaction.

@@ -8,6 +8,7 @@
 //!
 //! What it never does: know leases, inboxes or the store. `mesh/runs.rs` does.
 
+pub mod record;
 pub mod start;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunState};
 
-use crate::record::{RunEnding, RunRecord};
+use record::{RunEnding, RunRecord};
 
 /// Memory that an event takes beside its contents.
 const EVENT_BYTES: usize = 256;

@@ -107,7 +107,7 @@ impl Mesh {
                 self.messages.runs.insert(id, run, self.now.plus(timeout_ms));
                 effects.push(Effect::Note(Note::RunStarted { session, run: id }));
                 self.appended(&Arc::new(Entry::new(log, lane, seq, envelope.clone())));
-                self.join_run(id, session, from_seq)
+                self.join_run(conn, id, session, from_seq)
             }
             Accepted::Duplicate(found) => {
                 effects.push(Effect::Note(Note::AcceptDuplicate { session }));
@@ -116,7 +116,7 @@ impl Mesh {
                     let purpose = Purpose::Run(conn, request, Ask::Join(Comeback { session, from_seq }));
                     return self.read(purpose, StoreRead::Run(id), effects);
                 }
-                self.join_run(id, session, from_seq)
+                self.join_run(conn, id, session, from_seq)
             }
             Accepted::Reused(known) => {
                 effects.push(Effect::Note(Note::AcceptConflict { session }));
@@ -138,12 +138,13 @@ impl Mesh {
     /// Streams a run to a session from here on; what it is told.
     fn join_run(
         &mut self,
+        conn: ConnId,
         id: RunId,
         session: SessionKey,
         from_seq: Option<u64>,
     ) -> Result<Answer, WireError> {
-        // One whose lease has ended meanwhile hears nothing, and can ask again.
-        if self.leases.contains_key(&session) {
+        // Who asked on a socket that is gone hears nothing of this, and asks again.
+        if self.leases.get(&session).is_some_and(|lease| lease.conn() == Some(conn)) {
             if !self.messages.runs.watch(id, session, from_seq) {
                 let text = format!("a run streams to at most {RUN_WATCHERS} sessions of its caller");
                 return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
@@ -155,8 +156,9 @@ impl Mesh {
     }
 
     /// A caller is back for a run that the store remembers.
-    pub(super) fn rejoin_run(
+    fn rejoin_run(
         &mut self,
+        conn: ConnId,
         comeback: Comeback,
         found: Option<Box<RunRecord>>,
     ) -> Result<Answer, WireError> {
@@ -170,7 +172,7 @@ impl Mesh {
             let text = "too many ended runs wait to be told; ask with run.get, or try again";
             return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
         }
-        self.join_run(id, comeback.session, comeback.from_seq)
+        self.join_run(conn, id, comeback.session, comeback.from_seq)
     }
 
     pub(super) fn run_get(
@@ -246,10 +248,15 @@ impl Mesh {
     }
 
     /// The store has told of a run that is not in memory.
-    pub(super) fn found_run(&mut self, ask: Ask, found: StoreFound) -> Result<Answer, WireError> {
+    pub(super) fn found_run(
+        &mut self,
+        conn: ConnId,
+        ask: Ask,
+        found: StoreFound,
+    ) -> Result<Answer, WireError> {
         let StoreFound::Run(found) = found else { return Err(unreadable()) };
         match ask {
-            Ask::Join(comeback) => self.rejoin_run(comeback, found),
+            Ask::Join(comeback) => self.rejoin_run(conn, comeback, found),
             Ask::Get(member) => {
                 let theirs = |run: &RunRecord| {
                     run.caller == member || run.callee.is_some_and(|(_, vouched)| vouched == member)

@@ -68,7 +68,7 @@ impl Mesh {
             }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
             (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
-            (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(ask, found)),
+            (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
             (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
                 (conn, request, Ok(Answer::History(entries, next)))
             }

@@ -221,6 +221,10 @@ impl Mesh {
         if let Some(run) = self.messages.run_at(id, seq) {
             self.messages.runs.claim(run, session);
         }
+        if !held {
+            // It may have gone to the dead letters before a crash, with the run that it is: a look at it tells.
+            self.messages.body(id, seq);
+        }
         self.messages.touch(id);
         InflightResult::Kept
     }

@@ -194,15 +194,19 @@ impl Program {
                 retention_ms: None,
                 created_at: at,
             }),
-            Small::Claim(n) => {
-                StoreWrite::ClaimRun { run: self.run(*n), callee: session(*n), member: member(*n) }
-            }
-            Small::End(n) => {
-                let (id, last_seq, result) = (self.run(*n), u64::from(*n), Some(json!({"n": n})));
-                let (state, error) = (RunState::Ok, None);
-                StoreWrite::EndRun(Box::new(RunEnding { id, state, last_seq, result, error, at }))
-            }
+            Small::Claim(n) => self.claim(*n),
+            Small::End(n) => self.end(*n, at),
         })
+    }
+
+    fn claim(&mut self, n: u8) -> StoreWrite {
+        StoreWrite::ClaimRun { run: self.run(n), callee: session(n), member: member(n) }
+    }
+
+    fn end(&mut self, n: u8, at: u64) -> StoreWrite {
+        let (id, last_seq, result) = (self.run(n), u64::from(n), Some(json!({"n": n})));
+        let (state, error) = (RunState::Ok, None);
+        StoreWrite::EndRun(Box::new(RunEnding { id, state, last_seq, result, error, at }))
     }
 
     /// One of the runs that live, or one that never was.

@@ -69,7 +69,7 @@ pub(crate) fn a_run_is_kept_with_its_message_and_reads_as_it_was<E: Engine>() {
     };
     assert_eq!(run(&store, 1), Some(fresh.clone()));
     assert_eq!(run(&store, 2), None, "a message is none");
-    assert_eq!(store.restore(&mesh()).unwrap().runs, [fresh.clone()]);
+    assert_eq!(store.restore(&mesh()).unwrap().runs, std::slice::from_ref(&fresh));
     // Twins and others under its key change nothing.
     send(&mut store, Accept { run: Some(5), ..call(1) });
     send(&mut store, Accept { fingerprint: print(2), ..call(1) });
@@ -80,7 +80,7 @@ pub(crate) fn a_run_is_kept_with_its_message_and_reads_as_it_was<E: Engine>() {
     assert_eq!(run(&store, 1), Some(taken.clone()), "the first answers for good");
     drop(store);
     let mut store = engine.open();
-    assert_eq!(store.restore(&mesh()).unwrap().runs, [taken.clone()]);
+    assert_eq!(store.restore(&mesh()).unwrap().runs, std::slice::from_ref(&taken));
     apply(&mut store, StoreWrite::EndRun(Box::new(end(1, NOW + 5))));
     let error = Some(WireError::new(ErrorCode::Expired, "late").with_details(json!({"x": 1})));
     let other = RunEnding { state: RunState::Error, result: None, error, ..end(1, NOW + 6) };

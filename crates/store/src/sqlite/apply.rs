@@ -94,7 +94,7 @@ fn of_mesh(
             }
         }
         StoreWrite::ClaimRun { run, callee, member } => {
-            call::claim(connection, mesh.id, *run, callee, member)?;
+            call::claim(connection, mesh.id, *run, callee, member)?
         }
         StoreWrite::EndRun(ending) => call::end(connection, mesh.id, ending)?,
         StoreWrite::Sweep { .. } => {}
