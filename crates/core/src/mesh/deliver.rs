@@ -85,6 +85,18 @@ impl Mesh {
         }
     }
 
+    /// Lets go of entries that were only looked for: whoever has them in hand need not be handed them again.
+    pub(super) fn forget_bodies(&mut self, id: GroupId, seqs: &[u64]) {
+        let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        for seq in seqs {
+            let Some(holder) = reading.group.open(*seq).and_then(|open| open.holder()) else { continue };
+            let sub = self.leases.get(&holder.session).and_then(|lease| lease.subs.get(&holder.sub));
+            if sub.is_some_and(|sub| !sub.unread.contains(&(id, *seq))) {
+                reading.again.remove(seq);
+            }
+        }
+    }
+
     /// What was asked for has come from disk, or is not there: fetches that waited for it are answered.
     pub(super) fn rouse_fetches(&mut self, id: GroupId) {
         let Some(reading) = self.messages.readings.get(&id) else { return };

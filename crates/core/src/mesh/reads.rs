@@ -61,6 +61,7 @@ impl Mesh {
                     self.released(id, seq, holder);
                 }
                 self.rouse_holders(id, &seqs);
+                self.forget_bodies(id, &seqs);
                 return self.rouse_fetches(id);
             }
             (Purpose::Page(id) | Purpose::Again(id, _), _) => {

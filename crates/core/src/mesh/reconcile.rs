@@ -222,8 +222,7 @@ impl Mesh {
             self.messages.runs.claim(run, session);
         }
         if !held {
-            // It may have gone to the dead letters before a crash, with the run that it is: a look at it tells.
-            self.messages.body(id, seq);
+            self.messages.look_for_run(id, seq);
         }
         self.messages.touch(id);
         InflightResult::Kept

@@ -359,6 +359,15 @@ impl Messages {
         self.runs.at(&self.readings.get(&id)?.record.log, seq)
     }
 
+    /// Somebody says after a crash that it has this in hand. Where runs are it may have gone to the dead letters before,
+    /// with its run: a look at it tells.
+    pub(super) fn look_for_run(&mut self, id: GroupId, seq: u64) {
+        let log = self.readings.get(&id).map(|reading| &reading.record.log);
+        if log.is_some_and(|log| self.urgent_place(log) == Some(id) && log.is_inbox()) {
+            self.body(id, seq);
+        }
+    }
+
     /// The place of an inbox's owner in the lane that runs take.
     pub(super) fn urgent_place(&self, log: &LogName) -> Option<GroupId> {
         self.logs.lane(log, Lane::of(log, Priority::Now))?.groups.first().copied()
