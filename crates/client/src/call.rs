@@ -126,8 +126,9 @@ impl RunStream {
     }
 
     /// Asks for the run to be stopped. One that nobody has taken yet is cancelled at once; else its callee is told, and the
-    /// stream ends when that has ended it, however it did.
+    /// stream ends when that has ended it, however it did. A broker that starts again is told once more.
     pub async fn cancel(&self) -> Result<(), WireError> {
+        let _ = self.session.hands.send(HandCommand::Cancelled(self.handle));
         self.session.run_cancel(self.run).await
     }
 }

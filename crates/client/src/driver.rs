@@ -318,6 +318,7 @@ impl Driver {
             HandCommand::Forgo(id) => self.link.forgo(id),
             HandCommand::Leave(handle) => self.link.unsubscribe(handle, &mut self.effects),
             HandCommand::ReadChunk(handle) => self.link.call_read(handle, &mut self.effects),
+            HandCommand::Cancelled(handle) => self.link.call_cancelled(handle),
             HandCommand::HangUp(handle) => {
                 self.waiting.calls.remove(&handle);
                 self.link.hang_up(handle);

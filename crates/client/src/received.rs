@@ -20,6 +20,8 @@ pub(crate) enum HandCommand {
     Leave(SubHandle),
     /// A chunk of an answer was read.
     ReadChunk(CallHandle),
+    /// A call is wanted no more.
+    Cancelled(CallHandle),
     HangUp(CallHandle),
     EndRun(ServedHandle, RunEnd),
 }

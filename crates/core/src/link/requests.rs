@@ -41,6 +41,8 @@ pub(super) enum Purpose {
     Status,
     /// A call, or what it has missed.
     Start(CallHandle),
+    /// That a call is wanted no more, once again.
+    Cancel(CallHandle),
     /// A piece of the answer to a run, by its number.
     Chunk(ServedHandle, u64),
     /// The end of a run; with an answer or without.
@@ -253,7 +255,7 @@ impl Link {
             let keep = match &open.purpose {
                 Purpose::App | Purpose::Send(..) | Purpose::Fetch(..) => true,
                 Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
-                Purpose::Start(handle) => self.calls.contains(*handle),
+                Purpose::Start(handle) | Purpose::Cancel(handle) => self.calls.contains(*handle),
                 Purpose::Chunk(..) if mutant::on(Mutant::ChunkForgotten) => false,
                 Purpose::Chunk(run, _) | Purpose::End(run, _) | Purpose::Look(run) => {
                     self.serving.contains(*run)
@@ -345,7 +347,7 @@ impl Link {
                 self.subscribed(handle, &wish, outcome(codec, bytes), effects);
             }
             Purpose::Unsubscribe(Some(handle)) => self.subs.end(handle, SubEnd::Unsubscribed, effects),
-            Purpose::Unsubscribe(None) => {}
+            Purpose::Unsubscribe(None) | Purpose::Cancel(_) => {}
             Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
             Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes), effects),
             Purpose::Status => self.status_answered(outcome(codec, bytes), effects),
@@ -361,7 +363,7 @@ impl Link {
         let Some(open) = self.requests.open.get_mut(&number) else { return false };
         let wanted = match &open.purpose {
             Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
-            Purpose::Start(handle) => self.calls.contains(*handle),
+            Purpose::Start(handle) | Purpose::Cancel(handle) => self.calls.contains(*handle),
             purpose => purpose.is_patient(),
         };
         let error = match outcome::<IgnoredAny>(self.config.codec, bytes) {
@@ -397,7 +399,7 @@ impl Link {
             Purpose::Settle(batch) => self.settle_refused(batch, &error, effects),
             Purpose::Start(handle) => self.calls.end(handle, CallEnd::Refused(error), effects),
             Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
-            Purpose::Unsubscribe(_) | Purpose::Status | Purpose::Look(_) => {}
+            Purpose::Unsubscribe(_) | Purpose::Status | Purpose::Look(_) | Purpose::Cancel(_) => {}
         }
     }
 

@@ -10,7 +10,7 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::RunId;
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
-use tenure_proto::run::{RunEvent, RunStartParams, RunStartResult};
+use tenure_proto::run::{RunEvent, RunIdParams, RunStartParams, RunStartResult};
 
 use super::super::delivery::SubEnd;
 use super::super::requests::Purpose;
@@ -44,6 +44,8 @@ struct Call {
     asking: bool,
     /// Whether chunks may have been missed: what comes before the next answer is not handed on.
     behind: bool,
+    /// Whether its caller wants it stopped.
+    cancelled: bool,
     /// What waits for the reader, in bytes.
     unread: VecDeque<usize>,
     unread_bytes: usize,
@@ -52,7 +54,16 @@ struct Call {
 impl Call {
     fn new(params: RunStartParams) -> Call {
         let unread = VecDeque::new();
-        Call { params, run: None, next: 1, asking: true, behind: true, unread, unread_bytes: 0 }
+        Call {
+            params,
+            run: None,
+            next: 1,
+            asking: true,
+            behind: true,
+            cancelled: false,
+            unread,
+            unread_bytes: 0,
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -159,6 +170,14 @@ impl Link {
         self.catch_up(handle, effects);
     }
 
+    /// The caller has asked for its run to be stopped. A broker that starts again does not know it: then it is told once
+    /// more.
+    pub fn call_cancelled(&mut self, handle: CallHandle) {
+        if let Some(call) = self.calls.table.get_mut(&handle) {
+            call.cancelled = true;
+        }
+    }
+
     /// Nobody reads a call any more. The run goes on.
     pub fn hang_up(&mut self, handle: CallHandle) {
         self.calls.table.remove(&handle);
@@ -204,6 +223,12 @@ impl Link {
         };
         let Some(call) = self.calls.table.get_mut(&handle) else { return };
         (call.asking, call.behind) = (false, false);
+        if call.cancelled {
+            let params = RunIdParams { run_id: result.run_id };
+            // A frame of a hundred bytes fits everywhere; of a run that has ended it changes nothing.
+            let _ = self.ask(Purpose::Cancel(handle), Method::RunCancel, &params, effects);
+        }
+        let Some(call) = self.calls.table.get_mut(&handle) else { return };
         if call.run.replace(result.run_id).is_none() {
             effects.push(LinkEffect::Call(handle, CallItem::Started(result)));
         }

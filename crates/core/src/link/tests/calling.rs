@@ -193,6 +193,23 @@ fn large_chunks_fill_a_reader_by_their_size() {
 }
 
 #[test]
+fn that_a_run_is_wanted_no_more_is_said_again_after_lost_events() {
+    let mut peer = Peer::new();
+    let handle = peer.call("k", RUN);
+    peer.world.link.call_cancelled(handle);
+    peer.cut();
+    assert!(sent(&peer.welcome("kept", "resumed", None)).is_empty(), "the broker knows it");
+    peer.cut();
+    let frame = only(&peer.welcome("kept", "resume_not_found", None), "run.start");
+    let cancel = only(&peer.started(&frame, RUN, "running"), "run.cancel");
+    assert_eq!(cancel["params"], json!({"runId": RUN}));
+    peer.cut();
+    let again = only(&peer.welcome("kept", "resumed", None), "run.cancel");
+    assert_eq!(again["id"], cancel["id"]);
+    assert!(peer.reply(id_of(&again), json!({})).is_empty());
+}
+
+#[test]
 fn twins_of_one_session_share_one_run() {
     let mut peer = Peer::new();
     peer.call("k", RUN);
