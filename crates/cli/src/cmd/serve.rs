@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
-use tenure_client::{InboxChoice, Run, RunError, ServeEnd};
+use tenure_client::proto::message::Priority;
+use tenure_client::{InboxChoice, Run, RunError, ServeEnd, Session};
 
 use super::Where;
-use super::guest::{Signals, Stay, Who};
+use super::guest::{Signals, Stay, Who, ended};
 use crate::exit::Failure;
 use crate::output::{println, safe, sentence};
 
@@ -19,6 +20,9 @@ const NAME: &str = "serve";
 const JOBS: u8 = 4;
 /// The most: no more runs are handed to one session before some of them have ended.
 const JOBS_MAX: i64 = 32;
+
+/// Urgent messages that are left in the inbox; one more goes to the dead letters.
+const URGENT: usize = 16;
 
 /// Answer each run with a command.
 ///
@@ -32,11 +36,14 @@ const JOBS_MAX: i64 = 32;
 /// two seconds later. The same happens when this command ends; those runs fail, and none is handed to another.
 ///
 /// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
+///
+/// Messages that are no runs are left in the inbox (`tenure inbox --as NAME` when this has ended), except that of those sent with
+/// --priority now no more than 16 are: the next go to the dead letters, for their senders to see.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure serve --exec 'tr a-z A-Z' --name shouter      # then: tenure call shouter 'be quick'
   tenure serve --exec ./review.sh --name reviewer --jobs 1
-  tenure serve --exec 'claude -p' --name claude --member")]
+  tenure serve --exec 'claude -p' --name claude")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
@@ -50,9 +57,6 @@ pub(crate) struct Args {
     /// Answer so many runs at once; more wait
     #[arg(long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u8).range(1..=JOBS_MAX))]
     jobs: u8,
-    /// Answer what is sent to the member as well, in competition with its other sessions that do
-    #[arg(long)]
-    member: bool,
     /// Print one JSON object a line: that it is ready, and how each run ended
     #[arg(long)]
     json: bool,
@@ -61,8 +65,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
         let mut signals = Signals::listen()?;
-        let inbox = if args.member { InboxChoice::Both } else { InboxChoice::Session };
-        let stay = Stay { inbox, talks: true, serves: true, ..Stay::default() };
+        let stay = Stay { inbox: InboxChoice::Session, talks: true, serves: true, ..Stay::default() };
         let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
         let guest = args.at.enter(who, stay).await?;
         let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
@@ -75,11 +78,38 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let server = guest.session.serve_runs(move |run| answer(run, command.clone(), json));
         let outcome = tokio::select! {
             end = server.concurrency(usize::from(args.jobs)).into_future() => Err(failure(end)),
+            end = leave_lying(&guest.session) => Err(end),
             () = signals.recv() => Ok(()),
         };
         guest.leave().await;
         outcome
     })
+}
+
+/// Leaves messages that are no runs to whoever reads the inbox later; but urgent ones share their lane with runs, and past
+/// a bound they make way.
+async fn leave_lying(session: &Session) -> Failure {
+    let mut inbox = match session.inbox() {
+        Ok(inbox) => inbox,
+        Err(error) => return Failure::Failed(error.to_string()),
+    };
+    let (mut lying, mut urgent) = (Vec::new(), 0);
+    loop {
+        let message = match inbox.next_message().await {
+            Ok(message) => message,
+            Err(end) => return ended(end),
+        };
+        if message.priority == Priority::Now {
+            urgent += 1;
+        }
+        if message.priority == Priority::Now && urgent > URGENT {
+            // Nobody waits for it: what became of it the sender is told.
+            drop(message.dead("this session answers runs and reads no messages"));
+        } else {
+            eprintln!("a message from {} waits in the inbox", safe(&message.from.name));
+            lying.push(message);
+        }
+    }
 }
 
 fn failure(end: ServeEnd) -> Failure {
