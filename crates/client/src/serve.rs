@@ -1,5 +1,6 @@
 //! Answering: runs come to this session, and a handler answers each.
 
+use std::collections::BTreeSet;
 use std::future::{Future, IntoFuture};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -254,6 +255,7 @@ where
     }
     let mut mouth = Mouth { runs, slot };
     let (handler, places) = (Arc::new(handler), Arc::new(Semaphore::new(concurrency)));
+    let work = Work { hands: session.hands.clone(), live: Arc::default() };
     // Dropped with this, it drops every handler.
     let mut handlers = JoinSet::new();
     loop {
@@ -261,7 +263,7 @@ where
         tokio::select! {
             incoming = mouth.next() => match incoming {
                 Some(Incoming::Run(handle, id, delivery, state)) => {
-                    let ending = Ending { handle: Some(handle), hands: session.hands.clone() };
+                    let ending = work.begin(handle);
                     let message = delivery.message;
                     let input = message.body.as_deref().map(serde_json::from_str);
                     let Some(Ok(input)) = input else {
@@ -310,26 +312,41 @@ fn error(error: WireError) -> RunEnd {
     RunEnd { status: RunEndStatus::Error, result: None, error: Some(error) }
 }
 
-/// Says how a run ended, once; dropped before that, that nobody answers it any more.
-struct Ending {
-    handle: Option<ServedHandle>,
+/// The runs that a server is at. Dropped, it says of each that nobody answers it any more: at once, while its handlers are
+/// dropped when their turn comes.
+struct Work {
     hands: Hands,
+    live: Arc<Mutex<BTreeSet<ServedHandle>>>,
 }
 
-impl Ending {
-    fn end(mut self, end: RunEnd) {
-        self.say(end);
+impl Work {
+    fn begin(&self, handle: ServedHandle) -> Ending {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(handle);
+        Ending { handle, hands: self.hands.clone(), live: Arc::clone(&self.live) }
     }
+}
 
-    fn say(&mut self, end: RunEnd) {
-        if let Some(handle) = self.handle.take() {
+impl Drop for Work {
+    fn drop(&mut self) {
+        let live = std::mem::take(&mut *self.live.lock().unwrap_or_else(PoisonError::into_inner));
+        for handle in live {
+            let end = error(WireError::new(ErrorCode::Unavailable, "the callee has stopped answering runs"));
             let _ = self.hands.send(HandCommand::EndRun(handle, end));
         }
     }
 }
 
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.say(error(WireError::new(ErrorCode::Unavailable, "the callee has stopped answering runs")));
+/// Says how a run ended, unless that is said.
+struct Ending {
+    handle: ServedHandle,
+    hands: Hands,
+    live: Arc<Mutex<BTreeSet<ServedHandle>>>,
+}
+
+impl Ending {
+    fn end(self, end: RunEnd) {
+        if self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.handle) {
+            let _ = self.hands.send(HandCommand::EndRun(self.handle, end));
+        }
     }
 }

@@ -33,7 +33,7 @@ const URGENT: usize = 16;
 /// on standard error.
 ///
 /// When the caller cancels the run, or its time is over, CMD and everything it has started are told to terminate, and killed
-/// two seconds later. The same happens when this command ends; those runs fail, and none is handed to another.
+/// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another.
 ///
 /// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
 ///
