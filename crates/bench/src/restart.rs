@@ -30,7 +30,7 @@ use calls::Calls;
 use traffic::Traffic;
 
 /// How long anything may take that should happen at all.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How long to look for late presence events and doubles once all is settled.
 const AFTERMATH: Duration = Duration::from_secs(2);
 

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 /// From one chunk of a run to the next.
 const PACE: Duration = Duration::from_millis(100);
 /// How long a call may wait for a broker.
-const CALL_PATIENCE: Duration = Duration::from_secs(90);
+const CALL_PATIENCE: Duration = Duration::from_secs(180);
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(50);
 

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 /// Sends that may be on their way; past it the next waits.
 const OUTSTANDING: usize = 10_000;
 /// How long a send may take, restart included.
-const SEND_TIMEOUT: Duration = Duration::from_secs(90);
+const SEND_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(50);
 
