@@ -94,15 +94,18 @@ async fn a_broker_that_turns_us_away_is_four_and_says_why() {
 fn the_configuration_in_force_is_shown_without_its_secrets() {
     let world = World::new();
     let file = world.home().join("broker.toml");
-    std::fs::write(&file, "listen = \"127.0.0.1:7401\"\nlease_ttl_ms = 60000\nadmin_token = \"s3cret\"\n")
-        .unwrap();
+    std::fs::write(
+        &file,
+        "listen = \"127.0.0.1:7401\"\nlease_ttl_ms = 60000\nadmin_token = \"s3cret-of-the-operator\"\n",
+    )
+    .unwrap();
     let args = ["broker", "--print-config", "--listen", "127.0.0.1:7402", "--config", file.to_str().unwrap()];
     let output = world.run(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let shown: toml::Table = stdout(&output).parse().unwrap();
     assert_eq!(shown["listen"].as_str(), Some("127.0.0.1:7402"), "flags win over the file");
     assert_eq!(shown["lease_ttl_ms"].as_integer(), Some(3_000), "and so does the environment");
-    assert!(shown.contains_key("admin_token") && !stdout(&output).contains("s3cret"));
+    assert!(shown.contains_key("admin_token") && !stdout(&output).contains("s3cret-of-the-operator"));
     let defaults =
         ["data_dir", "store", "ping_interval_ms", "stale_after_ms", "tick_interval_ms", "max_payload"];
     let more = ["max_buffered_bytes", "max_sessions", "public_hosts", "allowed_origins", "log", "log_format"];
