@@ -117,6 +117,9 @@ pub struct RawConfig {
     /// `TENURE_MAX_BUFFERED_BYTES`: bytes that may wait for one socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_buffered_bytes: Option<u64>,
+    /// `TENURE_SLOW_CONSUMER_MS`: how long a socket may take next to nothing while something waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_consumer_ms: Option<u64>,
     /// `TENURE_MAX_SESSIONS`: living leases per mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u64>,
@@ -177,6 +180,7 @@ macro_rules! fields {
         $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" days);
         $each!(max_payload "TENURE_MAX_PAYLOAD" number);
         $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
+        $each!(slow_consumer_ms "TENURE_SLOW_CONSUMER_MS" number);
         $each!(max_sessions "TENURE_MAX_SESSIONS" number);
         $each!(admin_token "TENURE_ADMIN_TOKEN" text);
         $each!(restart_in_ms "TENURE_RESTART_IN_MS" number);
@@ -324,6 +328,7 @@ impl RawConfig {
         mesh.stale_after_ms = self.stale_after_ms.unwrap_or(mesh.stale_after_ms);
         mesh.tick_interval_ms = self.tick_interval_ms.unwrap_or(mesh.tick_interval_ms);
         mesh.reconnect_grace_ms = self.reconnect_grace_ms.unwrap_or(mesh.reconnect_grace_ms);
+        mesh.slow_consumer_ms = self.slow_consumer_ms.unwrap_or(mesh.slow_consumer_ms);
         mesh.ack_timeout_ms = self.ack_timeout_ms.unwrap_or(mesh.ack_timeout_ms);
         mesh.retention_ms = self.retention_ms.unwrap_or(mesh.retention_ms);
         mesh.topic_bytes = self.topic_max_bytes.filter(|bytes| *bytes > 0);

@@ -43,6 +43,8 @@ enum Io {
     Failed(Option<Error>),
     /// Everything that was queued has left.
     Flushed,
+    /// So many bytes of it have.
+    Taken(usize),
 }
 
 /// A socket and what is decided about it.
@@ -201,6 +203,10 @@ impl Wire {
             Io::Flushed => {
                 return self.with(|conn, shared, way| conn.flushed(shared.clock.now(), &shared.house, way));
             }
+            Io::Taken(bytes) => {
+                let bytes = *bytes;
+                return self.with(|conn, shared, _| conn.taken(shared.clock.now(), bytes, &shared.house));
+            }
             Io::Received(Message::Text(text)) => Received::Data { binary: false, bytes: text.as_bytes() },
             Io::Received(Message::Binary(bytes)) => Received::Data { binary: true, bytes },
             Io::Received(Message::Ping(_)) => {
@@ -228,7 +234,10 @@ impl Wire {
                     return Poll::Ready(Io::Flushed);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Io::Failed(Some(error))),
-                Poll::Pending => {}
+                Poll::Pending => match self.ws.get_mut().taken() {
+                    0 => {}
+                    bytes => return Poll::Ready(Io::Taken(bytes)),
+                },
             }
         }
         if self.conn.may_read(&self.shared.house, self.ws.get_ref().waiting()) {

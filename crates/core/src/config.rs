@@ -27,6 +27,8 @@ pub struct MeshConfig {
     pub max_buffered_bytes: usize,
     /// Messages that may wait for one socket.
     pub max_buffered_messages: u32,
+    /// How long a socket may take less than the least that a reader takes, while something waits for it.
+    pub slow_consumer_ms: u64,
     /// Bytes of bodies that one partition of a topic may hold; past it the oldest go, unread ones to the dead
     /// letters. `None` is as many as retention leaves.
     pub topic_bytes: Option<u64>,
@@ -93,6 +95,7 @@ impl MeshConfig {
             max_payload: limits::MAX_PAYLOAD_BYTES,
             max_buffered_bytes: limits::MAX_BUFFERED_BYTES,
             max_buffered_messages: limits::MAX_BUFFERED_MESSAGES,
+            slow_consumer_ms: limits::SLOW_CONSUMER_MS,
             topic_bytes: None,
             ack_timeout_ms: limits::ACK_TIMEOUT_MS,
             durability: Durability::Fsync,
@@ -142,6 +145,9 @@ impl MeshConfig {
         }
         if self.max_buffered_bytes < limits::frame_bytes(self.max_payload) {
             return refuse("max buffered bytes must hold at least one frame of max payload".to_owned());
+        }
+        if !(100..=DAY_MS).contains(&self.slow_consumer_ms) {
+            return refuse("a reader must be given between 100 ms and a day to read".to_owned());
         }
         self.check_memory()
     }

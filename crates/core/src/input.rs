@@ -64,6 +64,11 @@ pub enum Input {
         /// The socket.
         conn: ConnId,
     },
+    /// A socket has taken as much of what waits for it as a reader that is slow, and not stuck.
+    Taken {
+        /// The socket.
+        conn: ConnId,
+    },
     /// A socket ended.
     Closed {
         /// The socket.

@@ -73,7 +73,8 @@ pub struct Carrier {
     pub pinged: Millis,
     /// When an event last left for it.
     pub sent: Millis,
-    /// Since when a batch is on its way; `None` when the socket can take another.
+    /// Since when a batch is on its way without the socket's taking a fair part of what waits for it; `None` when it
+    /// can take another.
     pub unflushed: Option<Millis>,
     /// What is held back from it.
     pub muted: Muted,
@@ -207,7 +208,7 @@ impl Lease {
         if now.since(self.proof) >= terms.stale_after_ms {
             return Verdict::Stale;
         }
-        if carrier.unflushed.is_some_and(|since| now.since(since) >= tenure_proto::limits::SLOW_CONSUMER_MS) {
+        if carrier.unflushed.is_some_and(|since| now.since(since) >= config.slow_consumer_ms) {
             return Verdict::Slow;
         }
         Verdict::Fine {
@@ -224,7 +225,7 @@ impl Lease {
                 let stale = self.proof.plus(terms.stale_after_ms);
                 let ping = carrier.pinged.plus(terms.ping_interval_ms);
                 let next = match carrier.unflushed {
-                    Some(since) => since.plus(tenure_proto::limits::SLOW_CONSUMER_MS),
+                    Some(since) => since.plus(config.slow_consumer_ms),
                     None => carrier.sent.plus(terms.tick_interval_ms),
                 };
                 let due = stale.min(ping).min(next);

@@ -40,8 +40,11 @@ pub const MAX_INFLIGHT: u32 = 4096;
 pub const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 /// Default messages that may wait for one socket.
 pub const MAX_BUFFERED_MESSAGES: u32 = 16_384;
-/// Milliseconds a socket may stay over its outbound limit before `slow_consumer`.
+/// Default milliseconds in which a reader must take all that waits for it, or [`SLOW_CONSUMER_BYTES`] of it, before
+/// it is a `slow_consumer`.
 pub const SLOW_CONSUMER_MS: u64 = 10_000;
+/// Bytes that a reader must take in that time at the least: one that takes so many is slow, not stuck.
+pub const SLOW_CONSUMER_BYTES: usize = 16 * 1024;
 
 /// Events that a session's replay ring holds.
 pub const RING_EVENTS: usize = 1024;

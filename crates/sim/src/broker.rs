@@ -79,6 +79,8 @@ pub(crate) struct Server {
     binary: bool,
     /// Whether something was handed to it since it was last all gone.
     flushing: bool,
+    /// Bytes that have left since it was last told.
+    taken: usize,
 }
 
 /// What a broker's turn comes to, for the world.
@@ -235,7 +237,7 @@ impl Broker {
         let mut out = Outbox { frames: VecDeque::new(), bytes: 0, rng, kind };
         let server = Conn::new(conn, codec, HOST.to_owned(), nonce, now, &running.house, &mut out);
         let binary = codec.is_binary();
-        running.servers.insert(conn, Server { conn: server, out, binary, flushing: true });
+        running.servers.insert(conn, Server { conn: server, out, binary, flushing: true, taken: 0 });
         self.did.push(Did::Leaves(conn));
     }
 
@@ -262,6 +264,15 @@ impl Broker {
     pub(crate) fn flushed(&mut self, world: u64, conn: ConnId) {
         let now = self.now(world);
         self.on(conn, |server, house| server.conn.flushed(now, house, &mut server.out));
+    }
+
+    /// Some of what waited on a socket has left.
+    pub(crate) fn taken(&mut self, world: u64, conn: ConnId) {
+        let now = self.now(world);
+        self.on(conn, |server, house| match std::mem::take(&mut server.taken) {
+            0 => None,
+            bytes => server.conn.taken(now, bytes, house),
+        });
     }
 
     /// Time has passed for the sockets that count it.
@@ -308,6 +319,7 @@ impl Broker {
         let server = self.running.as_mut()?.servers.get_mut(&conn)?;
         let frame = server.out.frames.pop_front()?;
         server.out.bytes -= frame.weight();
+        server.taken += frame.weight();
         server.flushing = true;
         Some(frame)
     }

@@ -147,6 +147,8 @@ impl World {
         }
         if self.broker.has_flushed(conn) {
             self.broker.flushed(self.t, conn);
+        } else {
+            self.broker.taken(self.t, conn);
         }
         if !self.broker.did.is_empty() {
             self.broker_turn();

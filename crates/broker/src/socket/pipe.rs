@@ -37,13 +37,15 @@ pub(crate) struct Pipe<S> {
     waiting: Vec<u8>,
     /// How much of `waiting` has been written.
     written: usize,
+    /// How much has left since somebody last asked.
+    taken: usize,
     /// How much a stranger may still send; `None` once it is trusted.
     allowance: Option<usize>,
 }
 
 impl<S> Pipe<S> {
     pub(crate) fn new(stream: S) -> Pipe<S> {
-        Pipe { stream, waiting: Vec::new(), written: 0, allowance: Some(BEFORE_HELLO_BYTES) }
+        Pipe { stream, waiting: Vec::new(), written: 0, taken: 0, allowance: Some(BEFORE_HELLO_BYTES) }
     }
 
     /// Lets a frame wait its turn.
@@ -75,6 +77,11 @@ impl<S> Pipe<S> {
     /// From here on the other side may send what it likes.
     pub(crate) fn trust(&mut self) {
         self.allowance = None;
+    }
+
+    /// Bytes that have left since this was last asked.
+    pub(crate) fn taken(&mut self) -> usize {
+        std::mem::take(&mut self.taken)
     }
 
     /// Bytes that wait.
@@ -136,14 +143,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Pipe<S> {
 
     /// Ready when nothing waits any more; then nothing is held either.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Pipe { stream, waiting, written, .. } = &mut *self;
+        let Pipe { stream, waiting, written, taken, .. } = &mut *self;
         while *written < waiting.len() {
             match ready!(Pin::new(&mut *stream).poll_write(cx, &waiting[*written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => *written += count,
+                count => (*written, *taken) = (*written + count, *taken + count),
             }
         }
-        (*waiting, *written) = (Vec::new(), 0);
+        (*waiting, *written, *taken) = (Vec::new(), 0, 0);
         Pin::new(stream).poll_flush(cx)
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod mail;
 pub(crate) mod mirror;
 pub(crate) mod pipe;
 pub(crate) mod sock;
+pub(crate) mod wire;
 
 use std::net::SocketAddr;
 use std::time::Duration;

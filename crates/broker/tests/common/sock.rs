@@ -5,9 +5,11 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
@@ -453,6 +455,29 @@ impl Sock {
         assert_eq!((&answer["ok"], &answer["result"]), (&json!(true), &json!({})), "{answer}");
         let ended = self.ended().await;
         assert_eq!((&ended.closing["code"], &ended.closing["reason"]), (&json!(1000), &json!("bye")));
+    }
+
+    /// Reads a byte at a time and no more until the socket ends, or for as long as anybody has patience; whether it
+    /// ended. What is read is lost.
+    pub(crate) async fn trickle(self, pause: Duration) -> bool {
+        let mut tcp = self.ws.into_inner().tcp;
+        let mut pace = tokio::time::interval(pause);
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while tokio::time::Instant::now() < until {
+            pace.tick().await;
+            match tcp.try_read(&mut [0]) {
+                Ok(0) => return true,
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return true,
+                _ => {}
+            }
+            // A socket that has ended says so when it is written to, however much of it is unread.
+            if matches!(tcp.try_write(&[0x8a, 0x80, 0, 0, 0, 0]), Err(e) if e.kind() != ErrorKind::WouldBlock)
+            {
+                return true;
+            }
+        }
+        let _ = tcp.shutdown().await;
+        false
     }
 
     /// Drops the connection as a crash would: no close frame, no goodbye.

@@ -1,4 +1,4 @@
-//! A reader that does not read: it costs itself its socket, and nobody else anything.
+//! Readers that are slow, and readers that do not read: these cost themselves their socket, and nobody else anything.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,13 +7,35 @@ use serde_json::{Value, json};
 use tenure_broker::{Broker, Config};
 
 use crate::common::http::get;
-use crate::common::{Dial, Got, LONG, Sock, Who, join};
+use crate::common::mail::{in_grace, to_session};
+use crate::common::wire::Wire;
+use crate::common::{Dial, Got, LONG, PATIENCE, Sock, Who, join};
 
 /// A broker that lets much wait for one socket.
 pub(crate) async fn patient() -> Broker {
     let mut config = Config::ephemeral(LONG);
     config.mesh.max_buffered_bytes = 64 * 1024 * 1024;
     Broker::start(config).await.expect("start")
+}
+
+/// How long a reader is given to read, where it is not to take ten seconds.
+const SOON_MS: u64 = 1_000;
+
+/// A broker that lets much wait for one socket, and not for long.
+async fn impatient() -> Broker {
+    let mut config = Config::ephemeral(LONG);
+    config.mesh.max_buffered_bytes = 64 * 1024 * 1024;
+    config.mesh.slow_consumer_ms = SOON_MS;
+    Broker::start(config).await.expect("start")
+}
+
+/// A session behind a wire.
+async fn behind(wire: Wire, addr: SocketAddr, name: &str) -> (Sock, Who) {
+    let who = Who::new(name);
+    let dial = Dial { host: addr.to_string(), ..Dial::to(wire.to(addr).await) };
+    let mut sock = dial.open().await.expect("upgrade");
+    sock.join(&who).await;
+    (sock, who)
 }
 
 /// A session that asks for much and reads nothing, so that the broker cannot be done with it.
@@ -41,8 +63,8 @@ pub(crate) async fn stuck(addr: SocketAddr) -> (Sock, Who) {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_is_let_go_after_ten_seconds() {
-    let broker = patient().await;
+async fn a_reader_that_does_not_read_is_let_go_in_time() {
+    let broker = impatient().await;
     let (mut watcher, watcher_who) = join(broker.addr(), "watcher").await;
     let (mut sock, who) = stuck(broker.addr()).await;
     let past = sock.past();
@@ -65,7 +87,7 @@ async fn a_reader_that_does_not_read_is_let_go_after_ten_seconds() {
         }
     }
     let took = start.elapsed();
-    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(15), "{took:?}");
+    assert!(took >= Duration::from_millis(SOON_MS), "{took:?}");
     // If it reads now it may still hear why.
     let mut closing = None;
     loop {
@@ -84,8 +106,59 @@ async fn a_reader_that_does_not_read_is_let_go_after_ten_seconds() {
     params["profile"] = past.mirror.peers[&who.id()].clone();
     let back = sock.resume_with(params, &past).await;
     assert_eq!((&back["lease"], &back["events"]["replay"]), (&json!("kept"), &json!("complete")));
-    assert!(updates > 10, "{updates}");
+    assert!(updates > 5, "{updates}");
     let summary = format!("update {updates}");
     assert_eq!(sock.sees("updated", &watcher_who).await["peer"]["summary"], summary);
     sock.sees_all_of_it().await;
+}
+
+#[tokio::test]
+async fn a_reader_on_a_thin_and_long_wire_is_kept_as_long_as_it_reads() {
+    let broker = impatient().await;
+    let wire = Wire { bytes_per_second: 400 * 1024, latency: Duration::from_millis(200) };
+    let (mut slow, who) = behind(wire, broker.addr(), "slow").await;
+    let (mut sender, _) = join(broker.addr(), "sender").await;
+    // One message that takes more than twice the time a reader is given, then a burst, and answers in between.
+    let large = "m".repeat(1024 * 1024);
+    let burst = "b".repeat(64 * 1024);
+    sender.post(&to_session(&who), "large", &large).await;
+    for n in 0..6 {
+        sender.post(&to_session(&who), &format!("burst {n}"), &burst).await;
+    }
+    let pinged = slow.request("ping", json!({})).await;
+    let start = Instant::now();
+    let mut lengths = Vec::new();
+    let mut answered = false;
+    while lengths.len() < 7 {
+        let frame = slow.frame().await;
+        if frame["event"] == "message" {
+            lengths.push(frame["data"]["message"]["body"].as_str().expect("a body").len());
+        }
+        answered |= frame["id"] == json!(pinged);
+    }
+    assert_eq!(lengths, [&[large.len()][..], &[burst.len(); 6]].concat());
+    assert!(start.elapsed() > Duration::from_millis(2 * SOON_MS), "or the wire was not thin");
+    assert!(answered, "what it asks is answered meanwhile");
+    // On the socket that it came with, and nothing came twice.
+    slow.call("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_a_byte_now_and_then_does_not_read() {
+    let broker = impatient().await;
+    let (mut sender, _) = join(broker.addr(), "sender").await;
+    let who = Who::new("trickle");
+    let mut sock = Dial { buffer: Some(4096), ..Dial::to(broker.addr()) }.open().await.expect("upgrade");
+    sock.join(&who).await;
+    let trickle = tokio::spawn(sock.trickle(Duration::from_millis(SOON_MS / 10)));
+    sender.post(&to_session(&who), "large", &"m".repeat(1024 * 1024)).await;
+    in_grace(&mut sender, &who).await;
+    // It was told, as far as it read, and then let go.
+    let closed = tokio::time::timeout(PATIENCE, trickle).await.expect("in time").expect("no panic");
+    assert!(closed, "the socket ended");
+    // It is in grace like any other, and what it did not read comes again.
+    let mut sock = Sock::open(broker.addr()).await;
+    assert_eq!(sock.join(&who).await["lease"], "kept");
+    let again = sock.delivery().await;
+    assert_eq!((&again["message"]["clientMessageId"], &again["attempt"]), (&json!("large"), &json!(1)));
 }

@@ -11,7 +11,7 @@ use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, HELLO_TIMEOUT_MS, NONCE_BYT
 use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
 
-use super::{Conn, ConnEffect, ConnNote, Due, Outlet, Phase, Received};
+use super::{Conn, ConnEffect, ConnNote, Due, Outlet, Pace, Phase, Received};
 use crate::admit::{Admission, Gate, Refusal, admit};
 use crate::frames;
 use crate::house::House;
@@ -125,6 +125,7 @@ impl Conn {
             due: Due::default(),
             frames: 0,
             batch: false,
+            pace: Pace::default(),
             held: None,
             backlog: Default::default(),
         };

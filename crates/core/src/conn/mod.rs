@@ -5,7 +5,7 @@
 //! has room, and knows what each end of a socket means.
 //!
 //! How to drive one: tell it what came ([`Conn::received`]), what the mesh asks ([`Conn::obey`]), that all of what
-//! waited has left ([`Conn::flushed`]) and, at [`Conn::next_deadline`], that time has passed ([`Conn::tick`]). Each gives
+//! waited has left ([`Conn::flushed`]) or some of it ([`Conn::taken`]) and, at [`Conn::next_deadline`], that time has passed ([`Conn::tick`]). Each gives
 //! at most one [`ConnEffect`] to carry out before the next; what leaves the socket goes to the [`Outlet`] at once.
 //! Read from the socket only while [`Conn::may_read`], and let what has come be heard before time is.
 //!
@@ -15,10 +15,12 @@
 //!
 //! What it never does: wait, or know what carries the bytes.
 //!
-//! Where to read next: `greet` for the time before the hello, `due` for what a client may have us hold.
+//! Where to read next: `greet` for the time before the hello, `due` for what a client may have us hold, `pace` for how
+//! slowly it may read.
 
 mod due;
 mod greet;
+mod pace;
 mod shell;
 
 #[cfg(test)]
@@ -40,6 +42,7 @@ use crate::time::{Millis, Now};
 
 use due::Due;
 use greet::Stranger;
+use pace::Pace;
 pub use shell::{ConnEffect, ConnNote, Out, Outlet, Received};
 
 /// Bytes of a delivery around its message, about.
@@ -56,6 +59,8 @@ pub struct Conn {
     frames: u32,
     /// Whether a batch of events is on its way, and the mesh wants to know when it has left.
     batch: bool,
+    /// How it reads.
+    pace: Pace,
     /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
     held: Option<Box<Held>>,
     /// What is asked of the socket and has no room yet: at most one batch, and an answer per request.
@@ -157,6 +162,7 @@ impl Conn {
     /// Everything that was handed to the outlet has left.
     pub fn flushed(&mut self, now: Now, house: &House, out: &mut impl Outlet) -> Option<ConnEffect> {
         self.frames = 0;
+        self.pace.rest();
         match &mut self.phase {
             Phase::Leaving(leaving) if leaving.lingers => {
                 leaving.flushed = true;
@@ -172,6 +178,15 @@ impl Conn {
             return Some(ConnEffect::Tell(Input::Flushed { conn: self.id }));
         }
         self.release(now, house, out)
+    }
+
+    /// The socket has taken so many bytes, and more wait.
+    pub fn taken(&mut self, now: Now, bytes: usize, house: &House) -> Option<ConnEffect> {
+        if !matches!(self.phase, Phase::Knocking(_) | Phase::Session) {
+            return None;
+        }
+        let reads = self.pace.took(now.at, bytes, house.config.slow_consumer_ms);
+        reads.then_some(ConnEffect::Tell(Input::Taken { conn: self.id }))
     }
 
     /// Time has passed.

@@ -3,7 +3,7 @@
 use ed25519_dalek::SigningKey;
 use serde_json::{Value, json};
 use tenure_proto::canonical::{Proof, member_key, session_key};
-use tenure_proto::limits::{HELLO_TIMEOUT_MS, NONCE_BYTES};
+use tenure_proto::limits::{HELLO_TIMEOUT_MS, NONCE_BYTES, SLOW_CONSUMER_BYTES, SLOW_CONSUMER_MS};
 use tenure_proto::method::{PingResult, StoreHealth};
 use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
@@ -364,6 +364,24 @@ fn the_mesh_hears_when_its_batch_has_left_and_of_nothing_else_that_has() {
     assert!(matches!(world.flushed(), Some(ConnEffect::Tell(Input::Flushed { conn: ConnId(5) }))));
     assert!(world.obey(vec![Out::Ping]).is_none());
     assert!(world.flushed().is_none());
+}
+
+#[test]
+fn the_mesh_hears_that_a_socket_reads_however_slowly() {
+    let mut world = World::greeted();
+    let taken = |world: &mut World, bytes| world.conn.taken(world.now, bytes, &world.house);
+    world.jump(SLOW_CONSUMER_MS);
+    assert!(taken(&mut world, SLOW_CONSUMER_BYTES - 1).is_none());
+    assert!(matches!(taken(&mut world, 1), Some(ConnEffect::Tell(Input::Taken { conn: ConnId(5) }))));
+    // A batch that is asked for and has no room yet is no less on its way.
+    world.shell.waiting = world.house.config.max_buffered_bytes;
+    assert!(world.obey(vec![Out::Events(Box::<Batch>::default())]).is_none());
+    world.jump(SLOW_CONSUMER_MS - 1);
+    assert!(taken(&mut world, SLOW_CONSUMER_BYTES).is_some());
+    let close = Out::Close(Box::new(Closing::new(Reason::SlowConsumer)));
+    assert_eq!(closes(world.obey(vec![close])), 1008);
+    world.jump(SLOW_CONSUMER_MS);
+    assert!(taken(&mut world, SLOW_CONSUMER_BYTES).is_none(), "nobody asks any more");
 }
 
 #[test]

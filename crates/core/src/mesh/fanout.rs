@@ -154,6 +154,17 @@ impl Mesh {
         self.reschedule(session);
     }
 
+    /// A socket reads, however slowly: it is given as long again. Its deadline finds that out when it comes.
+    pub(super) fn taken(&mut self, now: Millis, conn: ConnId) {
+        let Some(session) = self.conns.get(&conn) else { return };
+        let Some(State::Online(carrier)) = self.leases.get_mut(session).map(|lease| &mut lease.state) else {
+            return;
+        };
+        if let Some(since) = &mut carrier.unflushed {
+            *since = now;
+        }
+    }
+
     /// A socket has taken its batch and may have the next.
     pub(super) fn flushed(&mut self, now: Millis, conn: ConnId) {
         let Some(session) = self.conns.get(&conn).copied() else { return };

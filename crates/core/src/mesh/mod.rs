@@ -195,6 +195,7 @@ impl Mesh {
                 self.complain(conn, message);
             }
             Input::Flushed { conn } => self.flushed(at, conn),
+            Input::Taken { conn } => self.taken(at, conn),
             Input::Closed { conn, at: heard, by_client } => {
                 if by_client {
                     self.alive(conn, heard);

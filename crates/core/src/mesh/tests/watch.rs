@@ -1,6 +1,7 @@
 //! Watchdogs: pings, ticks, staleness, slow readers, and a broker that was itself asleep.
 
 use tenure_proto::hello::LeaseFate;
+use tenure_proto::ids::ConnId;
 use tenure_proto::limits::SLOW_CONSUMER_MS;
 use tenure_proto::peer::ProfilePatch;
 
@@ -92,6 +93,35 @@ fn a_socket_that_takes_nothing_for_ten_seconds_is_a_slow_consumer() {
     let again = world.enter(world.resume(slow, 1));
     assert_eq!(world.answer(again).lease, LeaseFate::Kept, "in grace like any other");
     assert_eq!(world.seen(again), ["2 joined s2"]);
+}
+
+#[test]
+fn a_socket_that_takes_some_of_it_is_slow_and_not_stuck() {
+    let mut world = World::new();
+    let slow = world.join(1);
+    world.socket_mut(slow).flushes = false;
+    world.join(2);
+    // A megabyte at a megabit a second, many times over: it is never done, and always reading.
+    for _ in 0..30 {
+        world.advance(SLOW_CONSUMER_MS - 1);
+        world.input(Input::Taken { conn: slow });
+    }
+    assert!(world.is_open(slow));
+    assert_eq!(world.seen(slow), ["1 joined s2"], "and still holds one batch only");
+    world.advance(SLOW_CONSUMER_MS - 1);
+    assert!(world.is_open(slow));
+    world.advance(1);
+    assert_eq!(world.closed(slow), Some(("slow_consumer", None)), "it has stopped to read");
+}
+
+#[test]
+fn what_a_socket_without_a_batch_takes_changes_nothing() {
+    let mut world = World::new();
+    let conn = world.join(1);
+    world.input(Input::Taken { conn });
+    world.input(Input::Taken { conn: ConnId(99) });
+    world.join(2);
+    assert_eq!(world.seen(conn), ["1 joined s2"]);
 }
 
 #[test]
