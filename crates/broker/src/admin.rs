@@ -22,7 +22,7 @@ use tenure_proto::error::{ErrorCode, WireError};
 
 use crate::config::{Config, StoreChoice};
 use crate::http::{App, check_door};
-use crate::listen::Peer;
+use crate::peer::Peer;
 use crate::stop::Stop;
 
 /// Bytes of a request's body.
@@ -57,13 +57,13 @@ async fn guard(State(app): State<App>, peer: Extension<Peer>, request: Request, 
     let Some(operator) = &app.shared.operator else { return StatusCode::NOT_FOUND.into_response() };
     let (now, token) = (app.shared.clock.at(), bearer(request.headers()));
     let checked =
-        operator.lock().unwrap_or_else(PoisonError::into_inner).check(now, address(peer.0.0), token);
+        operator.lock().unwrap_or_else(PoisonError::into_inner).check(now, address(peer.0.0.ip()), token);
     match checked {
         Ok(()) => next.run(request).await,
         Err(denied) => {
             let error = denied.error();
             app.shared.metrics.refusal(error.code.as_str());
-            tracing::warn!(event = "admin_refused", from = %peer.0.0, code = error.code.as_str());
+            tracing::warn!(event = "admin_refused", from = %peer.0.0.ip(), code = error.code.as_str());
             let locked = error.code == ErrorCode::RateLimited;
             problem(if locked { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::UNAUTHORIZED }, &error)
         }

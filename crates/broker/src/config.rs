@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tenure_core::MeshConfig;
+use tenure_core::address::AddressLimits;
+use tenure_core::config::BURST_SECONDS;
 use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+use tenure_core::rate::Rate;
 
 use crate::stop::RESTART_IN_MAX_MS;
 
@@ -31,6 +34,8 @@ pub struct Config {
     pub store: StoreChoice,
     /// The numbers of the mesh.
     pub mesh: MeshConfig,
+    /// What an address may have and do.
+    pub addresses: AddressLimits,
     /// The seed of the key that signs resume tokens; absent is the store's own.
     pub resume_key: Option<[u8; 32]>,
     /// The operator's token; absent is the one in the data directory.
@@ -53,6 +58,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             store: StoreChoice::Memory,
             mesh: MeshConfig::with_lease(lease_ttl_ms),
+            addresses: AddressLimits::default(),
             resume_key: None,
             admin_token: None,
             restart_in_ms: None,
@@ -123,6 +129,24 @@ pub struct RawConfig {
     /// `TENURE_MAX_SESSIONS`: living leases per mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u64>,
+    /// `TENURE_MAX_SESSIONS_PER_MEMBER`: living leases that one member vouches for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sessions_per_member: Option<u64>,
+    /// `TENURE_MAX_SOCKETS_PER_ADDRESS`: sockets of one address at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sockets_per_address: Option<u64>,
+    /// `TENURE_HELLO_RATE`: hellos of an address in a second that bring no good token; 0 is as many as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hello_rate: Option<u64>,
+    /// `TENURE_SEND_RATE`: messages of a member in a second; 0 is as many as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_rate: Option<u64>,
+    /// `TENURE_REQUEST_RATE`: other requests of a member in a second; 0 is as many as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_rate: Option<u64>,
+    /// `TENURE_LIMIT_LOOPBACK`: whether rates and the sockets of an address are limited for this machine's own too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_loopback: Option<bool>,
     /// `TENURE_ADMIN_TOKEN`: the operator's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_token: Option<String>,
@@ -182,6 +206,12 @@ macro_rules! fields {
         $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
         $each!(slow_consumer_ms "TENURE_SLOW_CONSUMER_MS" number);
         $each!(max_sessions "TENURE_MAX_SESSIONS" number);
+        $each!(max_sessions_per_member "TENURE_MAX_SESSIONS_PER_MEMBER" number);
+        $each!(max_sockets_per_address "TENURE_MAX_SOCKETS_PER_ADDRESS" number);
+        $each!(hello_rate "TENURE_HELLO_RATE" number);
+        $each!(send_rate "TENURE_SEND_RATE" number);
+        $each!(request_rate "TENURE_REQUEST_RATE" number);
+        $each!(limit_loopback "TENURE_LIMIT_LOOPBACK" flag);
         $each!(admin_token "TENURE_ADMIN_TOKEN" text);
         $each!(restart_in_ms "TENURE_RESTART_IN_MS" number);
         $each!(resume_key "TENURE_RESUME_KEY" text);
@@ -202,6 +232,14 @@ impl RawConfig {
             };
             ($field:ident $name:literal days) => {
                 raw.$field = get($name).as_deref().map(RawDays::from_text);
+            };
+            ($field:ident $name:literal flag) => {
+                raw.$field = match get($name) {
+                    None => None,
+                    Some(text) => Some(text.trim().parse().map_err(|_| {
+                        ConfigProblem(format!("{} must be true or false, not {text:?}", $name))
+                    })?),
+                };
             };
             ($field:ident $name:literal number) => {
                 raw.$field = match get($name) {
@@ -271,6 +309,7 @@ impl RawConfig {
             listen,
             store,
             mesh,
+            addresses: self.addresses()?,
             resume_key: self.resume_key()?,
             admin_token: self.admin_token()?,
             restart_in_ms: self.restart_in_ms()?,
@@ -319,6 +358,17 @@ impl RawConfig {
         }
     }
 
+    fn addresses(&self) -> Result<AddressLimits, ConfigProblem> {
+        let usual = AddressLimits::default();
+        let sockets = match self.max_sockets_per_address {
+            None => usual.sockets,
+            Some(0) => return Err(ConfigProblem("max_sockets_per_address must be above zero".to_owned())),
+            Some(count) => size("max_sockets_per_address", count)?,
+        };
+        let hellos = rate("hello_rate", self.hello_rate, usual.hellos)?;
+        Ok(AddressLimits { sockets, hellos, loopback: self.limit_loopback.unwrap_or(usual.loopback) })
+    }
+
     fn mesh(&self) -> Result<MeshConfig, ConfigProblem> {
         let mut mesh = match self.lease_ttl_ms {
             Some(ttl) => MeshConfig::with_lease(ttl),
@@ -333,9 +383,8 @@ impl RawConfig {
         mesh.retention_ms = self.retention_ms.unwrap_or(mesh.retention_ms);
         mesh.topic_bytes = self.topic_max_bytes.filter(|bytes| *bytes > 0);
         mesh.dedupe_days = self.dedupe_days(mesh.dedupe_days)?;
-        let size = |name: &str, value: u64| {
-            usize::try_from(value).map_err(|_| ConfigProblem(format!("{name} is too large for this machine")))
-        };
+        mesh.send_rate = rate("send_rate", self.send_rate, mesh.send_rate)?;
+        mesh.request_rate = rate("request_rate", self.request_rate, mesh.request_rate)?;
         if let Some(bytes) = self.max_payload {
             mesh.max_payload = size("max_payload", bytes)?;
             mesh.max_buffered_bytes = mesh.max_buffered_bytes.max(mesh.max_payload.saturating_mul(4));
@@ -346,8 +395,24 @@ impl RawConfig {
         if let Some(count) = self.max_sessions {
             mesh.max_sessions = size("max_sessions", count)?;
         }
+        if let Some(count) = self.max_sessions_per_member {
+            mesh.max_sessions_per_member = size("max_sessions_per_member", count)?;
+        }
         mesh.check().map_err(|error| ConfigProblem(error.to_string()))?;
         Ok(mesh)
+    }
+}
+
+fn size(name: &str, value: u64) -> Result<usize, ConfigProblem> {
+    usize::try_from(value).map_err(|_| ConfigProblem(format!("{name} is too large for this machine")))
+}
+
+/// So many a second, ten seconds of which may come in one go.
+fn rate(name: &str, per_second: Option<u64>, usual: Rate) -> Result<Rate, ConfigProblem> {
+    let Some(per_second) = per_second else { return Ok(usual) };
+    match u32::try_from(per_second) {
+        Ok(per_second) => Ok(Rate::of(per_second, BURST_SECONDS)),
+        Err(_) => Err(ConfigProblem(format!("{name} is at most {} a second", u32::MAX))),
     }
 }
 
@@ -410,6 +475,26 @@ mod tests {
         }
         let grace = RawConfig { reconnect_grace_ms: Some(0), ..RawConfig::default() };
         assert_eq!(check(&grace).unwrap().mesh.reconnect_grace_ms, 0);
+    }
+
+    #[test]
+    fn rates_and_caps_are_read_and_checked() {
+        let text = "hello_rate = 5\nsend_rate = 0\nlimit_loopback = true\nmax_sockets_per_address = 9";
+        let config = check(&RawConfig::from_toml(text).unwrap()).unwrap();
+        assert_eq!(config.addresses.hellos, Rate { burst: 50, per_second: 5 });
+        assert_eq!((config.addresses.sockets, config.addresses.loopback), (9, true));
+        assert_eq!(config.mesh.send_rate.per_second, 0);
+        assert_eq!(config.mesh.request_rate, MeshConfig::default().request_rate);
+        for (text, words) in [
+            ("max_sockets_per_address = 0", "max_sockets_per_address"),
+            ("max_sessions_per_member = 0", "one member"),
+            ("hello_rate = 4294967296", "hello_rate"),
+        ] {
+            let problem = check(&RawConfig::from_toml(text).unwrap()).unwrap_err().0;
+            assert!(problem.contains(words), "{problem}");
+        }
+        let env = |name: &str| (name == "TENURE_LIMIT_LOOPBACK").then(|| "yes".to_owned());
+        assert!(RawConfig::from_env(env).unwrap_err().0.contains("true or false"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tungstenite::handshake::derive_accept_key;
 use tungstenite::protocol::{Role, WebSocketConfig};
 
+use crate::peer::{Peer, Place};
 use crate::shared::Shared;
 use crate::socket::{self, Pipe};
 
@@ -83,6 +84,7 @@ async fn metrics(State(app): State<App>) -> Response {
 /// switch is made here, because the socket is carried by a [`Pipe`].
 async fn upgrade(
     State(app): State<App>,
+    Extension(peer): Extension<Peer>,
     headers: HeaderMap,
     on_upgrade: Option<Extension<OnUpgrade>>,
     upgrade: WebSocketUpgrade,
@@ -95,11 +97,15 @@ async fn upgrade(
         let help = format!("offer {} or {}\n", limits::SUBPROTOCOL_JSON, limits::SUBPROTOCOL_MSGPACK);
         return (StatusCode::BAD_REQUEST, help).into_response();
     };
-    let Ok(permit) = app.shared.unauthenticated.clone().try_acquire_owned() else {
+    let busy = |why: &'static str| {
         app.shared.metrics.refusal("busy");
-        let retry = [(header::RETRY_AFTER, "1")];
-        return (StatusCode::SERVICE_UNAVAILABLE, retry, "too many sockets wait for their hello\n")
-            .into_response();
+        (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], why).into_response()
+    };
+    let Some(place) = Place::take(&app.shared, peer) else {
+        return busy("this address has as many sockets as it may\n");
+    };
+    let Ok(permit) = app.shared.unauthenticated.clone().try_acquire_owned() else {
+        return busy("too many sockets wait for their hello\n");
     };
     let (Some(Extension(on_upgrade)), Some(key)) = (on_upgrade, headers.get(header::SEC_WEBSOCKET_KEY))
     else {
@@ -122,7 +128,7 @@ async fn upgrade(
         let Ok(upgraded) = on_upgrade.await else { return };
         let pipe = Pipe::new(TokioIo::new(upgraded));
         let ws = WebSocketStream::from_raw_socket(pipe, Role::Server, Some(config)).await;
-        socket::run(ws, shared, codec, host, permit).await;
+        socket::run(ws, shared, codec, host, permit, place).await;
     });
     response
 }

@@ -23,6 +23,7 @@ mod log;
 mod mailbox;
 mod mesh_task;
 mod metrics;
+mod peer;
 mod reader;
 mod shared;
 mod socket;

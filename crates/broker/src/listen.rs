@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
+use tower::util::MapRequest;
 
+use crate::peer::Peer;
 use crate::shared::Shared;
 
 /// How long a client may take to send its request's head.
@@ -28,10 +28,6 @@ const EXHAUSTED: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 16_384;
 /// Connections that are accepted before other tasks get their turn. Many, for the same reason.
 const ACCEPTS_PER_TURN: u32 = 1_024;
-
-/// Who sent a request: the other end of its connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// Bytes that the system may hold for a socket and has not sent. Left to itself it holds megabytes, and asks for more
 /// when a third of them has gone: a reader at a megabit a second would seem to read nothing for ten seconds on end.
@@ -72,8 +68,8 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => return listener,
         };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, Peer(peer)),
             Err(error) => {
                 // One refused connection is its own problem; none at all is ours, and passes.
                 tracing::warn!(event = "accept_failed", %error);
@@ -82,12 +78,11 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             }
         };
         let _ = stream.set_nodelay(true);
-        let from = Peer(from.ip());
-        let service = router.clone().map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(from);
+        let with_peer = move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
             request
-        });
-        let service = TowerToHyperService::new(service);
+        };
+        let service = TowerToHyperService::new(MapRequest::new(router.clone(), with_peer));
         let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let stop = stop.clone();
         tasks.spawn(async move {

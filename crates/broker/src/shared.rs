@@ -1,8 +1,9 @@
 //! What the tasks of one broker share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_core::address::Addresses;
 use tenure_core::operator::Operator;
 use tenure_core::{House, Millis};
 use tenure_proto::ids::ConnId;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) house: House,
     pub(crate) metrics: Metrics,
     pub(crate) unauthenticated: Arc<Semaphore>,
+    /// What addresses have and do; held for a moment, never across an await.
+    addresses: Mutex<Addresses>,
     /// Whether `/readyz` says yes.
     pub(crate) ready: AtomicBool,
     /// Set when the broker stops: sockets that have not said hello are let go.
@@ -59,7 +62,9 @@ impl Shared {
         operator: Option<Operator>,
         store_kind: &'static str,
     ) -> Arc<Shared> {
+        let addresses = Mutex::new(Addresses::new(config.addresses));
         Arc::new(Shared {
+            addresses,
             config,
             clock,
             house,
@@ -77,6 +82,10 @@ impl Shared {
             last_conn: AtomicU64::new(0),
             mesh: Mutex::new(None),
         })
+    }
+
+    pub(crate) fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn next_conn(&self) -> ConnId {

@@ -24,6 +24,7 @@ use tungstenite::{Error, Message};
 
 use crate::mailbox::Mailbox;
 use crate::mesh_task::{MeshHandle, MeshMsg};
+use crate::peer::Place;
 use crate::shared::Shared;
 
 mod outlet;
@@ -52,6 +53,8 @@ struct Wire {
     ws: Ws,
     conn: Conn,
     shared: Arc<Shared>,
+    /// Its place among the sockets of its address.
+    place: Place,
     /// Whether something waits to be written.
     flushing: bool,
     /// Whether what still comes is of no interest.
@@ -67,8 +70,9 @@ pub(crate) async fn run(
     codec: Codec,
     host: String,
     permit: OwnedSemaphorePermit,
+    place: Place,
 ) {
-    let Some(mut wire) = Wire::new(ws, shared, codec, host) else { return };
+    let Some(mut wire) = Wire::new(ws, shared, codec, host, place) else { return };
     wire.shared.metrics.sockets.inc();
     // The handshake's state is large and short-lived: it must not be part of ten thousand idle tasks.
     let greeted = Box::pin(wire.greet()).await;
@@ -81,14 +85,15 @@ pub(crate) async fn run(
 
 impl Wire {
     /// A socket whose client is about to be challenged. `None` when the system gives no randomness.
-    fn new(mut ws: Ws, shared: Arc<Shared>, codec: Codec, host: String) -> Option<Wire> {
+    fn new(mut ws: Ws, shared: Arc<Shared>, codec: Codec, host: String, place: Place) -> Option<Wire> {
         let mut nonce = [0u8; NONCE_BYTES];
         getrandom::fill(&mut nonce).ok()?;
         let mut flushing = false;
-        let mut way = Way { pipe: ws.get_mut(), shared: &shared, flushing: &mut flushing };
+        let address = place.address();
+        let mut way = Way { pipe: ws.get_mut(), shared: &shared, flushing: &mut flushing, address };
         let (id, now) = (shared.next_conn(), shared.clock.now());
         let conn = Conn::new(id, codec, host, nonce, now, &shared.house, &mut way);
-        Some(Wire { ws, conn, shared, flushing, leaving: false, deaf: false })
+        Some(Wire { ws, conn, shared, place, flushing, leaving: false, deaf: false })
     }
 
     /// Waits for the hello and hands it to the mesh, which will answer through the mailbox. `None` when the socket is
@@ -184,9 +189,9 @@ impl Wire {
 
     /// Lets the connection act on the socket.
     fn with<T>(&mut self, act: impl FnOnce(&mut Conn, &Shared, &mut Way<'_>) -> T) -> T {
-        let Wire { ws, conn, shared, flushing, .. } = self;
+        let Wire { ws, conn, shared, place, flushing, .. } = self;
         let shared: &Shared = shared;
-        act(conn, shared, &mut Way { pipe: ws.get_mut(), shared, flushing })
+        act(conn, shared, &mut Way { pipe: ws.get_mut(), shared, flushing, address: place.address() })
     }
 
     fn stop(&mut self) -> Option<ConnEffect> {

@@ -34,6 +34,9 @@ pub struct Gate<'a> {
     pub cluster: &'a ClusterId,
     /// The wall clock.
     pub wall: u64,
+    /// How long its address should wait before another hello, if it has said too many: only who was here before is
+    /// let in.
+    pub wait_ms: Option<u64>,
 }
 
 /// A hello that is by whom it says.
@@ -61,6 +64,8 @@ pub struct Admission {
     pub reconcile: Option<HelloReconcile>,
     /// Who is calling, for the log.
     pub client: String,
+    /// Whether what it does is counted against its member's rates.
+    pub counted: bool,
 }
 
 /// Whether and how the member vouches for the session.
@@ -100,6 +105,14 @@ impl Refusal {
         Refusal { error, closing }
     }
 
+    fn rate_limited(wait_ms: u64) -> Refusal {
+        let error = WireError::new(
+            ErrorCode::RateLimited,
+            "this address says hello too often; wait as long as retryAfterMs says",
+        );
+        Refusal::new(error.retry_after(wait_ms), Reason::Busy)
+    }
+
     fn unauthorized(message: &str) -> Refusal {
         Refusal::new(WireError::new(ErrorCode::Unauthorized, message), Reason::Unauthorized)
     }
@@ -116,6 +129,11 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
     check_features(&hello)?;
     hello.profile.check().map_err(Refusal::malformed)?;
     let token = token_verdict(&hello, gate);
+    if let Some(wait_ms) = gate.wait_ms
+        && !matches!(token, TokenVerdict::Selects(_))
+    {
+        return Err(Box::new(Refusal::rate_limited(wait_ms)));
+    }
     if !(mutant::on(Mutant::TokenWithoutProof) && matches!(token, TokenVerdict::Selects(_))) {
         check_proof(&hello, gate)?;
     }
@@ -133,6 +151,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         position,
         reconcile: hello.reconcile,
         client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
+        counted: false,
     })
 }
 

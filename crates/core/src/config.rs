@@ -4,9 +4,20 @@ use tenure_proto::U53;
 use tenure_proto::hello::{Durability, Policy};
 use tenure_proto::limits;
 
+use crate::rate::Rate;
+
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Beyond it, say that it is for ever.
 const CENTURY_DAYS: u32 = 36_500;
+
+/// Sessions of one member by default: half a mesh.
+const SESSIONS_PER_MEMBER: usize = 50_000;
+/// Messages of one member in a second by default.
+const SENDS_PER_SECOND: u32 = 5_000;
+/// Other requests of one member in a second by default.
+const REQUESTS_PER_SECOND: u32 = 1_000;
+/// Seconds of a rate that may come in one go.
+pub const BURST_SECONDS: u32 = 10;
 
 /// The numbers of one mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +32,12 @@ pub struct MeshConfig {
     pub tick_interval_ms: u64,
     /// Living leases; the next hello is told `busy`.
     pub max_sessions: usize,
+    /// Living leases that one member vouches for; the next hello is told `busy`.
+    pub max_sessions_per_member: usize,
+    /// Messages that a member may send.
+    pub send_rate: Rate,
+    /// Other requests that a member may make, but for those that settle or end something.
+    pub request_rate: Rate,
     /// Bytes of a body.
     pub max_payload: usize,
     /// Bytes that may wait for one socket.
@@ -92,6 +109,9 @@ impl MeshConfig {
             stale_after_ms: lease_ttl_ms / 6 * 5,
             tick_interval_ms: lease_ttl_ms / 3,
             max_sessions: limits::PRESENCE_PER_MESH,
+            max_sessions_per_member: SESSIONS_PER_MEMBER,
+            send_rate: Rate::of(SENDS_PER_SECOND, BURST_SECONDS),
+            request_rate: Rate::of(REQUESTS_PER_SECOND, BURST_SECONDS),
             max_payload: limits::MAX_PAYLOAD_BYTES,
             max_buffered_bytes: limits::MAX_BUFFERED_BYTES,
             max_buffered_messages: limits::MAX_BUFFERED_MESSAGES,
@@ -132,8 +152,8 @@ impl MeshConfig {
         if self.tick_interval_ms > DAY_MS {
             return refuse("the tick interval must be at most a day".to_owned());
         }
-        if self.max_sessions == 0 {
-            return refuse("max sessions must be above zero".to_owned());
+        if self.max_sessions == 0 || self.max_sessions_per_member == 0 {
+            return refuse("max sessions, and those of one member, must be above zero".to_owned());
         }
         let payload = limits::MAX_PAYLOAD_BYTES_FLOOR..=64 * 1024 * 1024;
         if !payload.contains(&self.max_payload) {

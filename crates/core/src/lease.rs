@@ -80,6 +80,8 @@ pub struct Carrier {
     pub muted: Muted,
     /// Requests of this socket that are not answered, its hello among them.
     pub unanswered: u32,
+    /// Whether what its client does is counted against its member's rates.
+    pub counted: bool,
     /// Deliveries in that batch that count as settled once it has left.
     pub auto: Vec<(GroupId, u64, u32)>,
 }

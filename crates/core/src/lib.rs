@@ -16,6 +16,7 @@
 //! daemon promises.
 
 pub mod accept;
+pub mod address;
 pub mod admit;
 pub mod census;
 pub mod config;
@@ -38,6 +39,7 @@ pub mod mutant;
 pub mod operator;
 pub mod outbox;
 pub mod presence;
+pub mod rate;
 pub mod reconcile;
 pub mod record;
 pub mod run;

@@ -2,6 +2,8 @@
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use tenure_core::Millis;
+use tenure_core::address::Address;
 use tenure_core::conn::{ConnNote, Outlet};
 use tenure_core::frames::Supply;
 use tenure_proto::method::StoreHealth;
@@ -16,6 +18,8 @@ pub(super) struct Way<'a> {
     pub(super) shared: &'a Shared,
     /// Set when something waits to be written.
     pub(super) flushing: &'a mut bool,
+    /// Where the client is, if that is counted.
+    pub(super) address: Option<Address>,
 }
 
 impl Way<'_> {
@@ -42,6 +46,20 @@ impl Outlet for Way<'_> {
 
     fn reserve(&mut self, bytes: usize) {
         self.pipe.reserve(bytes);
+    }
+
+    fn greets(&mut self, now: Millis) -> Result<(), u64> {
+        self.address.map_or(Ok(()), |address| self.shared.addresses().hello(now, address))
+    }
+
+    fn was_here(&mut self) {
+        if let Some(address) = self.address {
+            self.shared.addresses().known(address);
+        }
+    }
+
+    fn is_counted(&self) -> bool {
+        self.address.is_some()
     }
 
     fn noted(&mut self, note: ConnNote<'_>) {

@@ -16,6 +16,7 @@ mod durable;
 mod first_frame;
 mod hello_timeout;
 mod http;
+mod limits;
 mod messages;
 mod presence;
 mod requests;

@@ -12,7 +12,7 @@ use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
 
 use super::{Conn, ConnEffect, ConnNote, Due, Outlet, Pace, Phase, Received};
-use crate::admit::{Admission, Gate, Refusal, admit};
+use crate::admit::{Admission, Gate, Refusal, TokenVerdict, admit};
 use crate::frames;
 use crate::house::House;
 use crate::input::Input;
@@ -49,6 +49,7 @@ impl Stranger {
         wall: u64,
         binary: bool,
         bytes: &[u8],
+        wait_ms: Option<u64>,
         house: &House,
     ) -> Result<(RequestId, Admission), Turned> {
         let malformed = |request, text: String| Turned {
@@ -68,14 +69,20 @@ impl Stranger {
             Ok(params) => params,
             Err(error) => return Err(malformed(Some(request), frames::clipped(format!("hello: {error}")))),
         };
-        match self.admit(params, wall, house) {
+        match self.admit(params, wall, wait_ms, house) {
             Ok(admission) => Ok((request, admission)),
             Err(refusal) => Err(Turned { request: Some(request), refusal }),
         }
     }
 
     /// Whether a hello is by whom it says, to this socket, and for a mesh that is here.
-    fn admit(&self, params: HelloParams, wall: u64, house: &House) -> Result<Admission, Box<Refusal>> {
+    fn admit(
+        &self,
+        params: HelloParams,
+        wall: u64,
+        wait_ms: Option<u64>,
+        house: &House,
+    ) -> Result<Admission, Box<Refusal>> {
         let token_key = house.key.verifying_key().to_bytes();
         let gate = Gate {
             nonce: &self.nonce,
@@ -85,6 +92,7 @@ impl Stranger {
             token_key: &token_key,
             cluster: &house.cluster,
             wall,
+            wait_ms,
         };
         let admission = admit(params, &gate)?;
         if admission.mesh != house.mesh {
@@ -162,8 +170,15 @@ impl Conn {
             Received::Close => Some(self.finish(now, None)),
             Received::Data { binary, bytes } if bytes.len() <= FRAME_BEFORE_HELLO_BYTES => {
                 out.noted(ConnNote::Read);
-                Some(match stranger.read_hello(self.codec, now.wall, binary, bytes, house) {
-                    Ok((request, admission)) => self.enter(request, admission),
+                let wait_ms = out.greets(now.at).err();
+                Some(match stranger.read_hello(self.codec, now.wall, binary, bytes, wait_ms, house) {
+                    Ok((request, mut admission)) => {
+                        if wait_ms.is_none() && matches!(admission.token, TokenVerdict::Selects(_)) {
+                            out.was_here();
+                        }
+                        admission.counted = out.is_counted();
+                        self.enter(request, admission)
+                    }
                     Err(Turned { request, refusal }) => self.refuse(now, request, *refusal, house, out),
                 })
             }

@@ -8,6 +8,7 @@ use crate::admit::Refusal;
 use crate::effect::{Answer, Batch, Push};
 use crate::frames::Supply;
 use crate::input::Input;
+use crate::time::Millis;
 
 /// What happened on a socket.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +98,21 @@ pub trait Outlet: Supply {
     /// So many bytes come at once.
     fn reserve(&mut self, bytes: usize) {
         let _ = bytes;
+    }
+
+    /// Counts a hello from where the client is; else says after how many milliseconds there may be one. A shell whose
+    /// clients are nowhere counts none.
+    fn greets(&mut self, now: Millis) -> Result<(), u64> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// That hello was by somebody who was here before: it does not count.
+    fn was_here(&mut self) {}
+
+    /// Whether what this client does is counted at all.
+    fn is_counted(&self) -> bool {
+        false
     }
 
     /// Something to count or to log.

@@ -36,6 +36,10 @@ impl Mesh {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
             return;
         };
+        if let Some(error) = self.count_request(session, &call) {
+            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+            return self.reschedule(session);
+        }
         let outcome = match call {
             Call::Bye => return self.bye(conn, request, effects),
             Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.wall) })),

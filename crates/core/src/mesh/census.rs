@@ -10,6 +10,7 @@ use crate::group::OPEN_MAX;
 use crate::lease::{Lease, State};
 use crate::log::{TAIL_BYTES, TAIL_ENTRIES};
 use crate::presence::DEPARTURES;
+use crate::rate::ACCOUNTS;
 use crate::stream::{FED_BYTES, FED_EVENTS, PENDING_EVENTS};
 use crate::subs::{Sub, Subs};
 use crate::time::Millis;
@@ -69,6 +70,7 @@ impl Mesh {
             count("sessions that can take events", served, self.conns.len()),
             count("restored leases that wait", self.startup.waiting.len(), leases),
             count("bans", self.bans.len(), BANS_MAX),
+            count("rates of members", self.quota.sends.len().max(self.quota.requests.len()), ACCOUNTS),
             count("changes of presence", changes, 2 * (self.presence.len() + DEPARTURES)),
             count("departures", departures, DEPARTURES),
             // Each of a lease, of a request or of a group that changed.

@@ -112,12 +112,17 @@ impl Mesh {
         if !own && self.members.contains_key(&tenure_proto::MemberKey(hello.session.0)) {
             return unauthorized("this session key is another member's key; mint one per session");
         }
+        let busy = |text: &str| {
+            let error = WireError::new(ErrorCode::Busy, text);
+            Err(Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy))
+        };
         if self.leases.len() >= self.config.max_sessions {
-            let error = WireError::new(
-                ErrorCode::Busy,
-                "this mesh holds as many sessions as it may; try again later",
+            return busy("this mesh holds as many sessions as it may; try again later");
+        }
+        if self.members.get(&hello.member).is_some_and(|n| *n >= self.config.max_sessions_per_member) {
+            return busy(
+                "this member has as many sessions as it may; let some go, or wait for their leases to end",
             );
-            return Err(Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy));
         }
         Ok(())
     }
@@ -239,8 +244,9 @@ impl Mesh {
         let (muted, auto) = (Muted::No, Vec::new());
         // Its hello is about to be answered.
         let unanswered = 1;
-        lease.state =
-            State::Online(Carrier { conn, pinged: now, sent: now, unflushed: None, muted, unanswered, auto });
+        let (unflushed, counted) = (None, admission.counted);
+        let carrier = Carrier { conn, pinged: now, sent: now, unflushed, muted, unanswered, counted, auto };
+        lease.state = State::Online(carrier);
         lease.latest = Some(conn);
         lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);

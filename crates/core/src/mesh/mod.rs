@@ -23,6 +23,7 @@ mod messages;
 mod pages;
 mod placing;
 mod pull;
+mod quota;
 mod reading;
 mod reads;
 mod reconcile;
@@ -64,6 +65,7 @@ pub use census::SessionState;
 pub(crate) use clocks::Clocks;
 use drain::Drain;
 use messages::Messages;
+use quota::Quota;
 use writes::Awaiting;
 
 /// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
@@ -117,6 +119,7 @@ pub struct Mesh {
     startup: Startup,
     drain: Option<Drain>,
     bans: Bans,
+    quota: Quota,
     health_version: u64,
     /// Whether the last thing that the store was asked to write is on disk.
     store_sound: bool,
@@ -169,6 +172,7 @@ impl Mesh {
             startup: Startup::default(),
             drain: None,
             bans: Bans::default(),
+            quota: Quota::default(),
             health_version: 1,
             store_sound: true,
         };

@@ -44,7 +44,8 @@ impl Mesh {
         let Prepared { mut envelope, fingerprint, refusal } = prepared;
         let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
         envelope.from = Sender { member: lease.member, session, name };
-        let mut refusal = self.may(session, "send").err().or(refusal);
+        let mut refusal = self.may(session, "send").err().or(refusal).or_else(|| self.count_send(session));
+        let counted = refusal.is_none();
         let route = match &envelope.to {
             Address::Session(to) => self.route_to_session(to),
             Address::Member(member) => match self.knows_member(member) {
@@ -62,6 +63,9 @@ impl Mesh {
             },
         };
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
+        if counted && refusal.is_some() {
+            self.uncount_send(session);
+        }
         let remember_until = self.config.remember_until(self.wall);
         let full = match (&route, envelope.fallback) {
             // Only the store knows who vouched for it.
@@ -167,6 +171,9 @@ impl Mesh {
         let Pending { conn, request, accept } = pending;
         if let Accepted::Fresh { log, lane, seq } = &accepted {
             self.appended(&Arc::new(Entry::new(log.clone(), *lane, *seq, accept.envelope.clone())));
+        }
+        if !matches!(accepted, Accepted::Fresh { .. }) && accept.refusal.is_none() {
+            self.uncount_send(accept.envelope.from.session);
         }
         if !is_answered_early(&accept) {
             self.answer_send(conn, request, &accept, accepted, effects);

@@ -3,6 +3,7 @@
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::HealthStatus;
 use tenure_proto::limits::{PRESENCE_PAGE, PROFILE_NAME_BYTES};
+use tenure_proto::message::TagsParams;
 use tenure_proto::method::{PresenceListParams, PresenceListResult, StoreHealth};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Profile, ProfilePatch, Status, Transport};
@@ -10,8 +11,10 @@ use tenure_proto::{ConnId, MemberKey, SessionKey};
 
 use super::world::{WALL, World, knock, session};
 use crate::admit::Admission;
+use crate::config::MeshConfig;
 use crate::effect::Answer;
 use crate::input::Call;
+use crate::rate::Rate;
 
 fn list(
     world: &mut World,
@@ -198,4 +201,31 @@ fn health_tells_the_truth() {
     world.drain(None, 5_000);
     let told = health(&mut world);
     assert_eq!((told.status, told.draining), (HealthStatus::Draining, true));
+}
+
+#[test]
+fn a_member_asks_at_its_rate_through_all_its_sessions_and_may_always_settle_and_go() {
+    let rate = Rate { burst: 3, per_second: 2 };
+    let mut world = World::with(MeshConfig { request_rate: rate, ..MeshConfig::default() });
+    let of = |n, counted| Admission { member: MemberKey([9; 32]), counted, ..knock(n) };
+    let (a, b) = (world.enter(of(1, true)), world.enter(of(2, true)));
+    let (exempt, other) = (world.enter(of(3, false)), world.enter(Admission { counted: true, ..knock(4) }));
+    let params = PresenceListParams { after: None, limit: None, debug: false };
+    let asks = |world: &mut World, conn| list(world, conn, params.clone()).err();
+    assert_eq!(
+        [a, b, a, b, a].map(|conn| asks(&mut world, conn)).map(|e| e.is_none()),
+        [true, true, true, false, false]
+    );
+    let Some(Err(error)) = world.ask(b, Call::PresenceList(params.clone())) else { panic!() };
+    assert_eq!((error.code, error.retry_after_ms.map(U53::get)), (ErrorCode::RateLimited, Some(500)));
+    for conn in [exempt, other] {
+        assert_eq!(asks(&mut world, conn), None, "another account, or none");
+    }
+    let tags = TagsParams { tags: Vec::new() };
+    for call in [Call::Ping, Call::Ack(tags.clone()), Call::Progress(tags)] {
+        assert!(matches!(world.ask(a, call), None | Some(Ok(_))), "never held up");
+    }
+    world.advance(500);
+    assert_eq!([a, b].map(|conn| asks(&mut world, conn)), [None, Some(ErrorCode::RateLimited)]);
+    assert!(!matches!(world.bye(a), Some(Err(_))));
 }

@@ -87,6 +87,20 @@ fn a_full_mesh_is_busy_for_the_new_and_open_to_the_old() {
 }
 
 #[test]
+fn a_member_with_as_many_sessions_as_it_may_have_keeps_them_and_gets_no_more() {
+    let mut world = World::with(MeshConfig { max_sessions_per_member: 2, ..MeshConfig::default() });
+    let of = |n| Admission { member: MemberKey([9; 32]), ..knock(n) };
+    let (one, two) = (world.enter(of(1)), world.enter(of(2)));
+    world.close(two, false);
+    let third = world.hello(of(3));
+    assert_eq!(world.refusal(third), (ErrorCode::Busy, "busy", Some(1_000)));
+    world.enter(knock(4));
+    world.enter(of(2));
+    world.bye(one);
+    world.enter(of(3));
+}
+
+#[test]
 fn the_sixth_takeover_by_other_processes_within_half_a_minute_is_contested() {
     let mut world = World::new();
     let (watcher, mut conn) = (world.join(1), world.join(2));

@@ -408,6 +408,7 @@ pub(crate) fn knock(n: u8) -> Admission {
         position: None,
         reconcile: None,
         client: "test/1".into(),
+        counted: false,
     }
 }
 

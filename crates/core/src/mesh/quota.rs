@@ -1,0 +1,63 @@
+//! How much a member may ask for: its rates, which all its sessions share.
+//!
+//! What settles, ends or lists what is in hand is never held up: refusing it would only make more of it. A `send` is
+//! counted when it comes and given back when it turns out to be the retry of one that was accepted, which is answered
+//! whatever the rate ([`crate::accept`]).
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{MemberKey, SessionKey};
+
+use crate::input::Call;
+use crate::lease::State;
+use crate::rate::Rates;
+
+use super::Mesh;
+
+/// What members have asked for lately. Bounded by [`crate::rate::ACCOUNTS`] each.
+#[derive(Debug, Default)]
+pub(super) struct Quota {
+    pub(super) sends: Rates<MemberKey>,
+    pub(super) requests: Rates<MemberKey>,
+}
+
+impl Mesh {
+    /// Counts a message that this session sends; the refusal if it is one too many.
+    pub(super) fn count_send(&mut self, session: SessionKey) -> Option<WireError> {
+        let (member, rate) = (self.counted(session)?, self.config.send_rate);
+        self.quota.sends.take(self.now, &member, rate).err().map(|wait_ms| too_often("sends", wait_ms))
+    }
+
+    /// A message that was counted was none: its id was used before, or it was refused.
+    pub(super) fn uncount_send(&mut self, session: SessionKey) {
+        if let Some(member) = self.counted(session) {
+            self.quota.sends.give_back(&member, self.config.send_rate);
+        }
+    }
+
+    /// Counts a request of this session; the refusal if it is one too many.
+    pub(super) fn count_request(&mut self, session: SessionKey, call: &Call) -> Option<WireError> {
+        let free = match call {
+            Call::Bye | Call::Ping | Call::Ack(_) | Call::Nack(_) | Call::Progress(_) => true,
+            // By itself, when its id is looked up.
+            Call::Send(_) => true,
+            Call::Reconcile(_) | Call::Unsubscribe(_) => true,
+            _ => false,
+        };
+        if free {
+            return None;
+        }
+        let (member, rate) = (self.counted(session)?, self.config.request_rate);
+        self.quota.requests.take(self.now, &member, rate).err().map(|wait_ms| too_often("asks", wait_ms))
+    }
+
+    /// The member whose account a session's requests go to, if they are counted.
+    fn counted(&self, session: SessionKey) -> Option<MemberKey> {
+        let lease = self.leases.get(&session)?;
+        matches!(&lease.state, State::Online(carrier) if carrier.counted).then_some(lease.member)
+    }
+}
+
+fn too_often(does: &str, wait_ms: u64) -> WireError {
+    let text = format!("this member {does} too often; wait as long as retryAfterMs says");
+    WireError::new(ErrorCode::RateLimited, text).retry_after(wait_ms)
+}
