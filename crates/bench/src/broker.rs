@@ -36,6 +36,13 @@ impl BrokerArgs {
         BrokerArgs { binary: Some(binary), env: Vec::new(), intervals: "default".to_owned(), dir: Some(dir) }
     }
 
+    /// The same with one more variable for the broker.
+    pub(crate) fn with_env(&self, pair: &str) -> BrokerArgs {
+        let mut args = self.clone();
+        args.env.push(pair.to_owned());
+        args
+    }
+
     /// A fresh directory on the disk that is measured.
     pub(crate) fn fresh_dir(&self) -> Result<TempDir> {
         let mut builder = tempfile::Builder::new();
@@ -158,6 +165,14 @@ impl BrokerProcess {
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value = value.with_context(|| format!("the broker has no metric {name}"))?;
         Ok(value.trim().parse::<f64>().with_context(|| format!("{name} is no number"))? as u64)
+    }
+
+    /// The value of a metric for one kind; 0 as long as nothing of the kind has happened.
+    pub(crate) fn labelled(&self, name: &str, kind: &str) -> Result<u64> {
+        let page = self.scrape().context("read the broker's metrics")?;
+        let label = format!("{name}{{kind=\"{kind}\"}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&label));
+        value.map_or(Ok(0), |value| value.trim().parse().with_context(|| format!("{name} is no number")))
     }
 
     fn scrape(&self) -> Result<String> {

@@ -5,7 +5,7 @@
 //! nothing? `storm`: when every socket breaks at once, how long until everybody is back, and what is the time spent
 //! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
-//! does a program on this machine wait for? `offline`: how soon is a daemon's backlog at the broker, and who waits for
+//! does a program on this machine wait for? `slow`: what becomes of slow readers? `offline`: how soon is a daemon's backlog at the broker, and who waits for
 //! it? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
 //! of daemons. `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
 //! whose network comes and goes?
@@ -44,6 +44,7 @@ mod report;
 pub mod restart;
 mod sample;
 mod sessions;
+mod slow;
 mod stored;
 mod storm;
 mod watcher;
@@ -76,6 +77,8 @@ enum Command {
     Growth(growth::Args),
     /// What readers cost a sender, and how fast they are served
     Fanout(fanout::Args),
+    /// Readers of every speed: who is kept, who is let go, and what they cost the broker
+    Slow(slow::Args),
     /// A day's backlog of a daemon: how fast it drains, in order, and what a new send waits meanwhile
     Offline(offline::Args),
     /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
@@ -104,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Accept(args) => accept::run(&args),
         Command::Growth(args) => growth::run(&args),
         Command::Fanout(args) => fanout::run(&args),
+        Command::Slow(args) => block_on(slow::run(args)),
         Command::Offline(args) => block_on(offline::run(args)),
         Command::Kill(args) => block_on(killed(args)),
         Command::Daemon(args) => daemon_send::run(&args),

@@ -13,13 +13,22 @@ const SPARE_FILES: u64 = 64;
 
 /// Resident memory of a process, in bytes.
 pub(crate) fn rss_bytes(pid: u32) -> Result<u64> {
+    status_bytes(pid, "VmRSS:")
+}
+
+/// The most memory that a process ever had resident, in bytes.
+pub(crate) fn peak_bytes(pid: u32) -> Result<u64> {
+    status_bytes(pid, "VmHWM:")
+}
+
+fn status_bytes(pid: u32, field: &str) -> Result<u64> {
     let status = read(&format!("/proc/{pid}/status"))?;
     let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix(field))
         .and_then(|rest| rest.split_whitespace().next())
         .and_then(|number| number.parse::<u64>().ok())
-        .context("the process has no VmRSS; is it gone?")?;
+        .with_context(|| format!("the process has no {field} is it gone?"))?;
     Ok(kib * 1024)
 }
 
@@ -118,7 +127,7 @@ mod tests {
     #[test]
     fn this_process_has_memory_and_has_used_time() {
         let pid = std::process::id();
-        assert!(rss_bytes(pid).unwrap() > 0);
+        assert!(peak_bytes(pid).unwrap() >= rss_bytes(pid).unwrap());
         assert!(cpu_seconds(pid).unwrap() >= 0.0);
         assert!(thread_cpu_nanos().unwrap() > 0);
         assert!(threads(pid).unwrap().values().sum::<f64>() > 0.0);

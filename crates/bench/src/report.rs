@@ -24,6 +24,11 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    /// A name.
+    pub(crate) fn text(text: &str) -> Cell {
+        Cell { value: text.into(), shown: text.to_owned() }
+    }
+
     /// A count, with its thousands apart.
     pub(crate) fn count(count: f64) -> Cell {
         Cell { value: round(count, 0).into(), shown: thousands(count) }

@@ -58,11 +58,22 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A socket to the broker at `address` that has said hello with `key` as member and session in one.
+    /// A socket to the broker at `address` that has said hello with `key` as member and session in one, and reads no
+    /// inbox.
     pub(crate) async fn join(address: &str, key: &SigningKey, name: &str) -> Result<Wire> {
+        Wire::join_reading(address, key, name, InboxChoice::None).await
+    }
+
+    /// The same, and it reads these inboxes.
+    pub(crate) async fn join_reading(
+        address: &str,
+        key: &SigningKey,
+        name: &str,
+        inbox: InboxChoice,
+    ) -> Result<Wire> {
         let mut wire = Wire::open(address, "/v1/ws").await?;
         let challenge: Challenge = frame::data(CODEC, &wire.frame().await?)?;
-        let hello = hello(&challenge, key, name, address)?;
+        let hello = HelloParams { inbox, ..hello(&challenge, key, name, address)? };
         let _: HelloResult = wire.ask("hello", hello).await.context("say hello")?;
         Ok(wire)
     }

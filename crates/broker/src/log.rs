@@ -36,6 +36,7 @@ impl Log {
         match note {
             Note::Requeued { count, .. } => _ = metrics.requeued.inc_by(*count as u64),
             Note::Buried { .. } => _ = metrics.buried.inc(),
+            Note::GraceEntered { reason, .. } => metrics.lost(reason),
             _ => {}
         }
         if !of_messages(note, || self.aloud()) {

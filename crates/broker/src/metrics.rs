@@ -31,6 +31,7 @@ pub(crate) struct Metrics {
     pub(crate) frames_out: Counter,
     pub(crate) refused: Family<Kind, Counter>,
     pub(crate) events: Family<Kind, Counter>,
+    pub(crate) lost: Family<Kind, Counter>,
     pub(crate) commits: Counter,
     pub(crate) failed_commits: Counter,
     pub(crate) writes: Counter,
@@ -65,6 +66,7 @@ impl Default for Metrics {
             frames_out: Counter::default(),
             refused: Family::default(),
             events: Family::default(),
+            lost: Family::default(),
             commits: Counter::default(),
             failed_commits: Counter::default(),
             writes: Counter::default(),
@@ -98,6 +100,7 @@ impl Metrics {
         r.register("frames_sent", "Frames sent", self.frames_out.clone());
         r.register("refused", "Requests and sockets refused, by code", self.refused.clone());
         r.register("events", "Named events of the log, by name", self.events.clone());
+        r.register("sockets_lost", "Sockets that left a lease in grace, by why", self.lost.clone());
         r.register("store_commits", "Transactions of the store", self.commits.clone());
         r.register("store_failed_commits", "Transactions that failed", self.failed_commits.clone());
         r.register("store_writes", "Writes in all transactions", self.writes.clone());
@@ -149,6 +152,11 @@ impl Metrics {
     /// Counts one more of a named event.
     pub(crate) fn event(&self, kind: &'static str) {
         self.events.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Counts one more socket that left its lease in grace.
+    pub(crate) fn lost(&self, kind: &'static str) {
+        self.lost.get_or_create(&Kind { kind }).inc();
     }
 
     /// Counts one more refusal.

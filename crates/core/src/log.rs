@@ -11,7 +11,7 @@ use crate::envelope::{Entry, Lane};
 use crate::record::{GroupId, LogRecord};
 
 /// Bytes of entries that all tails of a mesh hold together.
-pub(crate) const TAIL_BYTES: usize = 32 * 1024 * 1024;
+pub const TAIL_BYTES: usize = 32 * 1024 * 1024;
 /// Entries that all tails of a mesh hold together.
 pub(crate) const TAIL_ENTRIES: usize = 32_768;
 
