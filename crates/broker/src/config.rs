@@ -15,6 +15,8 @@ use crate::stop::RESTART_IN_MAX_MS;
 
 /// Where a broker listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";
+/// Sockets that may not have said hello yet, unless told otherwise.
+const UNAUTHENTICATED_SOCKETS: usize = 16_384;
 
 /// What durable state goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Config {
     pub store: StoreChoice,
     /// The numbers of the mesh.
     pub mesh: MeshConfig,
+    /// Sockets that have not said hello yet; one more is turned away with 503.
+    pub max_unauthenticated: usize,
     /// What an address may have and do.
     pub addresses: AddressLimits,
     /// The seed of the key that signs resume tokens; absent is the store's own.
@@ -58,6 +62,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             store: StoreChoice::Memory,
             mesh: MeshConfig::with_lease(lease_ttl_ms),
+            max_unauthenticated: UNAUTHENTICATED_SOCKETS,
             addresses: AddressLimits::default(),
             resume_key: None,
             admin_token: None,
@@ -135,6 +140,9 @@ pub struct RawConfig {
     /// `TENURE_MAX_SOCKETS_PER_ADDRESS`: sockets of one address at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sockets_per_address: Option<u64>,
+    /// `TENURE_MAX_UNAUTHENTICATED_SOCKETS`: sockets that have not said hello yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unauthenticated_sockets: Option<u64>,
     /// `TENURE_HELLO_RATE`: hellos of an address in a second that bring no good token; 0 is as many as it likes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hello_rate: Option<u64>,
@@ -147,6 +155,9 @@ pub struct RawConfig {
     /// `TENURE_LIMIT_LOOPBACK`: whether rates and the sockets of an address are limited for this machine's own too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_loopback: Option<bool>,
+    /// `TENURE_MIN_CLIENT`: the oldest client that clients are told to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_client: Option<String>,
     /// `TENURE_ADMIN_TOKEN`: the operator's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_token: Option<String>,
@@ -208,10 +219,12 @@ macro_rules! fields {
         $each!(max_sessions "TENURE_MAX_SESSIONS" number);
         $each!(max_sessions_per_member "TENURE_MAX_SESSIONS_PER_MEMBER" number);
         $each!(max_sockets_per_address "TENURE_MAX_SOCKETS_PER_ADDRESS" number);
+        $each!(max_unauthenticated_sockets "TENURE_MAX_UNAUTHENTICATED_SOCKETS" number);
         $each!(hello_rate "TENURE_HELLO_RATE" number);
         $each!(send_rate "TENURE_SEND_RATE" number);
         $each!(request_rate "TENURE_REQUEST_RATE" number);
         $each!(limit_loopback "TENURE_LIMIT_LOOPBACK" flag);
+        $each!(min_client "TENURE_MIN_CLIENT" text);
         $each!(admin_token "TENURE_ADMIN_TOKEN" text);
         $each!(restart_in_ms "TENURE_RESTART_IN_MS" number);
         $each!(resume_key "TENURE_RESUME_KEY" text);
@@ -309,6 +322,7 @@ impl RawConfig {
             listen,
             store,
             mesh,
+            max_unauthenticated: self.max_unauthenticated()?,
             addresses: self.addresses()?,
             resume_key: self.resume_key()?,
             admin_token: self.admin_token()?,
@@ -358,6 +372,15 @@ impl RawConfig {
         }
     }
 
+    fn max_unauthenticated(&self) -> Result<usize, ConfigProblem> {
+        // What a semaphore can count is more than any machine has.
+        let most = u64::from(u32::MAX >> 3);
+        match self.max_unauthenticated_sockets.unwrap_or(UNAUTHENTICATED_SOCKETS as u64) {
+            count if (1..=most).contains(&count) => size("max_unauthenticated_sockets", count),
+            _ => Err(ConfigProblem(format!("max_unauthenticated_sockets must be between 1 and {most}"))),
+        }
+    }
+
     fn addresses(&self) -> Result<AddressLimits, ConfigProblem> {
         let usual = AddressLimits::default();
         let sockets = match self.max_sockets_per_address {
@@ -378,6 +401,7 @@ impl RawConfig {
         mesh.stale_after_ms = self.stale_after_ms.unwrap_or(mesh.stale_after_ms);
         mesh.tick_interval_ms = self.tick_interval_ms.unwrap_or(mesh.tick_interval_ms);
         mesh.reconnect_grace_ms = self.reconnect_grace_ms.unwrap_or(mesh.reconnect_grace_ms);
+        mesh.min_client = self.min_client.clone();
         mesh.slow_consumer_ms = self.slow_consumer_ms.unwrap_or(mesh.slow_consumer_ms);
         mesh.ack_timeout_ms = self.ack_timeout_ms.unwrap_or(mesh.ack_timeout_ms);
         mesh.retention_ms = self.retention_ms.unwrap_or(mesh.retention_ms);
@@ -488,6 +512,7 @@ mod tests {
         for (text, words) in [
             ("max_sockets_per_address = 0", "max_sockets_per_address"),
             ("max_sessions_per_member = 0", "one member"),
+            ("max_unauthenticated_sockets = 0", "max_unauthenticated_sockets"),
             ("hello_rate = 4294967296", "hello_rate"),
         ] {
             let problem = check(&RawConfig::from_toml(text).unwrap()).unwrap_err().0;

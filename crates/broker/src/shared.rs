@@ -18,9 +18,6 @@ use crate::mesh_task::MeshHandle;
 use crate::metrics::Metrics;
 use crate::stop::Stopping;
 
-/// Sockets that have not said hello yet; one more is turned away with 503.
-const UNAUTHENTICATED_SOCKETS: usize = 16_384;
-
 /// What the tasks of one broker share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -62,6 +59,7 @@ impl Shared {
         operator: Option<Operator>,
         store_kind: &'static str,
     ) -> Arc<Shared> {
+        let unauthenticated = Arc::new(Semaphore::new(config.max_unauthenticated));
         let addresses = Mutex::new(Addresses::new(config.addresses));
         Arc::new(Shared {
             addresses,
@@ -69,7 +67,7 @@ impl Shared {
             clock,
             house,
             metrics: Metrics::default(),
-            unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_SOCKETS)),
+            unauthenticated,
             ready: AtomicBool::new(false),
             stopping: CancellationToken::new(),
             store_sound: AtomicBool::new(true),

@@ -56,7 +56,7 @@ pub use send::{Body, Publisher, SendBuilder, Sending, To};
 pub use serve::{ChunkError, Run, RunError, ServeBuilder, ServeEnd};
 pub use session::{ConnectError, Events, Session};
 pub use subscription::{InboxError, Item, SubscribeBuilder, Subscription};
-pub use tenure_core::link::{End, PeerChange, PeerMap, SessionEvent, SubEnd, Voucher};
+pub use tenure_core::link::{End, PeerChange, PeerMap, Screen, SessionEvent, SubEnd, Voucher};
 pub use tenure_proto as proto;
 pub use tenure_proto::hello::InboxChoice;
 pub use tenure_proto::reconcile::ReconcilePolicy;

@@ -3,7 +3,8 @@
 use ed25519_dalek::SigningKey;
 use tenure_core::link::{LinkConfig, Voucher};
 use tenure_proto::codec::Codec;
-use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
+use tenure_proto::feature::FeatureWishes;
+use tenure_proto::hello::{ClientInfo, InboxChoice};
 use tenure_proto::name::MeshName;
 use tenure_proto::peer::Profile;
 use tenure_proto::reconcile::ReconcilePolicy;
@@ -128,7 +129,7 @@ impl Options {
 
     /// Feature bits without which the broker must refuse this session, rather than serve it without them.
     pub fn require(mut self, bits: &[&str]) -> Options {
-        self.link.features.require = bits.iter().map(|bit| (*bit).to_owned()).collect();
+        self.link.features.require = bits.iter().map(|bit| (*bit).into()).collect();
         self
     }
 

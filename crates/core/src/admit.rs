@@ -11,11 +11,10 @@ use tenure_proto::name::{Cap, MeshName};
 use tenure_proto::peer::Profile;
 use tenure_proto::token::ResumeToken;
 
+use crate::config::MeshConfig;
+use crate::feature;
 use crate::host::Doors;
 use crate::mutant::{self, Mutant};
-
-/// Features that this broker has; a hello that requires another is refused.
-pub const FEATURES: &[&str] = &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs"];
 
 /// What the hello is checked against.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +36,8 @@ pub struct Gate<'a> {
     /// How long its address should wait before another hello, if it has said too many: only who was here before is
     /// let in.
     pub wait_ms: Option<u64>,
+    /// The numbers of the mesh, which features are made of.
+    pub config: &'a MeshConfig,
 }
 
 /// A hello that is by whom it says.
@@ -126,7 +127,7 @@ impl Refusal {
 /// Checks a hello. The order is: can we talk, is it well formed, do you hold the key, does somebody vouch.
 pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refusal>> {
     check_protocol(&hello)?;
-    check_features(&hello)?;
+    feature::check(&hello.features.require, gate.config)?;
     hello.profile.check().map_err(Refusal::malformed)?;
     let token = token_verdict(&hello, gate);
     if let Some(wait_ms) = gate.wait_ms
@@ -169,17 +170,6 @@ fn check_protocol(hello: &HelloParams) -> Result<(), Refusal> {
     )
     .with_details(serde_json::json!({"min": PROTOCOL, "max": PROTOCOL}));
     Err(Refusal::new(error, Reason::ProtocolMismatch))
-}
-
-fn check_features(hello: &HelloParams) -> Result<(), Refusal> {
-    let Some(missing) = hello.features.require.iter().find(|bit| !FEATURES.contains(&bit.as_str())) else {
-        return Ok(());
-    };
-    let error = WireError::new(
-        ErrorCode::FeatureUnavailable,
-        format!("this broker does not have the required feature {:?}", clip(missing)),
-    );
-    Err(Refusal::new(error, Reason::FeatureUnavailable))
 }
 
 fn check_proof(hello: &HelloParams, gate: &Gate<'_>) -> Result<(), Refusal> {

@@ -1,12 +1,16 @@
 //! Each way in which a hello may be bad, and what it is told; the table of the handshake, row by row.
 
 use ed25519_dalek::SigningKey;
+use serde_json::json;
 use tenure_proto::canonical::{member_key, session_key};
-use tenure_proto::hello::{ClientInfo, FeatureWishes, Later, ProtocolRange, ResumeParams};
+use tenure_proto::feature::{FeatureWish, FeatureWishes};
+use tenure_proto::hello::{ClientInfo, Later, ProtocolRange, ResumeParams};
 use tenure_proto::limits::{PROFILE_NAME_BYTES, PROFILE_TAGS, PROFILE_TEXT_BYTES, TOKEN_BYTES};
 use tenure_proto::number::U53;
 
 use super::*;
+use crate::config::MeshConfig;
+use crate::feature::FEATURES;
 
 const WALL: u64 = 1_800_000_000_000;
 const HOST: &str = "127.0.0.1:7400";
@@ -123,6 +127,7 @@ fn try_after(
         cluster: &cluster,
         wall: WALL,
         wait_ms,
+        config: &MeshConfig::default(),
     };
     admit(hello, &gate)
 }
@@ -186,7 +191,7 @@ fn what_a_hello_says_of_its_subscriptions_is_passed_on() {
 #[test]
 fn a_required_feature_that_is_missing_closes_4010_an_optional_one_does_not() {
     let wish = |require: &[&str], optional: &[&str]| {
-        let owned = |list: &[&str]| list.iter().map(|bit| bit.to_string()).collect();
+        let owned = |list: &[&str]| list.iter().map(|bit| FeatureWish::from(*bit)).collect();
         HelloParams {
             features: FeatureWishes { require: owned(require), optional: owned(optional) },
             ..hello()
@@ -197,6 +202,51 @@ fn a_required_feature_that_is_missing_closes_4010_an_optional_one_does_not() {
     assert!(error.message.contains("telepathy"), "{}", error.message);
     assert_eq!((closing.code, closing.reason.as_str()), (4010, "feature_unavailable"));
     assert!(try_admit(wish(FEATURES, &["telepathy"])).is_ok());
+}
+
+#[test]
+fn a_required_feature_with_less_than_was_asked_for_closes_4011_or_4012() {
+    let wish = |bit: &str, name: &str, floor| {
+        let floors = [(name.to_owned(), floor)].into();
+        let require = vec![FeatureWish { bit: bit.to_owned(), floors }];
+        HelloParams { features: FeatureWishes { require, optional: Vec::new() }, ..hello() }
+    };
+    let most = json!(MeshConfig::default().max_payload);
+    for (bit, name, floor) in [
+        ("dedupe", "retentionDays", json!(30)),
+        ("dedupe", "version", json!(2)),
+        ("dedupe", "mode", json!("retention_scoped")),
+        ("dedupe", "fingerprint", json!(true)),
+        ("dedupe", "of_tomorrow", json!([])),
+        ("maxPayload", "bytes", most),
+        ("resume", "version", json!(1)),
+    ] {
+        assert!(try_admit(wish(bit, name, floor)).is_ok(), "{bit} {name}");
+    }
+    let param = (ErrorCode::FeatureParamInvalid, 4011);
+    let floor = (ErrorCode::FeatureParamBelowFloor, 4012);
+    for (bit, name, asked, (code, close)) in [
+        ("dedupe", "retentionDays", json!(31), floor),
+        ("dedupe", "retentionDays", json!("30"), param),
+        ("dedupe", "retentionDays", json!(-1), param),
+        ("dedupe", "retentionDays", json!(7.5), param),
+        ("dedupe", "version", json!(3), floor),
+        ("dedupe", "mode", json!("permanent"), floor),
+        ("dedupe", "mode", json!("sometimes"), param),
+        ("dedupe", "fingerprint", json!("yes"), param),
+        ("maxPayload", "bytes", json!(1 << 30), floor),
+        ("maxPayload", "bytes", json!(null), param),
+        ("resume", "version", json!(2), floor),
+    ] {
+        let Refusal { error, closing } = refused(wish(bit, name, asked));
+        assert_eq!((error.code, closing.code), (code, close), "{bit} {name}");
+        assert_eq!(closing.reason, error.code.as_str());
+        assert!(error.message.contains(bit) && error.message.contains(name), "{}", error.message);
+    }
+    // What is only wished for refuses nobody.
+    let HelloParams { features, .. } = wish("dedupe", "retentionDays", json!(31));
+    let optional = FeatureWishes { require: Vec::new(), optional: features.require };
+    assert!(try_admit(HelloParams { features: optional, ..hello() }).is_ok());
 }
 
 #[test]

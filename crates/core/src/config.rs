@@ -57,6 +57,8 @@ pub struct MeshConfig {
     pub dedupe_days: Option<u32>,
     /// How long a shared group's deliveries stay with a session that has lost its socket.
     pub reconnect_grace_ms: u64,
+    /// The oldest client that the operator wants to see, as clients are told.
+    pub min_client: Option<String>,
     /// How long settled entries stay readable, where a topic does not say otherwise.
     pub retention_ms: u64,
 }
@@ -121,6 +123,7 @@ impl MeshConfig {
             durability: Durability::Fsync,
             dedupe_days: Some(limits::DEDUPE_DAYS),
             reconnect_grace_ms: limits::RECONNECT_GRACE_MS,
+            min_client: None,
             retention_ms: limits::RETENTION_MS,
         }
     }
@@ -165,6 +168,9 @@ impl MeshConfig {
         }
         if self.max_buffered_bytes < limits::frame_bytes(self.max_payload) {
             return refuse("max buffered bytes must hold at least one frame of max payload".to_owned());
+        }
+        if self.min_client.as_ref().is_some_and(|version| version.len() > limits::NAME_BYTES) {
+            return refuse(format!("min client is a version of at most {} bytes", limits::NAME_BYTES));
         }
         if !(100..=DAY_MS).contains(&self.slow_consumer_ms) {
             return refuse("a reader must be given between 100 ms and a day to read".to_owned());

@@ -14,6 +14,7 @@ use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::MeshName;
 use tenure_proto::reconcile::ReconcileResult;
 use tenure_proto::run::{RunGetResult, RunStartResult};
+use tenure_proto::service::ServicesListResult;
 use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::TopicsListResult;
@@ -133,6 +134,8 @@ pub enum Answer {
     Ping(PingResult),
     /// To `presence.list`.
     PresenceList(Box<PresenceListResult>),
+    /// To `services.list`.
+    ServicesList(ServicesListResult),
     /// To `health`.
     Health(Box<HealthResult>),
     /// To `send`.

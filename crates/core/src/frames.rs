@@ -16,8 +16,8 @@ use tenure_proto::run::{RunChunkParams, RunEndParams, RunStartParams};
 use tenure_proto::subscribe::FetchResult;
 use tenure_proto::token::ResumeToken;
 
-use crate::admit::FEATURES;
 use crate::effect::{Answer, Batch, HelloAnswer, Push};
+use crate::feature;
 use crate::house::House;
 use crate::input::Call;
 use crate::record::DeadEntry;
@@ -102,6 +102,7 @@ fn call(
         Some(Method::Ping) => no_params(codec, bytes).map(|()| Call::Ping),
         Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
         Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
+        Some(Method::ServicesList) => Ok(Call::ServicesList(frame::params_or_default(codec, bytes)?)),
         Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(supply.store())),
         Some(Method::Send) => send(frame::params(codec, bytes)?, wall, house, supply),
         Some(Method::SendStatus) => Ok(Call::SendStatus(frame::params(codec, bytes)?)),
@@ -124,7 +125,7 @@ fn call(
         Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
         Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
         // Of a later version, or nobody's.
-        Some(Method::ServicesList | Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen)
+        Some(Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen)
         | None => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
@@ -203,6 +204,7 @@ pub fn response(
         Ok(Answer::Empty) => codec.encode(&Response::new(request, Ok(Empty {}))),
         Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::ServicesList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Hello(answer)) => {
             codec.encode(&Response::new(request, Ok(hello(conn, *answer, wall, house))))
@@ -266,17 +268,9 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
     };
     // The numbers that the mesh goes by since this hello, not those of the start.
     let config = answer.config;
-    let features = FEATURES.iter().map(|bit| {
-        let params = match *bit {
-            "maxPayload" => serde_json::json!({"version": 1, "bytes": config.max_payload}),
-            "dedupe" => dedupe(config.dedupe_days),
-            _ => serde_json::json!({"version": 1}),
-        };
-        ((*bit).to_owned(), params)
-    });
     HelloResult {
         protocol: PROTOCOL,
-        min_client: None,
+        min_client: config.min_client.clone(),
         broker: BrokerInfo { id: house.broker_id.clone(), version: house.version.clone() },
         conn_id: conn,
         session_id: answer.session,
@@ -288,7 +282,7 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
         },
         lease_ttl_ms: U53::saturating(config.lease_ttl_ms),
         policy: config.policy(),
-        features: features.collect(),
+        features: feature::in_force(&config),
         events: EventsResult {
             epoch: answer.epoch,
             next_seq: U53::saturating(answer.next_seq),
@@ -297,16 +291,6 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
         snapshot: answer.snapshot,
         state_version: answer.state_version,
         reconcile: answer.reconcile,
-    }
-}
-
-/// What is promised about retries: for how long a second send of the same is known to be one.
-pub(crate) fn dedupe(days: Option<u32>) -> serde_json::Value {
-    match days {
-        Some(days) => serde_json::json!({
-            "version": 2, "mode": "retention_scoped", "retentionDays": days, "fingerprint": true,
-        }),
-        None => serde_json::json!({"version": 2, "mode": "permanent", "fingerprint": true}),
     }
 }
 

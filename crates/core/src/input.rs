@@ -8,6 +8,7 @@ use tenure_proto::name::Cap;
 use tenure_proto::peer::{Profile, ProfilePatch};
 use tenure_proto::reconcile::ReconcileParams;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams};
+use tenure_proto::service::ServicesListParams;
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
@@ -153,6 +154,8 @@ pub enum Call {
     PresenceList(PresenceListParams),
     /// `profile.set`.
     ProfileSet(Box<ProfilePatch>),
+    /// `services.list`.
+    ServicesList(ServicesListParams),
     /// `health`, with what the shell knows of the store.
     Health(StoreHealth),
     /// `send`.

@@ -25,6 +25,7 @@ pub mod deadline;
 pub mod dice;
 pub mod effect;
 pub mod envelope;
+pub mod feature;
 pub mod frames;
 pub mod group;
 pub mod hooks;

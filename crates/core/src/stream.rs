@@ -5,12 +5,15 @@
 //! stream is wound back to what the client has: presence by moving its cursor, everything else by putting the
 //! events back in front of those that wait.
 //!
+//! Health is one fact: a session is told the newest, when it is not the one it was told last. So changes coalesce, and
+//! whoever was away is told when it is back.
+//!
 //! The ring never stores presence: a presence event is a (seq, version) pair, and consecutive pairs are one run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tenure_proto::event::EventBody;
+use tenure_proto::event::{EventBody, HealthEvent};
 use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
 
 use crate::mutant::{self, Mutant};
@@ -24,6 +27,8 @@ pub const PENDING_EVENTS: usize = RING_EVENTS;
 pub const FED_EVENTS: usize = 64;
 /// See [`FED_EVENTS`].
 pub const FED_BYTES: usize = 256 * 1024;
+/// Bytes of a health event, about.
+const HEALTH_BYTES: usize = 64;
 
 /// An event with the room it takes in the ring.
 #[derive(Clone, Debug)]
@@ -32,6 +37,16 @@ struct Direct {
     bytes: usize,
     /// Whether it was taken from elsewhere because there was room: it counts apart, and breaks nothing.
     fed: bool,
+}
+
+impl Direct {
+    /// The version of health that it tells.
+    fn health(&self) -> Option<u64> {
+        match &*self.event {
+            EventBody::Health(health) => Some(health.version.get()),
+            _ => None,
+        }
+    }
 }
 
 /// What left for the socket.
@@ -52,6 +67,8 @@ pub struct Stream {
     last_seq: u64,
     /// The presence version last sent.
     presence: u64,
+    /// The version of health last sent; 0 when it is to be sent whatever that was.
+    health: u64,
     /// Events that wait to leave.
     pending: VecDeque<Direct>,
     pending_bytes: usize,
@@ -65,6 +82,8 @@ pub struct Stream {
     floor_seq: u64,
     /// The presence version as of `floor_seq`.
     floor_presence: u64,
+    /// The version of health as of `floor_seq`.
+    floor_health: u64,
     /// Set when an event had to be dropped: the next attach must resync.
     broken: bool,
 }
@@ -76,6 +95,7 @@ impl Stream {
             epoch,
             last_seq: 0,
             presence: version,
+            health: 0,
             pending: VecDeque::new(),
             pending_bytes: 0,
             fed: (0, 0),
@@ -84,8 +104,14 @@ impl Stream {
             ring_bytes: 0,
             floor_seq: 0,
             floor_presence: version,
+            floor_health: 0,
             broken: false,
         }
+    }
+
+    /// The same for a client that has health at `version`.
+    pub fn with_health(self, version: u64) -> Stream {
+        Stream { health: version, floor_health: version, ..self }
     }
 
     /// Which numbering this is.
@@ -101,6 +127,24 @@ impl Stream {
     /// The presence version last sent.
     pub fn presence(&self) -> u64 {
         self.presence
+    }
+
+    /// The version of health last sent; 0 when it is to be sent whatever that was.
+    pub fn health(&self) -> u64 {
+        self.health
+    }
+
+    /// Health is to be sent again, whatever was sent.
+    pub fn owe_health(&mut self) {
+        self.health = 0;
+    }
+
+    /// Lets health be the next event that leaves.
+    pub fn tell_health(&mut self, health: HealthEvent) {
+        self.health = health.version.get();
+        self.pending_bytes += HEALTH_BYTES;
+        let event = Arc::new(EventBody::Health(health));
+        self.pending.push_front(Direct { event, bytes: HEALTH_BYTES, fed: false });
     }
 
     /// Whether an event had to be dropped.
@@ -189,7 +233,7 @@ impl Stream {
         // What was sent before the jump cannot be wound back to: the steps in between are gone.
         self.ring.clear();
         (self.ring_events, self.ring_bytes) = (0, 0);
-        (self.floor_seq, self.floor_presence) = (self.last_seq, version);
+        (self.floor_seq, self.floor_presence, self.floor_health) = (self.last_seq, version, self.health);
     }
 
     fn remember_presence(&mut self, seq: u64, version: u64) {
@@ -219,6 +263,7 @@ impl Stream {
                 }
                 Sent::Direct { seq, direct } => {
                     self.floor_seq = *seq;
+                    self.floor_health = direct.health().unwrap_or(self.floor_health);
                     self.ring_bytes -= direct.bytes;
                     self.ring.pop_front();
                 }
@@ -233,14 +278,19 @@ impl Stream {
             return false;
         }
         let mut again = VecDeque::new();
-        let mut presence = self.floor_presence;
+        let (mut presence, mut health) = (self.floor_presence, self.floor_health);
         for sent in std::mem::take(&mut self.ring) {
             match sent {
                 Sent::Presence { seq, version, len } if seq <= last_seq => {
                     presence = version + len.min(last_seq - seq + 1) - 1;
                 }
-                Sent::Direct { seq, direct } if seq > last_seq => again.push_back(direct),
-                _ => {}
+                Sent::Direct { seq, direct } if seq <= last_seq => {
+                    health = direct.health().unwrap_or(health);
+                }
+                // The newest is told instead, if it is not what the client has.
+                Sent::Direct { direct, .. } if direct.health().is_some() => {}
+                Sent::Direct { direct, .. } => again.push_back(direct),
+                Sent::Presence { .. } => {}
             }
         }
         if mutant::on(Mutant::RingLost) {
@@ -249,7 +299,7 @@ impl Stream {
         }
         // Nothing was skipped silently: a cursor beyond its last told step means steps that cancelled out,
         // and those cancel out again.
-        self.presence = presence;
+        (self.presence, self.health) = (presence, health);
         for direct in &again {
             if direct.fed {
                 self.fed = (self.fed.0 + 1, self.fed.1 + direct.bytes);
@@ -262,6 +312,7 @@ impl Stream {
         (self.ring_events, self.ring_bytes) = (0, 0);
         let last_seq = if mutant::on(Mutant::SeqRestarts) { 0 } else { last_seq };
         (self.last_seq, self.floor_seq, self.floor_presence) = (last_seq, last_seq, presence);
+        self.floor_health = health;
         true
     }
 }

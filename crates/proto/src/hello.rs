@@ -8,7 +8,8 @@ use serde::de::{self, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, SessionKey};
+use crate::feature::FeatureWishes;
+use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, SessionKey, SubId};
 use crate::name::{Cap, MeshName};
 use crate::number::U53;
 use crate::peer::{Profile, SharedPeer};
@@ -96,55 +97,6 @@ pub enum InboxChoice {
     Both,
     /// Neither.
     None,
-}
-
-/// Feature bits that a client needs or would like.
-///
-/// An entry is the bit's name. An object `{bit, …}` is read as its `bit`; what else it says is ignored like every
-/// unknown field, because the parameters in force stand in the result, where the client compares them with its
-/// own floors.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct FeatureWishes {
-    /// Without these the hello is refused.
-    #[serde(default, deserialize_with = "bits")]
-    pub require: Vec<String>,
-    /// These are answered when they are here.
-    #[serde(default, deserialize_with = "bits")]
-    pub optional: Vec<String>,
-}
-
-fn bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    struct Bit(String);
-
-    #[derive(Deserialize)]
-    struct Named {
-        bit: String,
-    }
-
-    struct Visit;
-
-    impl<'de> de::Visitor<'de> for Visit {
-        type Value = Bit;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the name of a feature bit")
-        }
-        fn visit_str<E: de::Error>(self, name: &str) -> Result<Bit, E> {
-            Ok(Bit(name.to_owned()))
-        }
-        fn visit_map<A: de::MapAccess<'de>>(self, access: A) -> Result<Bit, A::Error> {
-            Named::deserialize(MapAccessDeserializer::new(access)).map(|named| Bit(named.bit))
-        }
-    }
-
-    impl<'de> Deserialize<'de> for Bit {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bit, D::Error> {
-            deserializer.deserialize_any(Visit)
-        }
-    }
-
-    let bits: Vec<Bit> = crate::null::or_default(deserializer)?;
-    Ok(bits.into_iter().map(|bit| bit.0).collect())
 }
 
 /// A credential, where the mesh asks for one.
@@ -411,10 +363,24 @@ pub struct Snapshot {
     pub services: Vec<Service>,
     /// This session's subscriptions.
     pub subscriptions: Vec<Subscription>,
+    /// What waits for this session in each of them, and in its inboxes; one that never had anything is left out.
+    #[serde(default)]
+    pub queues: Vec<Queue>,
     /// How the broker is.
     pub health: HealthStatus,
     /// How long it has been up.
     pub uptime_ms: U53,
+}
+
+/// What waits for a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// The subscription; `inbox` and `member` are the inboxes.
+    pub sub_id: SubId,
+    /// Messages that nobody has settled; of a group, for all its members.
+    pub depth: U53,
 }
 
 /// The result of `hello`.
@@ -462,16 +428,6 @@ mod tests {
 
     fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
         Codec::Json.decode(text.as_bytes()).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_feature_is_named_by_a_text_or_in_an_object() {
-        let wishes: FeatureWishes =
-            read(r#"{"require":["a",{"bit":"b","version":2}],"optional":null}"#).unwrap();
-        assert_eq!(wishes, FeatureWishes { require: vec!["a".into(), "b".into()], optional: vec![] });
-        assert!(read::<FeatureWishes>(r#"{"require":[{"version":2}]}"#).unwrap_err().contains("bit"));
-        assert!(read::<FeatureWishes>(r#"{"require":[["a"]]}"#).is_err());
-        assert!(read::<FeatureWishes>(r#"{"require":"a"}"#).is_err());
     }
 
     #[test]

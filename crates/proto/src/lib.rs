@@ -19,6 +19,7 @@ pub mod codec;
 pub mod dead;
 pub mod error;
 pub mod event;
+pub mod feature;
 pub mod fingerprint;
 pub mod frame;
 pub mod hello;

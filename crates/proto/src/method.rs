@@ -127,6 +127,9 @@ pub struct HealthResult {
     pub store: StoreHealth,
     /// Whether it is stopping.
     pub draining: bool,
+    /// The version of this answer.
+    #[serde(default)]
+    pub state_version: StateVersion,
 }
 
 /// What waits in groups.

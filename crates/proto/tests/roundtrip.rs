@@ -16,10 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tenure_proto::dead::{DeadLetter, DeadListResult, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::feature::{FeatureWish, FeatureWishes};
 use tenure_proto::frame::{self, Event, Request};
 use tenure_proto::hello::{
-    Attestation, ClientInfo, Credential, FeatureWishes, HelloParams, HelloReconcile, InboxChoice, Later,
-    ProtocolRange, ResumeParams,
+    Attestation, ClientInfo, Credential, HelloParams, HelloReconcile, InboxChoice, Later, ProtocolRange,
+    ResumeParams,
 };
 use tenure_proto::message::{
     Address, Bytes, Delivery, Fallback, Message, MessageKind, Meta, Priority, SendParams, Sender,
@@ -174,7 +175,14 @@ fn hello() -> impl Strategy<Value = HelloParams> {
         reconcile().prop_map(|params| HelloReconcile::Now(Box::new(params)))
     ];
     let inbox = select(vec![InboxChoice::Session, InboxChoice::Member, InboxChoice::Both, InboxChoice::None]);
-    let features = (vec(text(), 0..3), vec(text(), 0..3))
+    let wish = || {
+        let floors = btree_map(text().prop_filter("is the name", |name| name != "bit"), any::<bool>(), 0..3);
+        (text(), floors).prop_map(|(bit, floors)| FeatureWish {
+            bit,
+            floors: floors.into_iter().map(|(name, floor)| (name, floor.into())).collect(),
+        })
+    };
+    let features = (vec(wish(), 0..3), vec(wish(), 0..3))
         .prop_map(|(require, optional)| FeatureWishes { require, optional });
     let auth = prop_oneof![text().prop_map(Credential::Token), text().prop_map(Credential::Invite)];
     let who = (any::<(u32, u32)>(), client, id(), member(), session());

@@ -15,8 +15,9 @@ use tenure_core::{Millis, Now};
 use tenure_proto::WireError;
 use tenure_proto::codec::Codec;
 use tenure_proto::error::ErrorCode;
+use tenure_proto::feature::FeatureWishes;
 use tenure_proto::frame::Response;
-use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
+use tenure_proto::hello::{ClientInfo, InboxChoice};
 use tenure_proto::ids::RunId;
 use tenure_proto::peer::Profile;
 

@@ -275,6 +275,27 @@ async fn protocol_and_features_are_checked_before_anything_else() {
         assert_eq!((&error["code"], &error["retryable"]), (&json!("feature_unavailable"), &json!(false)));
         assert_closing(&closing, 4010, "feature_unavailable", false);
     }
+    let dedupe = |name: &str, floor: Value| json!([{"bit": "dedupe", name: floor}]);
+    for (require, code, reason) in [
+        (dedupe("retentionDays", json!(31)), 4012, "feature_param_below_floor"),
+        (dedupe("mode", json!("permanent")), 4012, "feature_param_below_floor"),
+        (dedupe("version", json!("2")), 4011, "feature_param_invalid"),
+        (dedupe("mode", json!("x".repeat(5_000))), 4011, "feature_param_invalid"),
+    ] {
+        let mut sock = Sock::open(broker.addr()).await;
+        let mut hello = sock.hello_of(&who);
+        hello["features"] = json!({"require": require});
+        let (error, closing) = sock.refused(hello).await;
+        assert_eq!((&error["code"], &error["retryable"]), (&json!(reason), &json!(false)));
+        assert_closing(&closing, code, reason, false);
+        assert!(error["message"].as_str().unwrap().len() < 200);
+    }
+    let mut sock = Sock::open(broker.addr()).await;
+    let mut hello = sock.hello_of(&who);
+    hello["features"] = json!({"require": [{"bit": "dedupe", "version": 2, "retentionDays": 30, "mode": "retention_scoped",
+        "fingerprint": true, "later": {}}], "optional": [{"bit": "dedupe", "mode": 7}]});
+    sock.hello(hello).await;
+    sock.bye().await;
     let mut sock = Sock::open(broker.addr()).await;
     let mut hello = sock.hello_of(&who);
     hello["features"] = json!({"require": ["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs"], "optional": ["teleport"]});

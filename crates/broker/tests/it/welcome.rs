@@ -37,6 +37,7 @@ async fn the_result_of_hello_has_every_field() {
     let mut config = Config::ephemeral(LONG);
     (config.mesh.ping_interval_ms, config.mesh.stale_after_ms) = (11_000, 44_000);
     (config.mesh.tick_interval_ms, config.mesh.max_payload) = (22_000, 128 * 1024);
+    config.mesh.min_client = Some("0.1.0".to_owned());
     let broker = Broker::start(config).await.unwrap();
     let who = Who::new("self");
     let mut sock = Sock::open(broker.addr()).await;
@@ -56,6 +57,7 @@ async fn the_result_of_hello_has_every_field() {
             "features",
             "lease",
             "leaseTtlMs",
+            "minClient",
             "policy",
             "protocol",
             "resume",
@@ -66,6 +68,7 @@ async fn the_result_of_hello_has_every_field() {
     );
     assert_eq!((&result["protocol"], &result["lease"]), (&json!(1), &json!("new")));
     assert_eq!((&result["sessionId"], &result["leaseTtlMs"]), (&json!(who.id()), &json!(LONG)));
+    assert_eq!(result["minClient"], "0.1.0");
     assert_eq!(result["broker"]["id"], sock.challenge["broker"]);
     assert!(!result["broker"]["version"].as_str().unwrap().is_empty());
     assert!(!result["connId"].as_str().unwrap().is_empty());
@@ -90,7 +93,8 @@ async fn the_result_of_hello_has_every_field() {
     assert_eq!(fields(&result["stateVersion"]), ["health", "presence", "services"]);
     assert!(result["stateVersion"].as_object().unwrap().values().all(Value::is_u64));
     let snapshot = &result["snapshot"];
-    assert_eq!(fields(snapshot), ["health", "presence", "services", "subscriptions", "uptimeMs"]);
+    assert_eq!(fields(snapshot), ["health", "presence", "queues", "services", "subscriptions", "uptimeMs"]);
+    assert_eq!(snapshot["queues"], json!([]), "nothing was ever sent to it");
     assert_eq!((&snapshot["health"], &snapshot["services"]), (&json!("ok"), &json!([])));
     assert!(snapshot["subscriptions"].is_array() && snapshot["uptimeMs"].is_u64());
     let joined_at = snapshot["presence"][0]["joinedAt"].as_u64().unwrap();
@@ -136,7 +140,7 @@ async fn the_small_methods_answer_as_described() {
     let health = sock.call("health", json!({})).await;
     assert_eq!(
         fields(&health),
-        ["brokerId", "draining", "groups", "sessions", "status", "store", "uptimeMs"]
+        ["brokerId", "draining", "groups", "sessions", "stateVersion", "status", "store", "uptimeMs"]
     );
     assert_eq!((&health["status"], &health["draining"]), (&json!("ok"), &json!(false)));
     assert_eq!((&health["sessions"], &health["brokerId"]), (&json!(2), &sock.challenge["broker"]));
@@ -164,4 +168,49 @@ async fn ids_come_back_as_they_were_sent() {
     for _ in 0..2 {
         assert_eq!(sock.frame().await["id"], "twin");
     }
+}
+
+#[tokio::test]
+async fn what_waits_for_a_session_is_in_its_snapshot() {
+    let broker = broker(LONG).await;
+    let (mut a, _) = join(broker.addr(), "a").await;
+    let who = Who::new("reader");
+    let mut sock = Sock::open(broker.addr()).await;
+    sock.join(&who).await;
+    let crew =
+        sock.call("subscribe", json!({"topic": "t", "group": "g", "prefetch": 1})).await["subId"].clone();
+    let alone = sock.call("subscribe", json!({"topic": "u"})).await["subId"].clone();
+    sock.call("profile.set", json!({"status": "dnd"})).await;
+    let past = sock.past();
+    sock.cut();
+    for n in 0..3 {
+        a.post(&crate::common::mail::to_session(&who), &format!("i{n}"), "x").await;
+        a.post("topic:t", &format!("t{n}"), "x").await;
+    }
+    // Another epoch: the subscriptions go on, and the snapshot says what waits.
+    let mut back = Sock::open(broker.addr()).await;
+    let mut params = back.hello_of(&who);
+    params["resume"] = json!({"token": past.token, "epoch": "another", "lastSeq": 0});
+    let result = back.hello(params).await;
+    let mut queues = result["snapshot"]["queues"].as_array().unwrap().clone();
+    queues.sort_by_key(|queue| queue["depth"].as_u64());
+    assert_eq!(queues[0], json!({"subId": alone, "depth": 0}));
+    for name in [&json!("inbox"), &crew] {
+        assert!(queues.contains(&json!({"subId": name, "depth": 3})), "{queues:?}");
+    }
+    assert_eq!(result["snapshot"]["subscriptions"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_screen_shows_can_be_read_again() {
+    let broker = broker(LONG).await;
+    let (mut sock, _) = join(broker.addr(), "screen").await;
+    let versions = sock.result["stateVersion"].clone();
+    for params in [json!({}), json!({"all": true})] {
+        let listed = sock.call("services.list", params).await;
+        assert_eq!(listed, json!({"services": [], "stateVersion": versions}));
+    }
+    let health = sock.call("health", json!({})).await;
+    assert_eq!((&health["status"], &health["stateVersion"]), (&json!("ok"), &versions));
+    assert_eq!(sock.call("presence.list", json!({})).await["stateVersion"], versions);
 }

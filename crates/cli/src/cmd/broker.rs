@@ -134,6 +134,7 @@ fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
         max_sessions: number(mesh.max_sessions),
         slow_consumer_ms: Some(mesh.slow_consumer_ms),
         max_sessions_per_member: number(mesh.max_sessions_per_member),
+        max_unauthenticated_sockets: number(config.max_unauthenticated),
         max_sockets_per_address: number(config.addresses.sockets),
         hello_rate: Some(config.addresses.hellos.per_second.into()),
         send_rate: Some(mesh.send_rate.per_second.into()),

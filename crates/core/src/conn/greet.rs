@@ -93,6 +93,7 @@ impl Stranger {
             cluster: &house.cluster,
             wall,
             wait_ms,
+            config: &house.config,
         };
         let admission = admit(params, &gate)?;
         if admission.mesh != house.mesh {

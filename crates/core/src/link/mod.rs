@@ -29,6 +29,7 @@ mod peers;
 mod reconcile;
 mod requests;
 mod runs;
+mod screen;
 mod send;
 mod subs;
 
@@ -49,6 +50,7 @@ pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId
 pub use feed::{Skips, UNREAD_MAX};
 pub use peers::{PeerChange, PeerMap};
 pub use runs::{CHUNK_WINDOW, CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
+pub use screen::Screen;
 pub use send::Patience;
 
 use crate::time::{Millis, Now};

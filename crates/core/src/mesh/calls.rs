@@ -9,6 +9,7 @@ use tenure_proto::method::{
 };
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch, SharedPeer, Transport};
+use tenure_proto::service::ServicesListResult;
 
 use crate::effect::{Answer, Effect};
 use crate::input::Call;
@@ -45,6 +46,7 @@ impl Mesh {
             Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.wall) })),
             Call::PresenceList(params) => self.presence_list(now, &params),
             Call::ProfileSet(patch) => self.profile_set(session, &patch),
+            Call::ServicesList(_) => Ok(Answer::ServicesList(self.services_list())),
             Call::Health(store) => {
                 self.health(conn, &request, store, effects);
                 return self.reschedule(session);
@@ -78,6 +80,11 @@ impl Mesh {
         }
         let state_version = self.state_version();
         Ok(Answer::PresenceList(Box::new(PresenceListResult { peers, next, state_version })))
+    }
+
+    /// Nobody can offer any yet; the list and its version are there for those who draw it.
+    fn services_list(&self) -> ServicesListResult {
+        ServicesListResult { services: Vec::new(), state_version: self.state_version() }
     }
 
     /// The peer with what we usually do not show: the state of its socket and the end of its lease.
@@ -164,7 +171,8 @@ impl Mesh {
             Call::DeadDrop(params) => {
                 self.dead_drop(conn, &request, session, &params, effects).map(|()| None)
             }
-            Call::Bye | Call::Ping | Call::PresenceList(_) | Call::ProfileSet(_) | Call::Health(_) => return,
+            Call::Bye | Call::Ping | Call::PresenceList(_) | Call::ProfileSet(_) => return,
+            Call::ServicesList(_) | Call::Health(_) => return,
         };
         if let Some(outcome) = outcome.transpose() {
             effects.push(Effect::Respond { conn, request, outcome });
@@ -193,6 +201,7 @@ impl Mesh {
             groups: GroupsHealth { depth: U53::saturating(depth), oldest_ms: U53::default() },
             store,
             draining: self.is_draining(),
+            state_version: self.state_version(),
         });
         if places.is_empty() {
             return effects.push(super::respond(conn, request.clone(), Answer::Health(health)));

@@ -79,11 +79,25 @@ impl Mesh {
         }
     }
 
-    /// Lets one session know how the broker is.
+    /// Lets one session know how the broker is, when its turn comes. Those who are away hear it when they are back.
     pub(super) fn tell_health(&mut self, session: SessionKey) {
-        let version = U53::saturating(self.health_version);
-        let health = HealthEvent { status: self.health_status(), version };
-        self.tell(session, EventBody::Health(health), 64);
+        if let Some(lease) = self.leases.get_mut(&session) {
+            lease.stream.owe_health();
+        }
+        self.rouse(session);
+    }
+
+    fn health_event(&self) -> HealthEvent {
+        HealthEvent { status: self.health_status(), version: U53::saturating(self.health_version) }
+    }
+
+    /// Whether a session has not been told everything that is not a delivery.
+    fn is_behind(&self, session: SessionKey) -> bool {
+        let Some(stream) = self.leases.get(&session).map(|lease| &lease.stream) else { return false };
+        stream.has_pending()
+            || self.messages.runs.has_for(&session)
+            || stream.presence() != self.presence.version()
+            || stream.health() != self.health_version
     }
 
     fn hand_out(
@@ -92,7 +106,7 @@ impl Mesh {
         deltas: &mut BTreeMap<u64, Catchup>,
         effects: &mut Vec<Effect>,
     ) {
-        let (at, moment) = (self.now, self.moment());
+        let (at, moment, health) = (self.now, self.moment(), self.health_event());
         self.serve_fetches(session, effects);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
@@ -120,6 +134,9 @@ impl Mesh {
         {
             stream.feed(feed.event, feed.bytes);
         }
+        if stream.health() != health.version.get() {
+            stream.tell_health(health);
+        }
         while batch.direct.len() < BATCH_EVENTS
             && let Some(numbered) = stream.pop()
         {
@@ -139,10 +156,9 @@ impl Mesh {
         }
         let auto = pull::auto_settled(lease, &batch.pushes.1);
         let State::Online(carrier) = &mut lease.state else { return };
-        let stream = &lease.stream;
         let nothing = batch.direct.is_empty() && batch.presence.is_none() && batch.pushes.1.is_empty();
         if nothing {
-            let behind = stream.has_pending() || stream.presence() != self.presence.version();
+            let behind = self.is_behind(session);
             let set = if behind { &mut self.ready } else { &mut self.caught_up };
             set.insert(session);
             return self.may_be_drained(session);
@@ -173,11 +189,8 @@ impl Mesh {
         carrier.unflushed = None;
         carrier.sent = carrier.sent.max(now);
         let auto = std::mem::take(&mut carrier.auto);
-        let behind = lease.stream.has_pending()
-            || self.messages.runs.has_for(&session)
-            || !lease.subs.eager.is_empty()
-            || !lease.subs.cleared.is_empty()
-            || lease.stream.presence() != self.presence.version();
+        let waiting = !lease.subs.eager.is_empty() || !lease.subs.cleared.is_empty();
+        let behind = waiting || self.is_behind(session);
         let set = if behind { &mut self.ready } else { &mut self.caught_up };
         set.insert(session);
         self.reschedule(session);

@@ -2,8 +2,8 @@
 
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{HealthStatus, LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::hello::{HealthStatus, LeaseFate, Queue, Replay, ResumeOutcome, Snapshot, StateVersion};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
 use tenure_proto::limits::{CONTEST_RETRY_MS, PRESENCE_PAGE};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
@@ -15,6 +15,7 @@ use crate::lease::{Carrier, Ending, Knock, Lease, Muted, State};
 use crate::mutant::{self, Mutant};
 use crate::record::StoreWrite;
 use crate::stream::Stream;
+use crate::subs::Sub;
 use crate::time::Millis;
 
 use super::{Mesh, bans};
@@ -229,7 +230,7 @@ impl Mesh {
         let session = admission.session;
         self.refresh_peer(&admission);
         let epoch = self.next_number();
-        let version = self.presence.version();
+        let (version, health_version) = (self.presence.version(), self.health_version);
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let (outcome, reason) = outcome(&admission, lease);
@@ -239,7 +240,7 @@ impl Mesh {
             && lease.stream.epoch() != 0
             && known.is_some_and(|(_, last_seq)| lease.stream.rewind(*last_seq));
         if !complete {
-            lease.stream = Stream::new(epoch, version);
+            lease.stream = Stream::new(epoch, version).with_health(health_version);
         }
         let (muted, auto) = (Muted::No, Vec::new());
         // Its hello is about to be answered.
@@ -365,6 +366,7 @@ impl Mesh {
         if complete {
             // It replaces what the client has, and the replay goes on from there.
             state_version.presence = U53::saturating(stream.presence());
+            state_version.health = U53::saturating(stream.health());
         }
         Some(HelloAnswer {
             session,
@@ -387,12 +389,20 @@ impl Mesh {
         let subs = self.leases.get(&session).map(|lease| &lease.subs);
         let subscriptions =
             subs.into_iter().flat_map(|subs| subs.iter()).filter_map(|(id, sub)| sub.view(id));
+        let depth = |sub: &Sub| {
+            let readings = sub.groups.iter().filter_map(|id| self.messages.readings.get(id));
+            readings.map(|reading| self.messages.depth(reading).0).sum()
+        };
+        let queue =
+            |(id, sub): (&SubId, &Sub)| Queue { sub_id: id.clone(), depth: U53::saturating(depth(sub)) };
+        let queues = subs.into_iter().flat_map(|subs| subs.iter()).map(queue).collect();
         let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
         Snapshot {
             presence,
             more,
             services: Vec::new(),
             subscriptions: subscriptions.collect(),
+            queues,
             health: self.health_status(),
             uptime_ms: U53::saturating(self.uptime_ms()),
         }

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn our_own_broker_will_do() {
-        let of = |days| read(crate::frames::dedupe(days));
+        let of = |days| read(crate::feature::dedupe(days));
         assert_eq!((of(Some(30)), of(None)), (Ok(Window::Days(30)), Ok(Window::Permanent)));
     }
 }

@@ -58,6 +58,7 @@ fn sessions() -> Vec<Value> {
         groups: GroupsHealth { depth: n(10), oldest_ms: n(1500) },
         store: StoreHealth { kind: "sqlite".to_owned(), lag_ms: n(0) },
         draining: false,
+        state_version: samples::state_version(),
     };
     vec![
         response("hello, new", Method::Hello, Ok(new)),

@@ -6,10 +6,11 @@ use serde_json::json;
 
 use super::{MEMBER, SESSION, key};
 use crate::canonical::{member_key, session_key};
+use crate::feature::{FeatureWish, FeatureWishes};
 use crate::hello::{
-    Attestation, BrokerInfo, ClientInfo, Credential, Durability, EventsResult, FeatureWishes, HealthStatus,
-    HelloParams, HelloReconcile, HelloResult, InboxChoice, LeaseFate, Policy, ProtocolRange, Replay,
-    ResumeOutcome, ResumeParams, ResumeResult, Snapshot, StateVersion,
+    Attestation, BrokerInfo, ClientInfo, Credential, Durability, EventsResult, HealthStatus, HelloParams,
+    HelloReconcile, HelloResult, InboxChoice, LeaseFate, Policy, ProtocolRange, Queue, Replay, ResumeOutcome,
+    ResumeParams, ResumeResult, Snapshot, StateVersion,
 };
 use crate::ids::{ConnId, MemberKey, MessageId, RunId, SessionKey};
 use crate::message::{
@@ -115,10 +116,19 @@ pub(super) fn hello_full() -> HelloParams {
         reconcile: Some(HelloReconcile::Now(Box::new(reconcile_params()))),
         inbox: InboxChoice::Both,
         profile: profile(),
-        features: FeatureWishes { require: vec!["resume".to_owned()], optional: vec!["runs".to_owned()] },
+        features: FeatureWishes {
+            require: vec!["resume".into(), dedupe_wish()],
+            optional: vec!["runs".into()],
+        },
         auth: Some(Credential::Invite("secret".to_owned())),
         ..hello_least()
     }
+}
+
+fn dedupe_wish() -> FeatureWish {
+    let floors = [("version", json!(2)), ("retentionDays", json!(7))];
+    let floors = floors.into_iter().map(|(name, floor)| (name.to_owned(), floor)).collect();
+    FeatureWish { bit: "dedupe".to_owned(), floors }
 }
 
 pub(super) fn hello_result(lease: LeaseFate, replay: Replay) -> HelloResult {
@@ -170,6 +180,10 @@ fn snapshot() -> Snapshot {
         more: true,
         services: vec![service()],
         subscriptions: vec![subscription()],
+        queues: vec![
+            Queue { sub_id: id("inbox"), depth: n(0) },
+            Queue { sub_id: subscription().sub_id, depth: n(12) },
+        ],
         health: HealthStatus::Ok,
         uptime_ms: n(123_456),
     }

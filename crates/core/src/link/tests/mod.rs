@@ -14,7 +14,8 @@ mod settling;
 use ed25519_dalek::SigningKey;
 use serde_json::{Value, json};
 use tenure_proto::close::Closing;
-use tenure_proto::hello::{ClientInfo, FeatureWishes, InboxChoice};
+use tenure_proto::feature::FeatureWishes;
+use tenure_proto::hello::{ClientInfo, InboxChoice};
 
 use super::*;
 

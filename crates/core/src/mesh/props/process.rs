@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, PresenceEvent, PresenceKind};
-use tenure_proto::hello::Replay;
+use tenure_proto::hello::{HealthStatus, Replay};
 use tenure_proto::method::PresenceListResult;
 use tenure_proto::peer::SharedPeer;
 
@@ -52,6 +52,8 @@ pub(super) struct Process {
     pub(super) told: View,
     /// The mirror by the client's rule, which may also have been read from a list.
     pub(super) mirror: View,
+    /// How the broker is, and the version of that.
+    pub(super) health: (u64, HealthStatus),
     /// The last direct event it has.
     pub(super) direct: u64,
 }
@@ -59,7 +61,8 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new(instance: String) -> Process {
         let (told, mirror) = (View::default(), View::default());
-        Process { instance, token: None, position: None, told, mirror, direct: 0 }
+        let health = (0, HealthStatus::Ok);
+        Process { instance, token: None, position: None, told, mirror, health, direct: 0 }
     }
 
     pub(super) fn hello(&self, n: u8, name: &str, token: TokenVerdict) -> Admission {
@@ -74,12 +77,13 @@ impl Process {
     pub(super) fn attached(&mut self, answer: &HelloAnswer, directs: u64) {
         let next_seq = answer.next_seq;
         self.token = Some(answer.lease_id.clone());
-        let version = answer.state_version.presence.get();
+        let (version, health) = (answer.state_version.presence.get(), answer.state_version.health.get());
         match answer.replay {
             Replay::Complete => {
                 assert!(answer.snapshot.is_none());
                 assert_eq!(self.position, Some((answer.epoch.clone(), next_seq - 1)), "goes on where it was");
                 assert_eq!(version, self.told.version, "the replay goes on from what the client has");
+                assert_eq!(health, self.health.0, "and so does health");
                 self.mirror = self.told.clone();
             }
             Replay::Resync => {
@@ -89,6 +93,7 @@ impl Process {
                 assert!(!snapshot.more);
                 self.told = View { version, peers: by_session(&snapshot.presence) };
                 self.mirror = self.told.clone();
+                self.health = (health, snapshot.health);
                 self.direct = directs;
             }
         }
@@ -108,7 +113,12 @@ impl Process {
                 self.direct += 1;
                 None
             }
-            EventBody::Tick(_) | EventBody::Health(_) => None,
+            EventBody::Health(health) => {
+                assert!(health.version.get() > self.health.0, "old news");
+                self.health = (health.version.get(), health.status);
+                None
+            }
+            EventBody::Tick(_) => None,
             other => panic!("nothing here causes {other:?}"),
         }
     }

@@ -376,6 +376,7 @@ impl Sim {
             assert_eq!(client.process.told.names(), here, "as told to {}", client.n);
             assert_eq!(client.process.mirror.names(), here, "as mirrored by {}", client.n);
             assert_eq!(client.process.told.version, self.world.mesh.presence_version());
+            assert_eq!(client.process.health.1, self.world.mesh.health_status(), "as told to {}", client.n);
             assert_eq!(client.process.direct, client.directs, "all that was said to {}", client.n);
         }
         assert_eq!(self.log_seen, self.world.store.log.len(), "the watcher has seen it all");

@@ -2,11 +2,12 @@
 
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::HealthStatus;
-use tenure_proto::limits::{PRESENCE_PAGE, PROFILE_NAME_BYTES};
+use tenure_proto::limits::{PRESENCE_PAGE, PROFILE_NAME_BYTES, TOPICS_MAX};
 use tenure_proto::message::TagsParams;
 use tenure_proto::method::{PresenceListParams, PresenceListResult, StoreHealth};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Profile, ProfilePatch, Status, Transport};
+use tenure_proto::topic::TopicCreateParams;
 use tenure_proto::{ConnId, MemberKey, SessionKey};
 
 use super::world::{WALL, World, knock, session};
@@ -14,7 +15,9 @@ use crate::admit::Admission;
 use crate::config::MeshConfig;
 use crate::effect::Answer;
 use crate::input::Call;
+use crate::mesh::messages::Topic;
 use crate::rate::Rate;
+use crate::record::TopicRecord;
 
 fn list(
     world: &mut World,
@@ -228,4 +231,27 @@ fn a_member_asks_at_its_rate_through_all_its_sessions_and_may_always_settle_and_
     world.advance(500);
     assert_eq!([a, b].map(|conn| asks(&mut world, conn)), [None, Some(ErrorCode::RateLimited)]);
     assert!(!matches!(world.bye(a), Some(Err(_))));
+}
+
+#[test]
+fn a_mesh_has_as_many_topics_as_it_may() {
+    let mut world = World::new();
+    let conn = world.join(1);
+    let create = |name: &str| {
+        let name = name.parse().unwrap();
+        Call::TopicsCreate(TopicCreateParams { name, partitions: 1, retention_ms: None })
+    };
+    for n in 0..TOPICS_MAX - 1 {
+        let record = TopicRecord {
+            name: format!("t{n}").parse().unwrap(),
+            partitions: 1,
+            retention_ms: None,
+            created_at: WALL,
+        };
+        world.mesh.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
+    }
+    assert!(!matches!(world.ask(conn, create("last")), Some(Err(_))));
+    let Some(Err(error)) = world.ask(conn, create("more")) else { panic!("one too many") };
+    assert_eq!(error.code, ErrorCode::Busy);
+    assert!(!matches!(world.ask(conn, create("last")), Some(Err(_))), "those that are here are");
 }

@@ -92,6 +92,7 @@ impl Mesh {
             if flushed && carrier.unflushed.is_none() {
                 assert_eq!(lease.stream.presence(), self.presence.version(), "not caught up");
                 assert!(!lease.stream.has_pending());
+                assert_eq!(lease.stream.health(), self.health_version, "not told how the broker is");
             }
         }
     }

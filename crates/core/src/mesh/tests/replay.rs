@@ -2,10 +2,10 @@
 
 use tenure_proto::MemberKey;
 use tenure_proto::event::{EventBody, ResyncWhat};
-use tenure_proto::hello::{Replay, ResumeOutcome};
+use tenure_proto::hello::{HealthStatus, Replay, ResumeOutcome};
 use tenure_proto::peer::{Peer, Profile, ProfilePatch};
 
-use super::world::{Frame, World, knock, process, session};
+use super::world::{Disk, Frame, World, knock, process, session};
 use crate::admit::{Admission, TokenVerdict};
 use crate::effect::Note;
 use crate::input::Call;
@@ -247,4 +247,51 @@ fn hundreds_of_changes_come_in_handfuls_and_all_of_them() {
         assert_eq!(about.first(), Some(&"joined"), "s{n}: {about:?}");
         assert!(about[1..].iter().all(|kind| *kind == "updated"), "s{n}: {about:?}");
     }
+}
+
+fn events(world: &World, conn: tenure_proto::ConnId) -> Vec<(u64, EventBody)> {
+    let frames = world.socket(conn).frames.iter();
+    frames
+        .filter_map(|frame| match frame {
+            Frame::Event(seq, body) => Some((*seq, body.clone())),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn health_is_told_to_whoever_was_away_as_it_is_now_and_once() {
+    let mut world = World::new();
+    let conn = world.join(1);
+    let version = |world: &World, conn| world.answer(conn).state_version.health.get();
+    assert_eq!(
+        (version(&world, conn), world.answer(conn).snapshot.as_ref().unwrap().health),
+        (1, HealthStatus::Ok)
+    );
+    world.close(conn, false);
+    // It turns bad, and good, and bad again while it is away.
+    for (disk, n) in [(Disk::Fails, 2), (Disk::Commits, 2), (Disk::Fails, 3)] {
+        world.disk(disk);
+        let other = world.hello(knock(n));
+        world.close(other, false);
+    }
+    let back = world.enter(world.resume(conn, 0));
+    assert_eq!((world.answer(back).replay, version(&world, back)), (Replay::Complete, 1), "what it has");
+    let told = events(&world, back);
+    let healths: Vec<_> = told
+        .iter()
+        .filter_map(|(_, event)| match event {
+            EventBody::Health(health) => Some((health.status, health.version.get())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(healths, [(HealthStatus::Degraded, 4)]);
+    // Lost on a half-open socket, it is told again; read, it is not.
+    let seq = told.iter().position(|(_, event)| matches!(event, EventBody::Health(_))).unwrap() as u64 + 1;
+    let again = world.enter(world.resume(back, seq - 1));
+    assert_eq!(version(&world, again), 1);
+    assert!(world.seen(again).iter().any(|event| event.ends_with("health")));
+    let once = world.enter(world.resume(again, seq));
+    assert_eq!(version(&world, once), 4);
+    assert!(!world.seen(once).iter().any(|event| event.ends_with("health")));
 }
