@@ -42,6 +42,8 @@ pub struct Open {
     pub lasting: bool,
     /// Who had it in hand last, as far as this run knows: nobody else's tag counts.
     last: Option<SessionKey>,
+    /// The last attempt that is known to have failed: each counts once, however often that is said.
+    failed: Option<u32>,
     /// Whether it was handed out once, by its reader's word: a crash came before the store knew.
     assumed: bool,
     /// Whether the store has a row for it.
@@ -125,7 +127,17 @@ impl Group {
         let assumed = attempt == 0 && ready_at.is_none();
         self.open.insert(
             seq,
-            Open { attempt, tries, state: state.clone(), origin, lasting, assumed, last: None, stored: true },
+            Open {
+                attempt,
+                tries,
+                state: state.clone(),
+                origin,
+                lasting,
+                assumed,
+                last: None,
+                failed: None,
+                stored: true,
+            },
         );
         match state {
             OpenState::Ready => drop(self.ready.insert(seq)),
@@ -200,6 +212,7 @@ impl Group {
                 lasting: false,
                 assumed: false,
                 last: None,
+                failed: None,
                 stored: false,
             },
         );
@@ -220,6 +233,7 @@ impl Group {
                 lasting: false,
                 assumed: false,
                 last: None,
+                failed: None,
                 stored: false,
             },
         );
@@ -289,6 +303,7 @@ impl Group {
                 lasting: false,
                 assumed: true,
                 last: None,
+                failed: None,
                 stored: false,
             };
             self.put(seq, open);
@@ -323,7 +338,7 @@ impl Group {
             None => OpenState::Ready,
         };
         let old = std::mem::replace(&mut open.state, state);
-        if failed {
+        if failed && open.failed.replace(open.attempt) != Some(open.attempt) {
             open.tries += 1;
         }
         self.forget_place(seq, &old);
@@ -382,6 +397,7 @@ impl Group {
                 lasting: true,
                 assumed: false,
                 last: None,
+                failed: None,
                 stored: false,
             },
         );
@@ -475,6 +491,16 @@ impl Open {
             OpenState::Held { holder, .. } => Some(holder),
             _ => None,
         }
+    }
+
+    /// Whether its present attempt is counted among those that failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed == Some(self.attempt)
+    }
+
+    /// Whether its present attempt failed and it is to wait before the next.
+    pub fn is_put_off(&self) -> bool {
+        self.has_failed() && matches!(self.state, OpenState::Delayed(..))
     }
 
     fn record(&self, seq: u64) -> OpenRecord {

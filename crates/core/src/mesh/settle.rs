@@ -154,10 +154,15 @@ impl Mesh {
         let Some(open) = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq)) else {
             return;
         };
-        let worn_out = open.tries + 1 >= MAX_ATTEMPTS;
+        let (put_off, failed, tries) = (open.is_put_off(), open.has_failed(), open.tries);
         if let Some(run) = self.messages.run_at(id, seq) {
             return self.refuse_run(run, params.reason.as_deref());
         }
+        if put_off && !params.dead {
+            // Said again: it waits already.
+            return;
+        }
+        let worn_out = tries + u32::from(!failed) >= MAX_ATTEMPTS;
         if params.dead || worn_out {
             let given = params.reason.as_deref().filter(|_| params.dead);
             let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });

@@ -188,6 +188,27 @@ fn what_fails_sixteen_times_is_a_dead_letter() {
 }
 
 #[test]
+fn a_nack_that_is_said_again_is_one_failure_and_waits_no_longer() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, letter(to(2), "m1"));
+    for attempt in 1..MAX_ATTEMPTS {
+        let pushes = w.pushes(b);
+        assert_eq!(pushes.iter().map(|push| push.attempt).collect::<Vec<_>>(), [attempt]);
+        let nack = NackParams { delay_ms: ms(1_000), ..nacked(vec![tag(&pushes[0])]) };
+        for _ in 0..3 {
+            let result = w.settle(b, Call::Nack(nack.clone()));
+            assert_eq!(result.settled, nack.tags, "the answer is the same each time");
+            w.pass(300);
+        }
+        // Since the first of them, not the last.
+        w.pass(200);
+    }
+    assert_eq!(w.pushes(b)[0].attempt, MAX_ATTEMPTS, "it has failed as often as it was tried");
+    assert!(w.dead(b, &inbox(2)).is_empty());
+}
+
+#[test]
 fn auto_settles_what_has_left_and_repeats_what_has_not() {
     let mut w = world();
     let (a, b) = (w.join(1), w.join(2));
