@@ -111,18 +111,22 @@ async fn measure(args: &Args, speed: Speed) -> Result<Vec<Cell>> {
             let _: Value = sender.ask("send", letter).await?;
         }
     }
-    let (mut kept, mut received, mut in_all) = (0, 0, 0);
-    let mut gone = Vec::new();
-    for (read, key) in join_all(reading).await.into_iter().zip(keys) {
-        let (count, open) = read.context("a reader")?;
+    let outcomes: Vec<(usize, Option<Wire>)> =
+        join_all(reading).await.into_iter().collect::<Result<_, _>>()?;
+    // Who is kept is the broker's to say: whoever never reads does not read the end either.
+    let online = online(&mut sender).await?;
+    let (mut received, mut in_all, mut gone) = (0, 0, Vec::new());
+    for ((count, _), key) in outcomes.iter().zip(keys) {
         received += count;
-        if open.is_some() {
-            (kept, in_all) = (kept + 1, in_all + count);
+        if online.contains(&session_key(&key).to_string()) {
+            in_all += count;
         } else {
             gone.push(key);
         }
     }
+    let kept = args.readers - gone.len();
     let slow = broker.labelled("tenure_sockets_lost_total", "slow_consumer")?;
+    drop(outcomes);
     // The rest of a reader that is kept and was not done comes on its wire; that of the others when they are back.
     for key in &gone {
         let wire = Wire::join_reading(broker.address(), key, "back", InboxChoice::Session).await?;
@@ -133,7 +137,7 @@ async fn measure(args: &Args, speed: Speed) -> Result<Vec<Cell>> {
     let mean = |sum: usize| Cell::number(sum as f64 / args.readers.max(1) as f64, 1);
     Ok(vec![
         Cell::text(speed.name),
-        Cell::count(f64::from(kept)),
+        Cell::count(kept as f64),
         Cell::count(slow as f64),
         Cell::count((gone.len() as f64 - slow as f64).max(0.0)),
         mean(received),
@@ -141,6 +145,14 @@ async fn measure(args: &Args, speed: Speed) -> Result<Vec<Cell>> {
         mib(proc::peak_bytes(broker.pid())?),
         mib(empty + (TAIL_BYTES + BATCH_BYTES) as u64 + each * args.readers as u64),
     ])
+}
+
+/// The sessions that a socket carries.
+async fn online(wire: &mut Wire) -> Result<Vec<String>> {
+    let list: Value = wire.ask("presence.list", json!({"debug": true})).await?;
+    let peers = list["peers"].as_array().context("presence.list has no peers")?;
+    let online = peers.iter().filter(|peer| peer["transport"] == "online");
+    Ok(online.filter_map(|peer| peer["session"].as_str().map(str::to_owned)).collect())
 }
 
 /// Reads messages until all are there, the socket ends or the time is over; how many, and the socket if it is open.
