@@ -269,10 +269,12 @@ impl Broker {
     /// Some of what waited on a socket has left.
     pub(crate) fn taken(&mut self, world: u64, conn: ConnId) {
         let now = self.now(world);
-        self.on(conn, |server, house| match std::mem::take(&mut server.taken) {
-            0 => None,
-            bytes => server.conn.taken(now, bytes, house),
-        });
+        let server = self.running.as_mut().and_then(|running| running.servers.get_mut(&conn));
+        match server.map_or(0, |server| std::mem::take(&mut server.taken)) {
+            // Nothing has, so nothing follows from it.
+            0 => {}
+            bytes => self.on(conn, |server, house| server.conn.taken(now, bytes, house)),
+        }
     }
 
     /// Time has passed for the sockets that count it.
