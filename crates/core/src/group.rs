@@ -202,20 +202,7 @@ impl Group {
             self.timeouts.insert((until, seq));
         }
         let state = OpenState::Held { holder, until };
-        self.put(
-            seq,
-            Open {
-                attempt: 1,
-                tries: 0,
-                state,
-                origin,
-                lasting: false,
-                assumed: false,
-                last: None,
-                failed: None,
-                stored: false,
-            },
-        );
+        self.put(seq, Open::new(1, state, origin));
     }
 
     /// Reads past the next entry, which nobody may have before `until`.
@@ -223,20 +210,7 @@ impl Group {
         self.skip_to(seq);
         self.delayed.insert((until, seq));
         let state = OpenState::Delayed(until, wall);
-        self.put(
-            seq,
-            Open {
-                attempt: 0,
-                tries: 0,
-                state,
-                origin,
-                lasting: false,
-                assumed: false,
-                last: None,
-                failed: None,
-                stored: false,
-            },
-        );
+        self.put(seq, Open::new(0, state, origin));
     }
 
     /// Hands out an entry that was given back; says which attempt this is.
@@ -294,19 +268,7 @@ impl Group {
     pub fn assume_read(&mut self, seq: u64) {
         for seq in self.cursor + 1..=seq {
             self.ready.insert(seq);
-            let (state, origin) = (OpenState::Ready, None);
-            let open = Open {
-                attempt: 0,
-                tries: 0,
-                state,
-                origin,
-                lasting: false,
-                assumed: true,
-                last: None,
-                failed: None,
-                stored: false,
-            };
-            self.put(seq, open);
+            self.put(seq, Open { assumed: true, ..Open::new(0, OpenState::Ready, None) });
         }
         self.skip_to(seq);
     }
@@ -387,20 +349,7 @@ impl Group {
     pub fn revive(&mut self, seq: u64, attempt: u32, origin: Option<Origin>) {
         self.remove(seq);
         self.ready.insert(seq);
-        self.put(
-            seq,
-            Open {
-                attempt,
-                tries: 0,
-                state: OpenState::Ready,
-                origin,
-                lasting: true,
-                assumed: false,
-                last: None,
-                failed: None,
-                stored: false,
-            },
-        );
+        self.put(seq, Open { lasting: true, ..Open::new(attempt, OpenState::Ready, origin) });
     }
 
     /// Notes who is to be told of an open entry's fate, if that is not known.
@@ -485,6 +434,21 @@ pub enum Claim {
 }
 
 impl Open {
+    /// An entry that the store does not know to be open.
+    fn new(attempt: u32, state: OpenState, origin: Option<Origin>) -> Open {
+        Open {
+            attempt,
+            tries: 0,
+            state,
+            origin,
+            lasting: false,
+            last: None,
+            failed: None,
+            assumed: false,
+            stored: false,
+        }
+    }
+
     /// Who has it in hand.
     pub fn holder(&self) -> Option<&Holder> {
         match &self.state {
