@@ -133,15 +133,39 @@ async fn a_sender_can_wait_for_the_broker_or_the_receiver() {
     host.fails(&["send", &own, "x", "--timeout", "1s"], 2, &["--wait"]);
 }
 
+/// An id may look like a number: what is dropped then is the message that is meant, or none.
+#[test]
+fn an_id_of_digits_is_not_taken_for_the_number_of_another_row() {
+    let host = Host::new(NOWHERE);
+    host.good(&["daemon", "up"]);
+    for id in ["first", "3", "1"] {
+        host.good(&["send", "topic:jobs", "x", "--id", id]);
+    }
+    for verb in ["drop", "requeue", "show"] {
+        host.fails(
+            &["outbox", verb, "1"],
+            2,
+            &["several rows", "'#1'  with the id first", "'#3'  with the id 1"],
+        );
+    }
+    assert_eq!(host.status()["outbox"]["pending"], 3, "nothing was touched");
+    let number = |name: &str| host.lines(&["outbox", "show", name, "--json"])[0]["id"].clone();
+    assert_eq!((number("first"), number("#3"), number("2")), (json!(1), json!(3), json!(2)));
+    host.good(&["outbox", "drop", "#3"]);
+    let left: Vec<Value> = host.lines(&["outbox", "list", "--status", "pending", "--json"]);
+    assert_eq!(left.iter().map(|row| row["id"].clone()).collect::<Vec<_>>(), [1, 2]);
+    host.fails(&["outbox", "show", "#9"], 4, &["not_found"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_dead_is_sent_anew_or_taken_back() {
     let (host, _broker) = connected().await;
     let nobody = format!("session:{}", "ab".repeat(32));
-    host.fails(
-        &["send", &nobody, "x", "--wait", "--id", "a/b c"],
-        4,
-        &["no_such_session", "tenure outbox show 1"],
-    );
+    let refused = host.run(&["send", &nobody, "x", "--wait", "--id", "a/b c"]);
+    assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("no_such_session"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("tenure outbox show '#1'"), "{}", stderr(&refused));
+    assert_eq!(refused.stdout, b"a/b c\n", "it is on the disk, so its id is told");
     let dead = host.lines(&["outbox", "list", "--status", "dead", "--json"]);
     assert_eq!((dead.len(), &dead[0]["clientMessageId"]), (1, &json!("a/b c")));
     let table = host.text(&["outbox", "list"]);

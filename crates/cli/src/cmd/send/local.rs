@@ -19,6 +19,8 @@ use crate::output::{println, safe, sentence};
 
 /// How long between two looks: at first, and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+/// How long a daemon may be too busy to take a message.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// Hands the message over, and waits as long as was asked for.
 pub(super) async fn send(
@@ -32,8 +34,7 @@ pub(super) async fn send(
         None => mint()?,
     };
     let request = request(through, args, body, &id);
-    let answer = through.local.call(Method::POST, "/v1/send", Some(&request)).await;
-    let answer = answer.map_err(|failure| match failure {
+    let answer = hand_over(through, &request).await.map_err(|failure| match failure {
         Failure::Unreachable(why) => Failure::Unreachable(format!(
             "{why}; it may have been taken: send it again with --id {id}, and it is sent once"
         )),
@@ -73,7 +74,20 @@ pub(super) async fn send(
     tell(args, wait, &id, outcome, since.elapsed())
 }
 
-/// Prints what became of it.
+/// Hands the message over; again, if the daemon is too busy: it has an id, so it is one message however often it is tried.
+async fn hand_over(through: &Through, request: &Value) -> Result<Answer, Failure> {
+    let (since, mut pause) = (Instant::now(), LOOK.0);
+    loop {
+        let answer = through.local.call(Method::POST, "/v1/send", Some(request)).await?;
+        if answer.status != StatusCode::TOO_MANY_REQUESTS || since.elapsed() >= BUSY {
+            return Ok(answer);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK.1);
+    }
+}
+
+/// Prints what became of it: whatever did, its id, because it is on the disk.
 fn tell(
     args: &Args,
     wait: Wait,
@@ -81,17 +95,13 @@ fn tell(
     outcome: Result<Value, Failure>,
     took: Duration,
 ) -> Result<(), Failure> {
-    if args.json {
-        let last = match &outcome {
-            Ok(fate) => fate.clone(),
-            Err(_) => json!({"clientMessageId": id}),
-        };
-        println(&last.to_string());
-    }
+    println(&match (&outcome, args.json) {
+        (Ok(fate), true) => fate.to_string(),
+        (Ok(fate), false) => fate["brokerMessageId"].as_str().unwrap_or(id).to_owned(),
+        (Err(_), true) => json!({"clientMessageId": id}).to_string(),
+        (Err(_), false) => id.to_owned(),
+    });
     let fate = outcome?;
-    if !args.json {
-        println(fate["brokerMessageId"].as_str().unwrap_or(id));
-    }
     if wait == Wait::Accepted {
         return Ok(());
     }
@@ -114,20 +124,25 @@ async fn fate(through: &Through, id: &str, wait: Wait) -> Result<Value, Failure>
     let path = format!("/v1/sent/{}?delivery={delivery}{}", escaped(id), through.and_mesh());
     let mut pause = LOOK.0;
     loop {
-        let fate = through.local.get(&path).await.map_err(|failure| match failure {
+        let answer = through.local.call(Method::GET, &path, None).await.map_err(|failure| match failure {
             Failure::Unreachable(why) => {
                 Failure::Unreachable(format!("{why}; {id} is on disk and sent when the daemon runs again"))
             }
             other => other,
         })?;
+        // That it is too busy to say where the message is says nothing of the message.
+        let busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status);
+        let fate = if busy && answer.body["retryable"] == true { Value::Null } else { answer.good()? };
         let row = &fate["id"];
         match fate["status"].as_str() {
             Some("dead") => {
                 let why = sentence(fate["lastError"].as_str().unwrap_or("no reason is known"));
-                return Err(Failure::Refused(format!("{why}; it is dead: see `tenure outbox show {row}`")));
+                return Err(Failure::Refused(format!(
+                    "{why}; it is dead: see `tenure outbox show '#{row}'`"
+                )));
             }
             Some("aborted") => {
-                return Err(Failure::Failed(format!("it was taken back: see `tenure outbox show {row}`")));
+                return Err(Failure::Failed(format!("it was taken back: see `tenure outbox show '#{row}'`")));
             }
             Some("done") if !delivery => return Ok(fate),
             Some("done") if fate["delivery"].as_str().is_some_and(|state| state != "accepted") => {
