@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use crate::exit::Failure;
+
 /// A colour of meaning, not of taste.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Colour {
@@ -102,11 +104,25 @@ pub(crate) fn emit(line: &[u8]) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Prints data. A reader that went away is not an error, it is the end: `tenure peers | head -1`.
+/// Prints data. A reader that went away is not an error, it is the end: `tenure peers | head -1`. A disk that is full is
+/// one: what was to be read there never will be.
 pub(crate) fn print(text: &str) {
-    if std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
+    let printed = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+    if let Err(error) = printed {
+        if let Err(failure) = unread(&error) {
+            eprintln!("tenure: {failure}");
+            std::process::exit(1);
+        }
         std::process::exit(0);
     }
+}
+
+/// What it means for a command that nobody reads what it printed.
+pub(crate) fn unread(error: &std::io::Error) -> Result<(), Failure> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!("write to standard output: {error}")))
 }
 
 /// Prints one line of data.

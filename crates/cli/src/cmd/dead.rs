@@ -18,7 +18,7 @@ use super::guest::Guest;
 use super::names;
 use super::show::said;
 use crate::exit::Failure;
-use crate::output::{emit, print, println, safe, table};
+use crate::output::{emit, print, println, safe, table, unread};
 use crate::span;
 
 /// List, retry or drop dead letters: messages that nobody could settle.
@@ -112,11 +112,10 @@ async fn list(guest: &Guest, log: &LogName, limit: Option<u64>, json: bool) -> R
         letters.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left = left.saturating_sub(letters.len() as u64);
         for letter in &letters {
-            if json && emit(json!(letter).to_string().as_bytes()).is_err() {
-                return Ok(());
-            }
             if !json {
                 rows.push(row(letter));
+            } else if let Err(error) = emit(json!(letter).to_string().as_bytes()) {
+                return unread(&error);
             }
         }
         after = next;

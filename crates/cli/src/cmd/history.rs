@@ -12,7 +12,7 @@ use super::guest::Guest;
 use super::names;
 use super::show::Format;
 use crate::exit::Failure;
-use crate::output::emit;
+use crate::output::{emit, unread};
 
 /// Print what a log has, oldest first, whoever has read it. Nothing is taken from anybody.
 ///
@@ -62,8 +62,8 @@ async fn pages(guest: &Guest, args: &Args) -> Result<(), Failure> {
         let page = guest.session.history(params).await.map_err(|error| guest.failure(&error))?;
         left = left.saturating_sub(page.messages.len() as u64);
         for message in &page.messages {
-            if emit(&show.line(message, json!({}))).is_err() {
-                return Ok(());
+            if let Err(error) = emit(&show.line(message, json!({}))) {
+                return unread(&error);
             }
         }
         if page.next.is_none() {

@@ -13,7 +13,7 @@ use super::way::Through;
 use crate::events::Stream;
 use crate::exit::Failure;
 use crate::local::escaped;
-use crate::output::emit;
+use crate::output::{emit, unread};
 
 /// How long to wait before a daemon that went away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -158,8 +158,8 @@ impl Printed<'_> {
         }
         let facts =
             json!({"inboxId": letter["id"], "recipient": recipient, "receivedAt": letter["receivedAt"]});
-        if emit(&self.want.show.line(&message, facts)).is_err() {
-            return Ok(On::Enough);
+        if let Err(error) = emit(&self.want.show.line(&message, facts)) {
+            return unread(&error).map(|()| On::Enough);
         }
         let id = letter["id"].as_u64().unwrap_or_default();
         self.last = self.last.max(id);

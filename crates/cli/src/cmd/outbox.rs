@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tenure_client::Body;
 use tenure_client::proto::ids::ClientMessageId;
@@ -14,7 +14,7 @@ use super::names;
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::local::{Local, escaped};
-use crate::output::{emit, print, println, safe, sentence, table};
+use crate::output::{emit, print, println, safe, sentence, table, unread};
 use crate::span;
 
 /// Bytes of a new body that are read: more than the daemon takes.
@@ -22,14 +22,15 @@ const BODY_BYTES: u64 = 16 * 1024 * 1024;
 
 /// See what the daemon was given to send, and do something about what cannot be sent.
 ///
-/// A row is named by its number, or by the id that `tenure send` printed. A row is pending, inflight, done, dead (the
-/// broker will not have it, or it waited too long) or aborted (taken back, or sent anew under another id).
+/// A row is named by the id that `tenure send` printed, or by its number: '#17', or 17 if that is nobody's id. A row is
+/// pending, inflight, done, dead (the broker will not have it, or it waited too long) or aborted (taken back, or sent
+/// anew under another id).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure outbox list --status dead
-  tenure outbox show 17
-  tenure outbox requeue 17 --patch-body fixed.json
-  tenure outbox drop 17 18")]
+  tenure outbox show deploy-417
+  tenure outbox requeue '#17' --patch-body fixed.json
+  tenure outbox drop '#17' '#18'")]
 pub(crate) struct Args {
     /// Print JSON: list prints one object a line
     #[arg(long, global = true)]
@@ -49,16 +50,16 @@ enum Verb {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
     },
-    /// Print everything about one row: tenure outbox show 17
+    /// Print everything about one row: tenure outbox show '#17'
     Show {
-        /// The row: its number, or the sender's id
+        /// The row: the sender's id, or its number as '#17'
         id: String,
     },
-    /// Send a dead or pending row anew under another id; the old id is never free again: tenure outbox requeue 17
+    /// Send a dead or pending row anew under another id; the old id is never free again: tenure outbox requeue '#17'
     ///
     /// A row that was ever sent is first looked up at the broker: if that has it, it is done, and nothing is sent.
     Requeue {
-        /// The row: its number, or the sender's id
+        /// The row: the sender's id, or its number as '#17'
         id: String,
         /// The new id, or auto for a fresh one
         #[arg(long, value_name = "ID", default_value = "auto", value_parser = names::message_id)]
@@ -70,9 +71,9 @@ enum Verb {
         #[arg(long)]
         force: bool,
     },
-    /// Take dead or pending rows back for good; their ids are never free again: tenure outbox drop 17 18
+    /// Take dead or pending rows back for good; their ids are never free again: tenure outbox drop '#17' '#18'
     Drop {
-        /// The rows: their numbers, or the sender's ids
+        /// The rows: the sender's ids, or their numbers as '#17'
         #[arg(required = true)]
         ids: Vec<String>,
     },
@@ -94,13 +95,43 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// A row by its number, or by the sender's id.
-async fn row(local: &Local, id: &str) -> Result<Value, Failure> {
-    let mut number = id.to_owned();
-    if id.parse::<u64>().is_err() {
-        number = local.get(&format!("/v1/sent/{}", escaped(id))).await?["id"].to_string();
+/// A row as it was named: `#17` is its number; anything else the sender's id, or a number if it is no id as well.
+async fn row(local: &Local, name: &str) -> Result<Value, Failure> {
+    let numbered = async |number: u64| {
+        let answer = local.call(Method::GET, &format!("/v1/outbox/{number}"), None).await?;
+        if answer.status == StatusCode::NOT_FOUND { Ok(None) } else { answer.good().map(Some) }
+    };
+    let unknown =
+        || Failure::Refused(format!("not_found: there is no row {}; see `tenure outbox list`", safe(name)));
+    if let Some(Ok(number)) = name.strip_prefix('#').map(str::parse) {
+        return numbered(number).await?.ok_or_else(unknown);
     }
-    local.get(&format!("/v1/outbox/{number}")).await
+    let mut found = Vec::new();
+    if name.parse::<ClientMessageId>().is_ok() {
+        let mut page = local.get(&format!("/v1/outbox?clientMessageId={}", escaped(name))).await?;
+        found.extend(page["rows"].as_array_mut().into_iter().flat_map(std::mem::take));
+    }
+    if let Ok(number) = name.parse()
+        && !found.iter().any(|row| row["id"] == number)
+    {
+        found.extend(numbered(number).await?);
+    }
+    match found.len() {
+        0 => Err(unknown()),
+        1 => Ok(found.remove(0)),
+        _ => Err(ambiguous(name, &found)),
+    }
+}
+
+/// Several rows go by this name, and one must be said by its number.
+fn ambiguous(name: &str, found: &[Value]) -> Failure {
+    let mut told = format!("{} names several rows; say which one by its number:", safe(name));
+    for row in found {
+        let text = |key: &str| safe(row[key].as_str().unwrap_or_default());
+        let (id, mesh, to) = (text("clientMessageId"), text("mesh"), text("to"));
+        told += &format!("\n  '#{}'  with the id {id}, to {to} in {mesh}", row["id"]);
+    }
+    Failure::Usage(told)
 }
 
 async fn list(local: &Local, status: Option<&str>, limit: Option<u64>, json: bool) -> Result<(), Failure> {
@@ -117,10 +148,10 @@ async fn list(local: &Local, status: Option<&str>, limit: Option<u64>, json: boo
                 break 'pages;
             }
             left -= 1;
-            match json {
-                true if emit(row.to_string().as_bytes()).is_err() => return Ok(()),
-                true => {}
-                false => rows.push(line(row)),
+            if !json {
+                rows.push(line(row));
+            } else if let Err(error) = emit(row.to_string().as_bytes()) {
+                return unread(&error);
             }
         }
         let Some(next) = page["next"].as_u64() else { break };

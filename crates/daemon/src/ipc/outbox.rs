@@ -20,7 +20,7 @@ use super::body::{Json, Query, answer};
 use super::document::{self, Refusals};
 use super::inbox::page;
 use super::problem::Problem;
-use crate::outbox::{Anew, Entry, Patch, Requeued, Withdrawn};
+use crate::outbox::{Anew, Entry, Patch, Requeued, Wanted, Withdrawn};
 use crate::shared::Shared;
 
 /// Which rows are wanted.
@@ -30,6 +30,10 @@ pub(crate) struct OutboxQuery {
     /// `pending`, `inflight`, `done`, `dead` or `aborted`.
     #[param(value_type = Option<document::RowStatus>)]
     status: Option<String>,
+    /// With this id of their sender's: one of each mesh at most.
+    #[serde(rename = "clientMessageId")]
+    #[param(value_type = Option<document::MessageName>)]
+    client_message_id: Option<ClientMessageId>,
     /// After this number: the `next` of the page before.
     #[param(value_type = Option<document::Natural>)]
     after: Option<U53>,
@@ -118,7 +122,7 @@ impl From<Entry> for Row {
 pub(crate) struct OutboxPage {
     /// In the order in which they were taken.
     rows: Vec<Row>,
-    /// What to pass as `after` to go on.
+    /// What to pass as `after` to go on; also when there are no rows in this page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
 }
@@ -137,9 +141,14 @@ pub(crate) async fn list(
             Problem::of(ErrorCode::BadRequest, "status is pending, inflight, done, dead or aborted")
         })?),
     };
-    let limit = page(query.limit);
-    let rows = shared.outbox.list(status, query.after.unwrap_or_default().get(), limit).await?;
-    let next = rows.last().map(|row| row.id).filter(|_| rows.len() == limit);
+    let wanted = Wanted {
+        status,
+        sender: None,
+        client_message_id: query.client_message_id,
+        after: query.after.unwrap_or_default().get(),
+        limit: page(query.limit),
+    };
+    let (rows, next) = shared.outbox.page(wanted).await?;
     Ok(answer(StatusCode::OK, &OutboxPage { rows: rows.into_iter().map(Row::from).collect(), next }))
 }
 

@@ -25,7 +25,7 @@ use tenure_proto::name::MeshName;
 pub use crate::room::Cap;
 pub use accept::{Accepted, Request};
 pub use admin::{Anew, Patch, Requeued, Withdrawn};
-pub use row::Entry;
+pub use row::{Entry, Wanted};
 pub use salvage::{Lost, Salvage};
 
 pub(crate) use salvage::salvage;
@@ -149,7 +149,13 @@ impl Outbox {
         after: u64,
         limit: usize,
     ) -> Result<Vec<Entry>, DbError> {
-        answer(self.reader.submit(move |connection| row::list(connection, status, after, limit))).await
+        let wanted = Wanted { status, after, limit, ..Wanted::default() };
+        self.page(wanted).await.map(|(rows, _)| rows)
+    }
+
+    /// A page of rows, and where to go on if there may be more: also an empty page may have a next one.
+    pub async fn page(&self, wanted: Wanted) -> Result<(Vec<Entry>, Option<u64>), DbError> {
+        answer(self.reader.submit(move |connection| row::page(connection, &wanted))).await
     }
 
     /// How many rows stand where.

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::outbox::{Held, Place, Status};
 use tenure_proto::Codec;
 use tenure_proto::fingerprint::Fingerprint;
-use tenure_proto::ids::SessionKey;
+use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::message::SendParams;
 
 use crate::db::{DbError, checksum, natural};
@@ -66,28 +66,58 @@ pub(super) fn find(connection: &Connection, mesh: &str, id: &str) -> Result<Opti
     statement.query_row([mesh, id], |row| Ok(entry(row))).optional()?.transpose()
 }
 
-/// Rows after this number, at most so many; of one state, if one is given.
-pub(super) fn list(
-    connection: &Connection,
-    status: Option<Status>,
-    after: u64,
-    limit: usize,
-) -> Result<Vec<Entry>, DbError> {
-    let sql = match status {
-        Some(_) => {
-            format!("SELECT {COLUMNS} FROM outbox WHERE status = ?3 AND id > ?1 ORDER BY id LIMIT ?2")
+/// Which rows are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Only those that stand there.
+    pub status: Option<Status>,
+    /// Only those of this session.
+    pub sender: Option<SessionKey>,
+    /// Only those that their sender gave this id: one of a mesh at most.
+    pub client_message_id: Option<ClientMessageId>,
+    /// Only those after this number.
+    pub after: u64,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Rows that are looked at for one page: those of one session may be few among many.
+const LOOKED_AT: usize = 4_096;
+
+/// A page of the rows that are wanted, in the order of their acceptance, and where to go on.
+pub(super) fn page(connection: &Connection, wanted: &Wanted) -> Result<(Vec<Entry>, Option<u64>), DbError> {
+    // An id is found by its mesh, so each mesh that has rows is looked into.
+    let of_id = "WITH RECURSIVE meshes (mesh) AS (SELECT min(mesh) FROM outbox UNION ALL \
+        SELECT (SELECT min(mesh) FROM outbox WHERE mesh > meshes.mesh) FROM meshes WHERE mesh IS NOT NULL)";
+    let sql = match (&wanted.client_message_id, wanted.status) {
+        (Some(_), _) => format!(
+            "{of_id} SELECT {COLUMNS} FROM outbox WHERE mesh IN (SELECT mesh FROM meshes) \
+             AND client_message_id = ?1 AND (?2 IS NULL OR status = ?2) AND id > ?3 ORDER BY id"
+        ),
+        (None, Some(_)) => {
+            format!("SELECT {COLUMNS} FROM outbox WHERE ?1 IS NULL AND status = ?2 AND id > ?3 ORDER BY id")
         }
-        None => format!("SELECT {COLUMNS} FROM outbox WHERE id > ?1 AND ?3 IS NULL ORDER BY id LIMIT ?2"),
+        (None, None) => {
+            format!("SELECT {COLUMNS} FROM outbox WHERE ?1 IS NULL AND ?2 IS NULL AND id > ?3 ORDER BY id")
+        }
     };
     let mut statement = connection.prepare_cached(&sql)?;
-    let params =
-        (crate::db::integer(after), crate::db::integer(limit as u64), status.map(|status| status.as_str()));
-    let mut rows = statement.query(params)?;
-    let mut entries = Vec::new();
-    while let Some(row) = rows.next()? {
-        entries.push(entry(row)?);
+    let id = wanted.client_message_id.as_ref().map(ClientMessageId::as_str);
+    let status = wanted.status.map(Status::as_str);
+    let mut rows = statement.query((id, status, crate::db::integer(wanted.after)))?;
+    let (mut entries, mut last) = (Vec::new(), None);
+    for _ in 0..LOOKED_AT {
+        let Some(row) = rows.next()? else { return Ok((entries, None)) };
+        let entry = entry(row)?;
+        last = Some(entry.id);
+        if wanted.sender.is_none_or(|sender| sender == entry.sender) {
+            entries.push(entry);
+        }
+        if entries.len() == wanted.limit {
+            break;
+        }
     }
-    Ok(entries)
+    Ok((entries, last))
 }
 
 fn entry(row: &Row<'_>) -> Result<Entry, DbError> {
