@@ -15,8 +15,8 @@ pub(crate) struct Way {
     #[arg(long)]
     direct: bool,
     /// Speak for the daemon's session with this token, which `tenure daemon session` prints
-    #[arg(long, value_name = "TOKEN", env = "TENURE_SESSION", hide_env_values = true)]
-    session: Option<String>,
+    #[arg(long = "session", value_name = "TOKEN", env = "TENURE_SESSION", hide_env_values = true)]
+    token: Option<String>,
     /// Say on stderr which way it goes, and why
     #[arg(short, long)]
     verbose: bool,
@@ -40,7 +40,12 @@ impl Through {
 impl Way {
     /// Whether a session of the daemon's is meant.
     pub(crate) fn has_session(&self) -> bool {
-        self.session.is_some()
+        self.session().is_some()
+    }
+
+    /// The token of the session that is meant. A variable that is empty is one that is not set.
+    fn session(&self) -> Option<String> {
+        self.token.clone().filter(|token| !token.is_empty())
     }
 
     /// The daemon, if this goes through it. `name` is the session that is meant, `broker_only` what only a broker can do.
@@ -78,7 +83,7 @@ impl Way {
         let local = Local::at(&Home::find()?);
         if !local.runs().await? {
             // Whoever has a token means a session that only a daemon has.
-            return if self.session.is_some() {
+            return if self.has_session() {
                 Err(local.absent())
             } else {
                 Ok(Err("no daemon runs".to_owned()))
@@ -87,7 +92,7 @@ impl Way {
         let mesh = match (&at.mesh, &at.broker) {
             // Nothing was asked for in particular.
             (None, None) if name.is_none() => {
-                return Ok(Ok(Through { local: local.speaking_as(self.session.clone()), mesh: None }));
+                return Ok(Ok(Through { local: local.speaking_as(self.session()), mesh: None }));
             }
             (None, None) => None,
             _ => Some(at.mesh().to_owned()),
@@ -96,11 +101,11 @@ impl Way {
         let Some(found) = mesh_of(&status, mesh.as_deref()) else {
             return Ok(Err(format!("the daemon is not in the mesh {}", at.mesh())));
         };
-        if at.broker.as_deref().is_some_and(|broker| found["broker"] != broker) {
+        if at.broker.as_deref().is_some_and(|broker| !is_at(found, broker)) {
             return Ok(Err("the daemon's broker is another".to_owned()));
         }
         let Some(name) = name else {
-            return Ok(Ok(Through { local: local.speaking_as(self.session.clone()), mesh }));
+            return Ok(Ok(Through { local: local.speaking_as(self.session()), mesh }));
         };
         let held = |session: &&Value| {
             session["name"] == name && session["mesh"] == found["name"] && session["own"] == false
@@ -129,6 +134,24 @@ fn mesh_of<'a>(status: &'a Value, mesh: Option<&str>) -> Option<&'a Value> {
     }
 }
 
+/// Whether the broker of a mesh, as a status tells it, is the one at this address.
+fn is_at(mesh: &Value, broker: &str) -> bool {
+    mesh["broker"].as_str().is_some_and(|daemons| plain(daemons) == plain(broker))
+}
+
+/// An address in one spelling: those of this machine are one, and what is left out is what it means.
+fn plain(url: &str) -> String {
+    let url = url.trim_end_matches('/').to_ascii_lowercase();
+    let (scheme, rest) = url.split_once("://").unwrap_or(("ws", &url));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
+        _ => (authority, if scheme == "wss" { "443" } else { "80" }),
+    };
+    let host = if matches!(host, "localhost" | "[::1]") { "127.0.0.1" } else { host };
+    format!("{scheme}://{host}:{port}/{path}")
+}
+
 /// Refuses to take the session of the member's own key from the daemon that holds it: that would be the daemon's end.
 pub(crate) async fn not_the_daemons(at: &Where) -> Result<(), Failure> {
     let local = Local::at(&Home::find()?);
@@ -137,11 +160,28 @@ pub(crate) async fn not_the_daemons(at: &Where) -> Result<(), Failure> {
     }
     let status = local.get("/v1/status?counts=false").await?;
     match mesh_of(&status, Some(at.mesh())) {
-        Some(found) if found["broker"] == at.broker() => Err(Failure::Usage(
+        Some(found) if is_at(found, at.broker()) => Err(Failure::Usage(
             "the daemon holds the member's own session; leave out --direct, name another with --as, or end the \
              daemon with `tenure daemon down`"
                 .to_owned(),
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_broker_has_several_spellings() {
+        let one = plain("ws://127.0.0.1:7400");
+        for other in ["ws://localhost:7400", "WS://LocalHost:7400/", "ws://[::1]:7400"] {
+            assert_eq!(plain(other), one, "{other}");
+        }
+        assert_eq!(plain("wss://b.example"), plain("wss://b.example:443/"));
+        for other in ["ws://127.0.0.1:7401", "wss://127.0.0.1:7400", "ws://127.0.0.1:7400/x", "ws://b:7400"] {
+            assert_ne!(plain(other), one, "{other}");
+        }
     }
 }
