@@ -12,8 +12,11 @@ pub enum Lookup {
     NotAsked,
     /// The broker cannot be asked now.
     Unreachable,
-    /// The broker has never accepted it.
-    Unknown,
+    /// The broker had never accepted it when it was asked, and before that the row had been sent so often.
+    Unknown {
+        /// How often.
+        attempts: u32,
+    },
     /// The broker has it.
     Known(Place),
 }
@@ -55,8 +58,9 @@ pub fn requeue(status: Status, attempts: u32, lookup: &Lookup, force: bool) -> R
     match lookup {
         Lookup::Known(place) => Requeue::Finish(place.clone()),
         _ if attempts == 0 => Requeue::Replace,
-        Lookup::Unknown => Requeue::Replace,
-        Lookup::NotAsked => Requeue::Ask,
+        Lookup::Unknown { attempts: then } if *then == attempts => Requeue::Replace,
+        // Sent once more meanwhile, it may be there by now.
+        Lookup::Unknown { .. } | Lookup::NotAsked => Requeue::Ask,
         Lookup::Unreachable if force => Requeue::Replace,
         Lookup::Unreachable => Requeue::Refuse(Refusal::MayHaveArrived),
     }
@@ -81,7 +85,7 @@ mod tests {
     #[test]
     fn what_was_never_attempted_is_replaced_unasked() {
         for status in [Status::Pending, Status::Dead] {
-            for lookup in [Lookup::NotAsked, Lookup::Unreachable, Lookup::Unknown] {
+            for lookup in [Lookup::NotAsked, Lookup::Unreachable, Lookup::Unknown { attempts: 0 }] {
                 assert_eq!(requeue(status, 0, &lookup, false), Requeue::Replace);
             }
         }
@@ -92,7 +96,9 @@ mod tests {
         let place = Place { id: MessageId::from_parts(1, 1), seq: None };
         for (status, force) in [(Status::Pending, false), (Status::Dead, false), (Status::Dead, true)] {
             assert_eq!(requeue(status, 1, &Lookup::NotAsked, force), Requeue::Ask);
-            assert_eq!(requeue(status, 1, &Lookup::Unknown, force), Requeue::Replace);
+            let unknown = Lookup::Unknown { attempts: 1 };
+            assert_eq!(requeue(status, 1, &unknown, force), Requeue::Replace);
+            assert_eq!(requeue(status, 2, &unknown, force), Requeue::Ask, "sent once more since");
             let known = requeue(status, 1, &Lookup::Known(place.clone()), force);
             assert_eq!(known, Requeue::Finish(place.clone()), "force does not double what is known");
         }
@@ -106,7 +112,10 @@ mod tests {
         for status in Status::ALL {
             assert_eq!(withdraw(status).is_ok(), status.after(Step::Withdrawn).is_some(), "{status:?}");
         }
-        assert_eq!(requeue(Status::Inflight, 0, &Lookup::Unknown, true), Requeue::Refuse(Refusal::Inflight));
+        assert_eq!(
+            requeue(Status::Inflight, 0, &Lookup::Unknown { attempts: 0 }, true),
+            Requeue::Refuse(Refusal::Inflight)
+        );
         assert_eq!(
             requeue(Status::Done, 0, &Lookup::NotAsked, true),
             Requeue::Refuse(Refusal::Final(Status::Done))

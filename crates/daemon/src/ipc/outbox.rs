@@ -23,6 +23,9 @@ use super::problem::Problem;
 use crate::outbox::{Anew, Entry, Patch, Requeued, Wanted, Withdrawn};
 use crate::shared::Shared;
 
+/// How often the broker is asked about a row that is sent once more meanwhile.
+const LOOKS: u32 = 3;
+
 /// Which rows are wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -233,9 +236,12 @@ pub(crate) async fn requeue(
     let (lookup, by) = (Lookup::NotAsked, "http".to_owned());
     let mut anew = Anew { client_message_id, body, lookup, force: request.force, by };
     let mut outcome = shared.outbox.requeue(row, anew.clone(), shared.clock.wall()).await?;
-    if matches!(outcome, Requeued::Ask(_)) {
+    for _ in 0..LOOKS {
+        if !matches!(outcome, Requeued::Ask(_)) {
+            break;
+        }
         anew.lookup = look_up(&shared, row).await?;
-        outcome = shared.outbox.requeue(row, anew, shared.clock.wall()).await?;
+        outcome = shared.outbox.requeue(row, anew.clone(), shared.clock.wall()).await?;
     }
     let told = |status, id, client_message_id, place: Option<Place>| RequeueAnswer {
         status,
@@ -276,7 +282,7 @@ async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
     let status = answer.ok().and_then(|answer| answer.statuses.into_iter().next());
     Ok(match status.map(|status| (status.state, status.id)) {
         None => Lookup::Unreachable,
-        Some((SendState::Unknown, _)) => Lookup::Unknown,
+        Some((SendState::Unknown, _)) => Lookup::Unknown { attempts: entry.attempts },
         Some((_, Some(id))) => Lookup::Known(Place { id, seq: None }),
         Some((_, None)) => Lookup::Unreachable,
     })

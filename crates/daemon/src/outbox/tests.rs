@@ -229,8 +229,12 @@ async fn a_row_is_sent_anew_with_all_its_routing() {
         outbox.requeue(row, anew("2", Lookup::Unreachable), 30).await.unwrap(),
         Requeued::Refused(Refusal::MayHaveArrived)
     );
-    assert_eq!(outbox.requeue(row, anew("1", Lookup::Unknown), 30).await.unwrap(), Requeued::IdTaken);
-    let patched = Anew { body: Some(Patch::Text("uno".into())), ..anew("2", Lookup::Unknown) };
+    assert_eq!(
+        outbox.requeue(row, anew("1", Lookup::Unknown { attempts: 1 }), 30).await.unwrap(),
+        Requeued::IdTaken
+    );
+    let patched =
+        Anew { body: Some(Patch::Text("uno".into())), ..anew("2", Lookup::Unknown { attempts: 1 }) };
     let Requeued::Replaced { row: new, lane: same, .. } = outbox.requeue(row, patched, 30).await.unwrap()
     else {
         panic!("not replaced")
@@ -244,7 +248,10 @@ async fn a_row_is_sent_anew_with_all_its_routing() {
     let sent = take(&outbox, lane).await.unwrap();
     let expected = request("2", "topic:a", "uno");
     assert_eq!((sent.id, &sent.params), (new, expected.params()), "ttl and fingerprint included");
-    assert_eq!(outbox.requeue(99, anew("3", Lookup::Unknown), 30).await.unwrap(), Requeued::NoSuchRow);
+    assert_eq!(
+        outbox.requeue(99, anew("3", Lookup::Unknown { attempts: 1 }), 30).await.unwrap(),
+        Requeued::NoSuchRow
+    );
 }
 
 #[tokio::test]

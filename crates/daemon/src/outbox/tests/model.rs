@@ -90,8 +90,9 @@ impl Broker {
         super::place(seq)
     }
 
-    fn lookup(&self, id: &str) -> Lookup {
-        self.known.get(id).map_or(Lookup::Unknown, |(_, seq)| Lookup::Known(super::place(*seq)))
+    fn lookup(&self, id: &str, attempts: u32) -> Lookup {
+        let unknown = Lookup::Unknown { attempts };
+        self.known.get(id).map_or(unknown, |(_, seq)| Lookup::Known(super::place(*seq)))
     }
 }
 
@@ -187,7 +188,7 @@ impl World {
         self.anew += 1;
         let id = format!("new-{}", self.anew);
         let Some(old) = self.outbox.get(row).await.unwrap() else { return };
-        let lookup = self.broker.lookup(&old.client_message_id);
+        let lookup = self.broker.lookup(&old.client_message_id, old.attempts);
         match self.outbox.requeue(row, anew(&id, lookup), self.wall).await.unwrap() {
             Requeued::Replaced { .. } => {
                 let held = self.promised[&old.client_message_id].clone();
