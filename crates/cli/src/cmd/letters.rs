@@ -85,6 +85,11 @@ impl Printed<'_> {
             let (topic, mesh) = (topic.unwrap_or_default(), self.through.and_mesh());
             let path = format!("/v1/inbox?unseen=true&after={after}{topic}{mesh}");
             let page = self.through.local.get(&path).await?;
+            if page["newest"].as_u64().is_some_and(|newest| newest < self.last) {
+                eprintln!("the daemon has a new inbox, because its old one was damaged");
+                (self.last, after) = (0, 0);
+                continue;
+            }
             let mut ids = Vec::new();
             let mut on = On::More;
             for letter in page["messages"].as_array().into_iter().flatten() {

@@ -57,6 +57,26 @@ pub fn arrival(recipient: &Recipient, message: &Message) -> Arrival {
     }
 }
 
+/// Where a reader of an inbox goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// After this number.
+    pub after: u64,
+    /// Whether the numbers it knows are of an inbox that is gone: it is told, and begins anew.
+    pub reset: bool,
+}
+
+/// Where a reader goes on that has read up to `last`, in an inbox that has given numbers up to `newest`. Without `last` it
+/// wants what comes from now on. A number that was never given is one of another inbox: a damaged one is put aside, and its
+/// successor counts from the start.
+pub const fn resume(last: Option<u64>, newest: u64) -> Resume {
+    match last {
+        None => Resume { after: newest, reset: false },
+        Some(last) if last > newest => Resume { after: 0, reset: true },
+        Some(last) => Resume { after: last, reset: false },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tenure_proto::Codec;
@@ -74,6 +94,14 @@ mod tests {
             MemberKey([9; 32]),
         );
         Codec::Json.decode(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn who_knows_a_number_that_was_never_given_begins_anew() {
+        assert_eq!(resume(None, 7), Resume { after: 7, reset: false });
+        assert_eq!(resume(Some(0), 7), Resume { after: 0, reset: false });
+        assert_eq!(resume(Some(7), 7), Resume { after: 7, reset: false });
+        assert_eq!(resume(Some(8), 7), Resume { after: 0, reset: true });
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Inbox {
         answer(self.reader.submit(move |connection| rows::after(connection, after, limit))).await
     }
 
-    /// The number of the newest message.
+    /// The newest number that was given, also if its message is forgotten by now.
     pub async fn newest(&self) -> Result<u64, DbError> {
         answer(self.reader.submit(rows::newest)).await
     }

@@ -183,8 +183,9 @@ fn read(row: &Row<'_>) -> Result<(u64, usize, Option<Letter>), DbError> {
 }
 
 pub(super) fn newest(connection: &Connection) -> Result<u64, DbError> {
-    let newest: Option<i64> =
-        connection.query_row("SELECT max(id) FROM inbox", [], |row| row.get(0)).optional()?.flatten();
+    // Not the largest that is there: what was forgotten had a number too.
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'inbox'";
+    let newest: Option<i64> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
     Ok(natural(newest.unwrap_or(0)))
 }
 

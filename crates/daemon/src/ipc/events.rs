@@ -11,6 +11,7 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
+use tenure_core::outbox::arrival::{Resume, resume};
 use tenure_proto::error::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -43,7 +44,8 @@ struct Stream {
 }
 
 /// What comes, as it comes: `message` with its number as id, and `connected` or `disconnected` as the broker comes
-/// and goes.
+/// and goes. `reset` comes first when `Last-Event-ID` is no number of this inbox, because a damaged one was put aside: all that
+/// is here follows.
 #[utoipa::path(get, path = "/v1/events",
     params(MeshQuery, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this message")),
     responses(
@@ -60,10 +62,9 @@ pub(crate) async fn events(
     let permit =
         permit.map_err(|_| Problem::of(ErrorCode::Busy, "as many streams are open as may be; close one"))?;
     let arrived = shared.arrived.subscribe();
-    let cursor = match headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok()))
-    {
-        None => shared.inbox.newest().await?,
-        Some(Some(id)) => id,
+    let last = match headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok())) {
+        None => None,
+        Some(Some(id)) => Some(id),
         Some(None) => {
             return Err(Problem::of(
                 ErrorCode::BadRequest,
@@ -71,7 +72,10 @@ pub(crate) async fn events(
             ));
         }
     };
-    let (standing, read) = (local.standing.clone(), VecDeque::new());
+    let Resume { after: cursor, reset } = resume(last, shared.inbox.newest().await?);
+    // With an id, so that whoever comes back after it does not bring the old one.
+    let told = reset.then(|| Event::default().event("reset").id("0").data("{}"));
+    let (standing, read) = (local.standing.clone(), told.into_iter().collect());
     let local = Listening::to(local);
     let stream = Stream { shared, local, cursor, read, arrived, standing, connected: None, _permit: permit };
     let events = unfold(stream, |mut stream| async move {

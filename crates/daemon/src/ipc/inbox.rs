@@ -91,6 +91,9 @@ pub(crate) struct InboxPage {
     /// What to pass as `after` to go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
+    /// The newest number that was given to anybody here. Below one that was seen before, this is another inbox, which counts
+    /// from the start: a damaged one was put aside.
+    newest: u64,
 }
 
 /// What has come for the session that asks.
@@ -114,7 +117,8 @@ pub(crate) async fn list(
         limit: page(query.limit),
     };
     let (letters, next) = shared.inbox.list(filter).await?;
-    let page = InboxPage { messages: letters.into_iter().map(Arrived::from).collect(), next };
+    let newest = shared.inbox.newest().await?;
+    let page = InboxPage { messages: letters.into_iter().map(Arrived::from).collect(), next, newest };
     Ok(answer(StatusCode::OK, &page))
 }
 
