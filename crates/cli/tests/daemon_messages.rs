@@ -133,6 +133,39 @@ async fn a_sender_can_wait_for_the_broker_or_the_receiver() {
     host.fails(&["send", &own, "x", "--timeout", "1s"], 2, &["--wait"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_follows_goes_on_in_a_new_inbox_when_the_old_one_was_damaged() {
+    let (host, _broker) = connected().await;
+    let own = format!("session:{}", host.own());
+    let mut follower = Proc::spawn("follower", host.command(&["inbox", "--follow", "--json"]));
+    for body in ["one", "two"] {
+        host.good(&["send", &own, body, "--wait=delivered"]);
+        follower.until(body, |line| line["body"] == body).await;
+    }
+    host.good(&["daemon", "down"]);
+    until("its files are let go", || !host.path("inbox.db-wal").exists());
+    std::fs::write(host.path("inbox.db"), vec![1u8; 5_000]).unwrap();
+    host.connected();
+    // The new inbox counts from the start: this is number 1 again.
+    host.good(&["send", &own, "three", "--wait=delivered"]);
+    follower.until("three", |line| line["body"] == "three" && line["inboxId"] == 1).await;
+    assert!(follower.stderr().contains("new inbox"), "{}", follower.stderr());
+}
+
+/// A name is looked up once: sent again under its id it is the same message, also when nobody can be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_to_a_name_is_sent_again_without_the_broker() {
+    let (host, broker) = connected().await;
+    host.good(&["daemon", "session", "bob"]);
+    let once = ["send", "bob", "x", "--id", "once"];
+    until("bob is here", || host.run(&once).status.success());
+    broker.kill().await;
+    until("the broker is away", || host.status()["meshes"][0]["connected"] == false);
+    host.good(&once);
+    host.fails(&["send", "bob", "y", "--id", "once"], 4, &["idempotency_key_reused"]);
+    host.fails(&["send", "bob", "x", "--id", "twice"], 5, &["give an address"]);
+}
+
 /// An id may look like a number: what is dropped then is the message that is meant, or none.
 #[test]
 fn an_id_of_digits_is_not_taken_for_the_number_of_another_row() {

@@ -10,6 +10,9 @@
 //! | aborted | `outbox_aborted_fingerprint_match` | `outbox_aborted_fingerprint_mismatch` |
 //!
 //! Only the first writes. A request that was refused before it came here has consumed nothing.
+//!
+//! A request that names its receiver is resolved once. Under an id that is held, the same name means whom it meant then
+//! ([`meant`]): a retry is the same request also when the name is somebody else's by now, or nobody can be asked.
 
 use tenure_proto::fingerprint::Fingerprint;
 
@@ -82,6 +85,11 @@ impl Conflict {
     }
 }
 
+/// Whom the name `written` means under an id whose row was sent to a name, if that is the same name.
+pub fn meant<'a>(held: Option<(&str, &'a str)>, written: &str) -> Option<&'a str> {
+    held.filter(|(name, _)| *name == written).map(|(_, target)| target)
+}
+
 /// What a request with `fingerprint` is answered, given what is `held` under its id.
 pub fn decide(held: Option<&Held>, fingerprint: &Fingerprint) -> Answer {
     let Some(held) = held else { return Answer::Insert };
@@ -130,6 +138,14 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_name_means_whom_it_meant_and_another_nobody() {
+        let held = Some(("bob", "session:b"));
+        assert_eq!(meant(held, "bob"), Some("session:b"));
+        assert_eq!(meant(held, "Bob"), None);
+        assert_eq!(meant(None, "bob"), None);
     }
 
     #[test]

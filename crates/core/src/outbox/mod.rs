@@ -25,7 +25,7 @@ pub mod schedule;
 pub mod verdict;
 pub mod window;
 
-pub use accept::{Answer, Conflict, Held, Mismatch, decide};
+pub use accept::{Answer, Conflict, Held, Mismatch, decide, meant};
 pub use drain::{Drain, FoundLane, Outgoing, Settled, Settlement};
 pub use row::{Place, Status, Step};
 pub use schedule::{LaneId, Schedule};

@@ -124,7 +124,8 @@ pub(crate) async fn send(
 ) -> Result<Response, Problem> {
     let local = caller.session(&shared, request.mesh.as_ref(), request.session.as_ref())?;
     let id = message_id(&shared, &headers, request.client_message_id.clone())?;
-    let to = resolve(&local, &request.to).await?;
+    let name = (!is_address(&request.to)).then(|| request.to.clone());
+    let to = resolve(&shared, &local, &id, &request.to).await?;
     let params = SendParams {
         to,
         body: request.body,
@@ -141,7 +142,7 @@ pub(crate) async fn send(
         fingerprint: None,
     };
     let wall = shared.clock.wall();
-    let frozen = Request::new(local.mesh.clone(), local.key, params)?;
+    let frozen = Request::new(local.mesh.clone(), local.key, params)?.named(name);
     within_bounds(frozen.params(), MAX_PAYLOAD_BYTES)?;
     let print = *frozen.fingerprint();
     let accepted = shared.outbox.accept(frozen, wall).await?;
@@ -186,13 +187,22 @@ fn message_id(
     id.ok_or_else(|| Problem::of(ErrorCode::Unavailable, "the system gave no randomness for an id"))
 }
 
-/// The address behind what was written; a display name is looked up before the request is frozen.
-async fn resolve(local: &Local, to: &str) -> Result<Address, Problem> {
-    if matches!(to.split_once(':'), Some(("session" | "member" | "topic", _))) {
+/// Whether what was written is meant as an address, and not as a name.
+fn is_address(to: &str) -> bool {
+    matches!(to.split_once(':'), Some(("session" | "member" | "topic", _)))
+}
+
+/// The address behind what was written; a display name is looked up before the request is frozen, once for each id.
+async fn resolve(shared: &Shared, local: &Local, id: &ClientMessageId, to: &str) -> Result<Address, Problem> {
+    if is_address(to) {
         return to.parse().map_err(|error: tenure_proto::WireError| Problem::bad("/to", error.message));
     }
     if to.is_empty() {
         return Err(Problem::bad("/to", "name somebody, or give an address"));
+    }
+    let held = shared.outbox.named(local.mesh.clone(), id.clone(), to.to_owned()).await?;
+    if let Some(Ok(held)) = held.map(|held| held.parse()) {
+        return Ok(held);
     }
     if !local.standing.borrow().is_attached() {
         let detail = "a name can only be looked up while the broker can be reached; give an address";

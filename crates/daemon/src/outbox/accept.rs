@@ -21,6 +21,8 @@ pub struct Request {
     pub(super) params: SendParams,
     /// `params.to` as it is written down.
     pub(super) target: String,
+    /// The display name that it was written as, if it was one.
+    pub(super) name: Option<String>,
 }
 
 impl Request {
@@ -36,7 +38,12 @@ impl Request {
         let print = fingerprint(&params.to, params.reply_to.as_deref(), params.priority, meta, body)?;
         params.fingerprint = Some(print.hex());
         let target = params.to.to_string();
-        Ok(Request { mesh, sender, fingerprint: print, params, target })
+        Ok(Request { mesh, sender, fingerprint: print, params, target, name: None })
+    }
+
+    /// The same, whose receiver was named so: a retry under its id means the same one by this name.
+    pub fn named(self, name: Option<String>) -> Request {
+        Request { name, ..self }
     }
 
     /// What makes it the same request as another.
@@ -104,7 +111,11 @@ pub(super) fn insert(
         integer(lane.0),
         integer(wall),
     ))?;
-    Ok((natural(connection.last_insert_rowid()), lane))
+    let row = connection.last_insert_rowid();
+    if let Some(name) = &request.name {
+        connection.prepare_cached("INSERT INTO names (row, name) VALUES (?1, ?2)")?.execute((row, name))?;
+    }
+    Ok((natural(row), lane))
 }
 
 /// The lane of a request, made if it is the first in it.

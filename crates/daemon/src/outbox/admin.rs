@@ -102,7 +102,7 @@ pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -
     }
     let mesh = entry.mesh.parse().map_err(|_| DbError::Corrupt(format!("mesh is {:?}", entry.mesh)))?;
     let request = match Request::new(mesh, entry.sender, params) {
-        Ok(request) => request,
+        Ok(request) => request.named(row::name(connection, id)?),
         Err(error) => return Ok(Requeued::Damaged(error.message)),
     };
     let payload = Codec::Json.encode(&request.params);

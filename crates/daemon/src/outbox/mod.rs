@@ -153,6 +153,17 @@ impl Outbox {
         self.page(wanted).await.map(|(rows, _)| rows)
     }
 
+    /// Whom a display name means under an id: the receiver of the row that was sent to that name under it.
+    pub async fn named(
+        &self,
+        mesh: MeshName,
+        id: ClientMessageId,
+        name: String,
+    ) -> Result<Option<String>, DbError> {
+        let find = move |connection: &Connection| row::named(connection, mesh.as_str(), id.as_str(), &name);
+        answer(self.reader.submit(find)).await
+    }
+
     /// A page of rows, and where to go on if there may be more: also an empty page may have a next one.
     pub async fn page(&self, wanted: Wanted) -> Result<(Vec<Entry>, Option<u64>), DbError> {
         answer(self.reader.submit(move |connection| row::page(connection, &wanted))).await

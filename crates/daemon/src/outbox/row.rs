@@ -1,7 +1,7 @@
 //! A row, as it is read.
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::outbox::{Held, Place, Status};
+use tenure_core::outbox::{Held, Place, Status, meant};
 use tenure_proto::Codec;
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
@@ -157,6 +157,29 @@ pub(super) fn held(connection: &Connection, mesh: &str, id: &str) -> Result<Opti
         })
     };
     statement.query_row([mesh, id], |row| Ok(read(row))).optional()?.transpose()
+}
+
+/// The name that a row's target was written as, if it was one.
+pub(super) fn name(connection: &Connection, id: u64) -> Result<Option<String>, DbError> {
+    let mut statement = connection.prepare_cached("SELECT name FROM names WHERE row = ?1")?;
+    Ok(statement.query_row([crate::db::integer(id)], |row| row.get(0)).optional()?)
+}
+
+/// Whom `written` means under this id, if that is held for a receiver of that name.
+pub(super) fn named(
+    connection: &Connection,
+    mesh: &str,
+    id: &str,
+    written: &str,
+) -> Result<Option<String>, DbError> {
+    let sql = "SELECT names.name, outbox.target FROM outbox JOIN names ON names.row = outbox.id \
+               WHERE outbox.mesh = ?1 AND outbox.client_message_id = ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let held = statement
+        .query_row([mesh, id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))
+        .optional()?;
+    let held = held.as_ref().map(|(name, target)| (name.as_str(), target.as_str()));
+    Ok(meant(held, written).map(str::to_owned))
 }
 
 fn place(row: &Row<'_>) -> Result<Option<Place>, DbError> {

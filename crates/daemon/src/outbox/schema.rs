@@ -45,4 +45,15 @@ CREATE INDEX outbox_open ON outbox (lane, id) WHERE status IN ('pending', 'infli
 CREATE INDEX outbox_status ON outbox (status, id);
 CREATE INDEX outbox_age ON outbox (enqueued_at) WHERE status = 'pending';
 CREATE INDEX outbox_done ON outbox (delivered_at) WHERE status = 'done';
-"];
+", NAMES];
+
+const NAMES: &str = "
+-- The display name that the target of a row was written as, if it was one: it is resolved once.
+CREATE TABLE names (
+    row  INTEGER PRIMARY KEY,                           -- of the outbox
+    name TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER names_go AFTER DELETE ON outbox BEGIN
+    DELETE FROM names WHERE row = old.id;
+END;
+";

@@ -298,9 +298,9 @@ async fn a_damaged_file_is_an_error_and_is_left_as_it_is() {
     }
     fs::remove_file(&path).unwrap();
     drop(open(dir.path()));
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let refused = Outbox::open(dir.path(), CAP).unwrap_err();
-    assert!(refused.to_string().contains("outbox.db has schema version 2"), "{refused}");
+    assert!(refused.to_string().contains("outbox.db has schema version 99"), "{refused}");
 }
 
 #[tokio::test]
@@ -353,4 +353,27 @@ async fn many_at_once_share_commits_and_twins_are_one() {
     }
     assert_eq!(inserted, 250);
     assert_eq!(outbox.census().await.unwrap().pending, 250);
+}
+
+#[tokio::test]
+async fn a_name_is_resolved_once_for_each_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let named = request("1", "topic:a", "x").named(Some("bob".into()));
+    let (row, _) = outbox.accept(named, 10).await.unwrap().row.unwrap();
+    let meant = async |id: &str, name: &str| {
+        outbox.named(mesh(), id.parse().unwrap(), name.to_owned()).await.unwrap()
+    };
+    assert_eq!(meant("1", "bob").await.as_deref(), Some("topic:a"));
+    assert_eq!((meant("1", "eve").await, meant("2", "bob").await), (None, None));
+    outbox.requeue(row, anew("2", Lookup::NotAsked), 20).await.unwrap();
+    assert_eq!(meant("2", "bob").await.as_deref(), Some("topic:a"), "all routing is kept");
+    let lane = outbox.lanes(mesh(), ME).await.unwrap()[0].lane;
+    let sent = take(&outbox, lane).await.unwrap();
+    settle(&outbox, lane, sent.id, Verdict::Done(place(1)), 30, 0).await;
+    let connection = Connection::open(dir.path().join("outbox.db")).unwrap();
+    connection.execute("DELETE FROM outbox WHERE id = ?1", [sent.id as i64]).unwrap();
+    let sql = "SELECT count(*) FROM names WHERE row = ?1";
+    let names: i64 = connection.query_row(sql, [sent.id as i64], |row| row.get(0)).unwrap();
+    assert_eq!(names, 0, "a name goes with its row");
 }
