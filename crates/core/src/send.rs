@@ -39,7 +39,7 @@ pub fn prepare(
     let body = match (params.body, params.body_b64) {
         (Some(text), None) => Body::Text(text),
         (None, Some(bytes)) => Body::Bytes(bytes.0),
-        _ => return Err(WireError::bad_request("a message has exactly one of body and bodyB64")),
+        (first, _) => return Err(not_one_body(first.is_some())),
     };
     let meta = params.meta.as_ref().map(|meta| &meta.0);
     let print = fingerprint(&params.to, params.reply_to.as_deref(), params.priority, meta, body.as_bytes())?;
@@ -65,6 +65,21 @@ pub fn prepare(
         kind: MessageKind::Message,
     };
     Ok(Prepared { envelope, fingerprint: print, refusal })
+}
+
+/// A message with no body, or with two.
+fn not_one_body(two: bool) -> WireError {
+    let error = WireError::bad_request("a message has exactly one of body and bodyB64");
+    error.about(if two { "bodyB64" } else { "body" })
+}
+
+/// The body of a `send`, which is one.
+pub fn body(params: &SendParams) -> Result<&[u8], WireError> {
+    match (&params.body, &params.body_b64) {
+        (Some(text), None) => Ok(text.as_bytes()),
+        (None, Some(bytes)) => Ok(&bytes.0),
+        (first, _) => Err(not_one_body(first.is_some())),
+    }
 }
 
 fn check_fingerprint(theirs: &str, ours: &Fingerprint) -> Result<(), WireError> {
@@ -93,9 +108,10 @@ pub fn within_bounds(params: &SendParams, max_payload: usize) -> Result<(), Wire
     }
     check_times(params)?;
     if params.fallback != Fallback::Hold && !matches!(params.to, Address::Session(_)) {
-        return Err(WireError::bad_request(
+        let error = WireError::bad_request(
             "only a message to a session has a fallback: to a member or a topic leave it out",
-        ));
+        );
+        return Err(error.about("fallback"));
     }
     Ok(())
 }
@@ -107,20 +123,23 @@ fn check_body(params: &SendParams, max_payload: usize) -> Result<(), WireError> 
         return Ok(());
     }
     let message = format!("the body has {size} bytes; this broker takes at most {max_payload}");
-    let details = json!({"limit": max_payload, "size": size});
+    let field = if params.body_b64.is_some() { "bodyB64" } else { "body" };
+    let details = json!({"field": field, "limit": max_payload, "size": size});
     Err(WireError::new(ErrorCode::TooLarge, message).with_details(details))
 }
 
 fn check_times(params: &SendParams) -> Result<(), WireError> {
     let (ttl, delay) = (params.ttl_ms.map(|ms| ms.get()), params.delay_ms.map_or(0, |ms| ms.get()));
     if ttl.is_some_and(|ttl| !(1..=TTL_MAX_MS).contains(&ttl)) {
-        return Err(WireError::bad_request(format!("ttlMs is 1 to {TTL_MAX_MS} (30 days)")));
+        return Err(WireError::bad_request(format!("ttlMs is 1 to {TTL_MAX_MS} (30 days)")).about("ttlMs"));
     }
     if delay > DELAY_MAX_MS {
-        return Err(WireError::bad_request(format!("delayMs is at most {DELAY_MAX_MS} (30 days)")));
+        let error = WireError::bad_request(format!("delayMs is at most {DELAY_MAX_MS} (30 days)"));
+        return Err(error.about("delayMs"));
     }
     if ttl.is_some_and(|ttl| ttl <= delay) {
-        return Err(WireError::bad_request("delayMs must be below ttlMs, or nobody ever gets it"));
+        let error = WireError::bad_request("delayMs must be below ttlMs, or nobody ever gets it");
+        return Err(error.about("delayMs"));
     }
     Ok(())
 }

@@ -130,6 +130,11 @@ impl WireError {
         self
     }
 
+    /// The same about this field of the request.
+    pub fn about(self, field: &str) -> WireError {
+        self.with_details(serde_json::json!({"field": field}))
+    }
+
     /// The same error with facts attached.
     pub fn with_details(mut self, details: serde_json::Value) -> WireError {
         self.details = Some(Box::new(details));

@@ -42,7 +42,13 @@ pub fn fingerprint(
     let mut hash = Sha256::new();
     for (index, field) in fields.iter().enumerate() {
         if field.as_bytes().contains(&0) {
-            return Err(WireError::bad_request("a NUL character may not stand in to, replyTo or meta"));
+            let name = match index {
+                1 | 2 => "to",
+                3 => "replyTo",
+                _ => "meta",
+            };
+            let error = WireError::bad_request("a NUL character may not stand in to, replyTo or meta");
+            return Err(error.about(name));
         }
         if index > 0 {
             hash.update([0]);
@@ -56,10 +62,11 @@ pub fn fingerprint(
 fn canonical_meta(meta: Option<&Map<String, Value>>) -> Result<String, WireError> {
     let Some(meta) = meta.filter(|m| !m.is_empty()) else { return Ok(String::new()) };
     if !meta.values().all(safe_numbers) {
-        return Err(WireError::bad_request("numbers in meta must be below 2^53 in magnitude"));
+        let error = WireError::bad_request("numbers in meta must be below 2^53 in magnitude");
+        return Err(error.about("meta"));
     }
     serde_json_canonicalizer::to_string(meta)
-        .map_err(|_| WireError::bad_request("meta has no canonical JSON form"))
+        .map_err(|_| WireError::bad_request("meta has no canonical JSON form").about("meta"))
 }
 
 /// What a run is called with, as RFC 8785 JSON: the body of its message.

@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_path_to_error::{Path, Segment};
+use serde_path_to_error::Segment;
 use tenure_proto::error::ErrorCode;
 
 use super::problem::Problem;
@@ -48,21 +48,53 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         return Ok(value);
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut deserializer)
-        .map_err(|error| Problem::bad(&pointer(error.path()), error.inner().to_string()))?;
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let (mut place, told) = (pointer(error.path()), error.inner().to_string());
+        if let Some(field) = named(&told) {
+            place += &format!("/{}", escaped(field));
+        }
+        Problem::bad(&place, told)
+    })?;
     deserializer.end().map_err(|error| Problem::bad("", error.to_string()))?;
     Ok(value)
 }
 
+/// The field that is missing or stands twice. The path ends at the object that it should be in, and only the sentence
+/// names it.
+fn named(told: &str) -> Option<&str> {
+    let rest = told.strip_prefix("missing field `").or_else(|| told.strip_prefix("duplicate field `"))?;
+    rest.split('`').next()
+}
+
+/// A key as a part of a JSON pointer.
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
 /// A path as a JSON pointer (RFC 6901).
-fn pointer(path: &Path) -> String {
+fn pointer(path: &serde_path_to_error::Path) -> String {
     let segment = |segment: &Segment| match segment {
         Segment::Seq { index } => Some(format!("/{index}")),
-        Segment::Map { key } => Some(format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
+        Segment::Map { key } => Some(format!("/{}", escaped(key))),
         Segment::Enum { variant } => Some(format!("/{variant}")),
         Segment::Unknown => None,
     };
     path.iter().filter_map(segment).collect()
+}
+
+/// The parts of a path.
+#[derive(Clone, Debug)]
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, Problem> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Path(value)),
+            Err(rejection) => Err(Problem::of(ErrorCode::BadRequest, rejection.body_text())),
+        }
+    }
 }
 
 /// The parameters of a query string.
@@ -123,5 +155,26 @@ mod tests {
         assert_eq!(told("[]"), "");
         assert_eq!(told(""), "");
         assert_eq!(told("{} {}"), "");
+    }
+
+    #[test]
+    fn a_field_that_is_missing_or_stands_twice_is_named_too() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Inner {
+            #[serde(rename = "a/b")]
+            _b: u8,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Outer {
+            #[serde(rename = "inner")]
+            _inner: Inner,
+        }
+        let told = |text: &str| {
+            let problem = parse::<Outer>(text.as_bytes()).unwrap_err();
+            serde_json::to_value(problem).unwrap()["pointer"].clone()
+        };
+        assert_eq!(told("{}"), "/inner");
+        assert_eq!(told(r#"{"inner":{}}"#), "/inner/a~1b");
+        assert_eq!(told(r#"{"inner":{"a/b":1},"inner":{"a/b":1}}"#), "/inner");
     }
 }

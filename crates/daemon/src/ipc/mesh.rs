@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use tenure_proto::run::RunStartParams;
 use tenure_proto::service::{ServiceRenewParams, ServicesListParams};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{Json, Query, answer};
+use super::body::{Json, Path, Query, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{Json, Query, answer};
+use super::body::{Json, Path, Query, answer};
 use super::document::{self, Refusals};
 use super::inbox::page;
 use super::problem::Problem;

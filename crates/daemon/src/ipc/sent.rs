@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use tenure_proto::method::Method;
 use tenure_proto::name::MeshName;
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{Query, answer};
+use super::body::{Path, Query, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;

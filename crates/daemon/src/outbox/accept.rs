@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 use tenure_core::outbox::{Answer, LaneId, decide};
+use tenure_core::send::body;
 use tenure_proto::WireError;
 use tenure_proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_proto::ids::SessionKey;
@@ -29,11 +30,7 @@ impl Request {
     /// Freezes `params`, as sent by `sender`. The fingerprint goes with it, so that the broker can tell if anything
     /// has changed on the way.
     pub fn new(mesh: MeshName, sender: SessionKey, mut params: SendParams) -> Result<Request, WireError> {
-        let body = match (&params.body, &params.body_b64) {
-            (Some(text), None) => text.as_bytes(),
-            (None, Some(bytes)) => &bytes.0,
-            _ => return Err(WireError::bad_request("a message has exactly one of body and bodyB64")),
-        };
+        let body = body(&params)?;
         let meta = params.meta.as_ref().map(|meta| &meta.0);
         let print = fingerprint(&params.to, params.reply_to.as_deref(), params.priority, meta, body)?;
         params.fingerprint = Some(print.hex());

@@ -70,10 +70,30 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
     let house = house().await;
     let b64 = "x".repeat(1_100_000);
     let cases = [
-        (json!({"to": "topic:jobs", "clientMessageId": "a"}), 400, Value::Null),
+        (json!({"to": "topic:jobs", "clientMessageId": "a"}), 400, json!("/body")),
+        (
+            json!({"to": "topic:jobs", "body": "x", "bodyB64": "", "clientMessageId": "a"}),
+            400,
+            json!("/bodyB64"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "meta": {"n": 1u64 << 60}}),
+            400,
+            json!("/meta"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "replyTo": "\0"}),
+            400,
+            json!("/replyTo"),
+        ),
+        (
+            json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "ttlMs": 5, "delayMs": 6}),
+            400,
+            json!("/delayMs"),
+        ),
         (json!({"to": "topic:jobs", "body": 7, "clientMessageId": "a"}), 400, json!("/body")),
         (json!({"to": "topic:Bad Name", "body": "x", "clientMessageId": "a"}), 400, json!("/to")),
-        (json!({"body": "x", "clientMessageId": "a"}), 400, json!("")),
+        (json!({"body": "x", "clientMessageId": "a"}), 400, json!("/to")),
         (
             json!({"to": "topic:jobs", "body": "x", "clientMessageId": "run:a"}),
             400,
@@ -89,7 +109,7 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
         (
             json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "fallback": "member"}),
             400,
-            Value::Null,
+            json!("/fallback"),
         ),
         (
             json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "key": "k".repeat(300)}),
@@ -119,6 +139,13 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
     let (status, _) =
         house.client.raw("POST", "/v1/send", &[("Content-Type", "application/json")], b"{").await;
     assert_eq!(status, 400);
+    let twice = br#"{"to":"topic:jobs","body":"x","to":"topic:jobs","clientMessageId":"a"}"#;
+    let (status, problem) =
+        house.client.raw("POST", "/v1/send", &[("Content-Type", "application/json")], twice).await;
+    assert_eq!(status, 400);
+    assert!(problem.contains(r#""pointer":"/to""#), "{problem}");
+    let (status, problem) = house.client.get("/v1/sent/%ff").await;
+    assert_eq!((status, &problem["code"]), (400, &json!("bad_request")), "a problem, and not a line of text");
     let (status, _) = house.client.raw("POST", "/v1/send", &[("Content-Type", "text/plain")], b"{}").await;
     assert_eq!(status, 415);
     let (status, sent) = house.client.post("/v1/send", &send("a", "x")).await;
