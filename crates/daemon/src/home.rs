@@ -142,8 +142,17 @@ impl Home {
 
     /// The key of the session called `name`, made on first use; the same file that the command uses.
     pub(crate) fn session_key(&self, mesh: &str, name: &str) -> Result<SigningKey, HomeError> {
+        self.key(&self.session_key_path(mesh, name))
+    }
+
+    /// Whether there is a key of the session called `name`.
+    pub(crate) fn has_session_key(&self, mesh: &str, name: &str) -> bool {
+        self.session_key_path(mesh, name).exists()
+    }
+
+    fn session_key_path(&self, mesh: &str, name: &str) -> PathBuf {
         let file = format!("{mesh}.{}.key", text::hex(name.as_bytes()));
-        self.key(&self.path.join("keys").join("sessions").join(file))
+        self.path.join("keys").join("sessions").join(file)
     }
 
     fn key(&self, path: &Path) -> Result<SigningKey, HomeError> {

@@ -94,6 +94,12 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 }
 
 impl Caller {
+    /// The session to whose things the caller is confined: the one whose token it has. Whoever comes without one is the
+    /// owner of them all.
+    pub(crate) fn confined(&self) -> Option<&Local> {
+        self.0.as_deref()
+    }
+
     /// The session that is meant: the one that is calling; without a token the daemon's own in `mesh`, or in the first
     /// one. What the request says besides must agree.
     pub(crate) fn session(

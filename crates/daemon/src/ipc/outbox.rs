@@ -18,6 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Path, Query, answer};
 use super::document::{self, Refusals};
+use super::guard::Caller;
 use super::inbox::page;
 use super::problem::Problem;
 use crate::outbox::{Anew, Entry, Patch, Requeued, Wanted, Withdrawn};
@@ -130,12 +131,13 @@ pub(crate) struct OutboxPage {
     next: Option<u64>,
 }
 
-/// What waits, is on its way, is done or is dead.
+/// What waits, is on its way, is done or is dead: of the session that asks, or of all without a token.
 #[utoipa::path(get, path = "/v1/outbox", params(OutboxQuery), responses(
     (status = 200, description = "A page", body = OutboxPage),
     Refusals))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Query(query): Query<OutboxQuery>,
 ) -> Result<Response, Problem> {
     let status = match query.status.as_deref() {
@@ -146,7 +148,7 @@ pub(crate) async fn list(
     };
     let wanted = Wanted {
         status,
-        sender: None,
+        sender: caller.confined().map(|local| (local.mesh.clone(), local.key)),
         client_message_id: query.client_message_id,
         after: query.after.unwrap_or_default().get(),
         limit: page(query.limit),
@@ -161,9 +163,10 @@ pub(crate) async fn list(
     Refusals))]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let entry = shared.outbox.get(number(&id)?).await?.ok_or_else(no_such_row)?;
+    let entry = entry(&shared, &caller, number(&id)?).await?;
     Ok(answer(StatusCode::OK, &Row::from(entry)))
 }
 
@@ -213,10 +216,11 @@ pub(crate) struct RequeueAnswer {
     Refusals))]
 pub(crate) async fn requeue(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Path(id): Path<String>,
     Json(request): Json<RequeueRequest>,
 ) -> Result<Response, Problem> {
-    let row = number(&id)?;
+    let row = entry(&shared, &caller, number(&id)?).await?.id;
     let body = match (request.body, request.body_b64) {
         (None, None) => None,
         (Some(text), None) => Some(Patch::Text(text)),
@@ -294,12 +298,25 @@ async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
     Refusals))]
 pub(crate) async fn withdraw(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    match shared.outbox.withdraw(number(&id)?, "http".to_owned(), shared.clock.wall()).await? {
+    let row = entry(&shared, &caller, number(&id)?).await?.id;
+    match shared.outbox.withdraw(row, "http".to_owned(), shared.clock.wall()).await? {
         Withdrawn::Done => Ok(StatusCode::NO_CONTENT),
         Withdrawn::NoSuchRow => Err(no_such_row()),
         Withdrawn::Refused(refusal) => Err(refused(refusal)),
+    }
+}
+
+/// A row that the caller may see. Whose it is never changes, so what is done to it next is done to the same.
+async fn entry(shared: &Shared, caller: &Caller, row: u64) -> Result<Entry, Problem> {
+    let entry = shared.outbox.get(row).await?.ok_or_else(no_such_row)?;
+    match caller.confined() {
+        Some(local) if (&local.key, local.mesh.as_str()) != (&entry.sender, &entry.mesh) => {
+            Err(no_such_row())
+        }
+        _ => Ok(entry),
     }
 }
 

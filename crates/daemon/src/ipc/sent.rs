@@ -74,6 +74,9 @@ pub(crate) async fn sent(
     let unknown = || Problem::of(ErrorCode::NotFound, "nothing was handed over under this id");
     let id: ClientMessageId = id.parse().map_err(|_| unknown())?;
     let entry = shared.outbox.find(local.mesh.clone(), id.clone()).await?.ok_or_else(unknown)?;
+    if caller.confined().is_some_and(|local| local.key != entry.sender) {
+        return Err(unknown());
+    }
     let asked = query.delivery.unwrap_or(false) && entry.place.is_some();
     let found = if asked { ask(&local, id).await } else { None };
     let (delivery, reason) = found.map_or((None, None), |found| (Some(found.state), found.reason));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,17 @@ use tenure_proto::name::MeshName;
 use tenure_proto::peer::Profile;
 use utoipa::ToSchema;
 
-use super::body::{Json, answer};
+use super::body::{Json, Path, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::shared::Shared;
+
+/// Bytes of a file's name.
+const FILE_NAME_BYTES: usize = 255;
+/// Bytes of the name of a key's file besides the mesh and the session's name, which stands there in hex: dots, what sort of
+/// file it is, and the process that writes it.
+const AROUND_BYTES: usize = 24;
 
 /// A session that is wanted.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -45,12 +51,13 @@ pub(crate) struct SessionAnswer {
     token: String,
 }
 
-/// Gives a shell or an agent a session of its own.
+/// Gives a shell or an agent a session of its own; to whoever has a token already, none that is another's.
 #[utoipa::path(post, path = "/v1/sessions", request_body = SessionRequest, responses(
     (status = 200, description = "The session, new or as it was", body = SessionAnswer),
     Refusals))]
 pub(crate) async fn make(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Json(request): Json<SessionRequest>,
 ) -> Result<Response, Problem> {
     let mesh = request.mesh.as_ref().or_else(|| shared.sessions.default_mesh());
@@ -59,6 +66,9 @@ pub(crate) async fn make(
     if request.name.len() > 100 {
         return Err(Problem::bad("/name", "a session's name has at most 100 bytes"));
     }
+    if !request.visit {
+        own_or_new(&shared, &caller, &mesh, &request.name)?;
+    }
     let local = if request.visit {
         shared.open_visit(&mesh, &request.name)?
     } else {
@@ -66,6 +76,24 @@ pub(crate) async fn make(
     };
     let (session, token) = (local.key.to_string(), local.token());
     Ok(answer(StatusCode::OK, &SessionAnswer { session, mesh: local.mesh.to_string(), token }))
+}
+
+/// Refuses a name whose session is another's than the caller's: its token would be the right to speak for it. The check is
+/// of keys and not of sessions, because whoever has the key of one that was let go reads what came for it.
+fn own_or_new(shared: &Shared, caller: &Caller, mesh: &MeshName, name: &str) -> Result<(), Problem> {
+    let most = FILE_NAME_BYTES.saturating_sub(AROUND_BYTES + mesh.as_str().len()) / 2;
+    if name.len() > most {
+        let detail = format!("in the mesh {mesh} a session's name has at most {most} bytes");
+        return Err(Problem::bad("/name", detail));
+    }
+    match caller.confined() {
+        Some(local) if (local.mesh == *mesh && local.name == name) => Ok(()),
+        Some(_) if shared.home.has_session_key(mesh.as_str(), name) => {
+            let detail = "that session is another's; ask for it without a token, or take another name";
+            Err(Problem::of(ErrorCode::Forbidden, detail).at("/name"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Lets a session go: nobody speaks for it any more, and it leaves the mesh when its last message has left.

@@ -6,6 +6,7 @@ use tenure_proto::Codec;
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::message::SendParams;
+use tenure_proto::name::MeshName;
 
 use crate::db::{DbError, checksum, natural};
 
@@ -71,8 +72,8 @@ pub(super) fn find(connection: &Connection, mesh: &str, id: &str) -> Result<Opti
 pub struct Wanted {
     /// Only those that stand there.
     pub status: Option<Status>,
-    /// Only those of this session.
-    pub sender: Option<SessionKey>,
+    /// Only those of this session of this mesh.
+    pub sender: Option<(MeshName, SessionKey)>,
     /// Only those that their sender gave this id: one of a mesh at most.
     pub client_message_id: Option<ClientMessageId>,
     /// Only those after this number.
@@ -110,7 +111,9 @@ pub(super) fn page(connection: &Connection, wanted: &Wanted) -> Result<(Vec<Entr
         let Some(row) = rows.next()? else { return Ok((entries, None)) };
         let entry = entry(row)?;
         last = Some(entry.id);
-        if wanted.sender.is_none_or(|sender| sender == entry.sender) {
+        let sent_by =
+            |(mesh, key): &(MeshName, SessionKey)| mesh.as_str() == entry.mesh && *key == entry.sender;
+        if wanted.sender.as_ref().is_none_or(sent_by) {
             entries.push(entry);
         }
         if entries.len() == wanted.limit {

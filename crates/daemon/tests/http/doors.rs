@@ -79,6 +79,53 @@ async fn a_session_speaks_with_its_token_and_nobody_else_does() {
 }
 
 #[tokio::test]
+async fn whoever_has_a_token_has_the_things_of_its_session_and_no_others() {
+    let house = house().await;
+    let ((_, alices), (_, bobs)) = (session(&house, "alice").await, session(&house, "bob").await);
+    let (alice, bob) = ([("Tenure-Session", alices.as_str())], [("Tenure-Session", bobs.as_str())]);
+    let named = |name: &str| json!({"name": name});
+    let (status, problem) = house.client.call("POST", "/v1/sessions", &bob, Some(&named("alice"))).await;
+    assert_eq!((status, &problem["pointer"], &problem["token"]), (403, &json!("/name"), &Value::Null));
+    assert_eq!(house.client.call("POST", "/v1/sessions", &bob, Some(&named("bob"))).await.1["token"], bobs);
+    assert_eq!(house.client.call("POST", "/v1/sessions", &bob, Some(&named("new"))).await.0, 200);
+    for (header, id) in [(&alice, "a"), (&bob, "b")] {
+        assert_eq!(house.client.call("POST", "/v1/send", header, Some(&send(id, "x"))).await.0, 202);
+    }
+    let ids = async |headers: &[(&str, &str)], query: &str| {
+        let (_, page) = house.client.call("GET", &format!("/v1/outbox{query}"), headers, None).await;
+        let rows = page["rows"].as_array().unwrap().clone();
+        rows.iter().map(|row| row["clientMessageId"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&[], "").await, ["a", "b"], "without a token one owns them all");
+    assert_eq!(ids(&alice, "").await, ["a"]);
+    assert_eq!(ids(&bob, "?status=pending").await, ["b"]);
+    assert_eq!(ids(&bob, "?clientMessageId=a").await, Vec::<String>::new());
+    assert_eq!(ids(&[], "?clientMessageId=a").await, ["a"]);
+    for (method, path) in [
+        ("GET", "/v1/outbox/1"),
+        ("DELETE", "/v1/outbox/1"),
+        ("POST", "/v1/outbox/1/requeue"),
+        ("GET", "/v1/sent/a"),
+    ] {
+        let body = (method == "POST").then(|| json!({}));
+        assert_eq!(house.client.call(method, path, &bob, body.as_ref()).await.0, 404, "{method} {path}");
+    }
+    assert_eq!(house.client.call("GET", "/v1/sent/a", &alice, None).await.1["status"], "pending");
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/1", &alice, None).await.0, 204);
+}
+
+#[tokio::test]
+async fn a_name_too_long_for_a_file_is_refused_as_one() {
+    let mesh = "m".repeat(64);
+    let house = house_with(|config| config.meshes[0].name = mesh.parse().unwrap()).await;
+    let (status, problem) = house.client.post("/v1/sessions", &json!({"name": "n".repeat(100)})).await;
+    assert_eq!((status, &problem["pointer"]), (400, &json!("/name")), "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    let most: usize = detail.split(' ').rev().nth(1).unwrap().parse().unwrap();
+    assert_eq!(house.client.post("/v1/sessions", &json!({"name": "n".repeat(most)})).await.0, 200);
+}
+
+#[tokio::test]
 async fn a_session_that_is_let_go_stays_for_its_rows_and_can_be_wanted_again() {
     let house = house().await;
     let (alice, token) = session(&house, "alice").await;
