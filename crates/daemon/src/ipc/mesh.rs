@@ -117,9 +117,10 @@ async fn in_force(local: &Local, topic: &TopicName) -> bool {
     matches!(tokio::time::timeout(IN_FORCE, known).await, Ok(Ok(_)))
 }
 
-/// Follows a topic: what is posted from now on comes to the inbox, also what is posted while the daemon is away.
+/// Follows a topic: what is posted once the broker knows (`inForce`) comes to the inbox, also what is posted while the daemon
+/// is away. While the broker does not know, the wish is on the disk, and what is posted meanwhile may not come.
 #[utoipa::path(post, path = "/v1/topics/{topic}/subscribe", params(("topic" = document::TopicName, Path, description = "The topic"), MeshQuery), responses(
-    (status = 200, description = "It is followed", body = Following),
+    (status = 200, description = "It is followed from `inForce` on: now, or when the broker hears of it", body = Following),
     Refusals))]
 pub(crate) async fn subscribe(
     State(shared): State<Arc<Shared>>,
