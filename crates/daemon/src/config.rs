@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tenure_proto::name::MeshName;
 
 use crate::outbox::{CAP, Cap};
+use crate::serve::PATIENCE;
 
 /// How a daemon runs.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct Config {
     /// A directory whose programs are run with what comes: `on-message`, `on-dm`, `on-topic-NAME`. None are, unless
     /// this is set.
     pub hooks: Option<PathBuf>,
+    /// How long a client may take for a request's head, and then for its body.
+    pub patience: Duration,
 }
 
 /// A mesh, and where its broker is.
@@ -53,6 +57,7 @@ impl Config {
             inbox_cap: CAP,
             max_age_hours: None,
             hooks: None,
+            patience: PATIENCE,
         }
     }
 }

@@ -21,13 +21,14 @@ use crate::link::Standing;
 use crate::listen;
 use crate::outbox::Outbox;
 use crate::recover::is_unfinished;
+use crate::serve;
 use crate::sessions::{SessionError, Sessions};
-use crate::shared::{REQUESTS, STREAMS, Shared};
+use crate::shared::{ASKING, REQUESTS, STREAMS, Shared};
 use crate::upkeep;
 use crate::visits;
 
 /// How long requests may take to be answered when the daemon stops.
-const STOP: Duration = Duration::from_secs(5);
+pub(crate) const STOP: Duration = Duration::from_secs(5);
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,7 @@ impl Daemon {
             inbox,
             sessions,
             requests: Semaphore::new(REQUESTS),
+            asking: Semaphore::new(ASKING),
             streams: Arc::new(Semaphore::new(STREAMS)),
             arrived: watch::channel(newest).0,
             stopping: CancellationToken::new(),
@@ -106,9 +108,8 @@ impl Daemon {
         let path = shared.home.socket();
         let listener =
             listen::unix(&path).map_err(|error| StartError::Listen(path.display().to_string(), error))?;
-        let served = axum::serve(listener, ipc::router(&shared))
-            .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
-        servers.spawn(async move { served.await });
+        let (patience, stopping) = (shared.config.patience, shared.stopping.clone());
+        servers.spawn(serve::run(listener, ipc::router(&shared), patience, stopping));
         shared.tasks.spawn(upkeep::run(Arc::clone(&shared)));
         shared.tasks.spawn(visits::run(Arc::clone(&shared)));
         match shared.config.hooks.clone() {
@@ -178,8 +179,7 @@ async fn serve_tcp(
         origins: shared.config.allowed_origins.iter().map(|origin| origin.to_ascii_lowercase()).collect(),
         token: token.trim().into(),
     };
-    let served = axum::serve(listener, ipc::router_over_tcp(shared, door))
-        .with_graceful_shutdown(shared.stopping.clone().cancelled_owned());
-    servers.spawn(async move { served.await });
+    let (patience, stopping) = (shared.config.patience, shared.stopping.clone());
+    servers.spawn(serve::run(listener, ipc::router_over_tcp(shared, door), patience, stopping));
     Ok(bound)
 }

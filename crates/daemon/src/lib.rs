@@ -30,6 +30,7 @@ mod queue;
 mod reader;
 mod recover;
 mod room;
+mod serve;
 mod sessions;
 mod shared;
 mod upkeep;

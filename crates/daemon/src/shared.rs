@@ -22,6 +22,8 @@ use crate::sessions::{Local, SessionError, Sessions};
 
 /// Requests that are worked on at once.
 pub(crate) const REQUESTS: usize = 64;
+/// Of those, requests that wait for the broker.
+pub(crate) const ASKING: usize = 32;
 /// Streams of events that are open at once.
 pub(crate) const STREAMS: usize = 32;
 
@@ -37,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) inbox: Inbox,
     pub(crate) sessions: Sessions,
     pub(crate) requests: Semaphore,
+    pub(crate) asking: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
     /// The number of the newest letter.
     pub(crate) arrived: watch::Sender<u64>,

@@ -1,5 +1,7 @@
 //! JSON in and out: what is wrong with a request is told with the field that is.
 
+use std::sync::Arc;
+
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -11,6 +13,7 @@ use serde_path_to_error::Segment;
 use tenure_proto::error::ErrorCode;
 
 use super::problem::Problem;
+use crate::shared::Shared;
 
 /// Bytes of a request.
 pub(crate) const REQUEST_BYTES: usize = 1024 * 1024;
@@ -19,10 +22,10 @@ pub(crate) const REQUEST_BYTES: usize = 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Json<T>, Problem> {
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Json<T>, Problem> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
         // A web page can send anything else without asking first.
@@ -30,8 +33,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_request", detail));
         }
-        let body = to_bytes(request.into_body(), REQUEST_BYTES).await.map_err(|_| {
-            Problem::of(ErrorCode::TooLarge, format!("a request has at most {REQUEST_BYTES} bytes"))
+        let patience = shared.config.patience;
+        let body = tokio::time::timeout(patience, to_bytes(request.into_body(), REQUEST_BYTES)).await;
+        let late = |_| {
+            let detail = format!("the body did not come within {} ms", patience.as_millis());
+            Problem::late(detail)
+        };
+        let body = body.map_err(late)?.map_err(|_| {
+            let detail = format!(
+                "a request has at most {REQUEST_BYTES} bytes, and bytes in base64 are a third more; send more \
+                 straight to the broker"
+            );
+            Problem::of(ErrorCode::TooLarge, detail)
         })?;
         parse(&body).map(Json)
     }

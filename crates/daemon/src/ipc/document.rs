@@ -28,6 +28,7 @@ impl IntoResponses for Refusals {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let http = [
             StatusCode::METHOD_NOT_ALLOWED,
+            StatusCode::REQUEST_TIMEOUT,
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             StatusCode::INSUFFICIENT_STORAGE,
         ];

@@ -16,6 +16,7 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
 
+use super::asking::stopping;
 use super::problem::Problem;
 use crate::sessions::{Local, same_secret};
 use crate::shared::Shared;
@@ -69,7 +70,7 @@ pub(crate) async fn bounded(State(shared): State<Arc<Shared>>, request: Request,
         return Problem::of(ErrorCode::Busy, detail).into_response();
     };
     if shared.stopping.is_cancelled() {
-        return Problem::of(ErrorCode::Unavailable, "the daemon is stopping").into_response();
+        return stopping().into_response();
     }
     next.run(request).await
 }

@@ -20,6 +20,7 @@ use tenure_proto::run::RunStartParams;
 use tenure_proto::service::{ServiceRenewParams, ServicesListParams};
 use utoipa::{IntoParams, ToSchema};
 
+use super::asking::asking;
 use super::body::{Json, Path, Query, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
@@ -70,7 +71,7 @@ pub(crate) async fn peers(
     Query(query): Query<MeshQuery>,
 ) -> Result<Response, Problem> {
     let local = attached(&shared, &caller, query.mesh.as_ref())?;
-    Ok(answer(StatusCode::OK, &Peers { peers: local.client.peers(false).await? }))
+    Ok(answer(StatusCode::OK, &Peers { peers: asking(&shared, local.client.peers(false)).await? }))
 }
 
 /// Changes what peers see of the session that asks.
@@ -84,7 +85,7 @@ pub(crate) async fn profile(
     Json(patch): Json<ProfilePatch>,
 ) -> Result<StatusCode, Problem> {
     let local = attached(&shared, &caller, query.mesh.as_ref())?;
-    local.client.set_profile(patch).await?;
+    asking(&shared, local.client.set_profile(patch)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -108,13 +109,20 @@ pub(crate) struct Following {
 const IN_FORCE: Duration = Duration::from_secs(5);
 
 /// Waits until the broker knows that a topic is followed, if it can be reached.
-async fn in_force(local: &Local, topic: &TopicName) -> bool {
-    if !local.standing.borrow().is_attached() {
+async fn in_force(shared: &Shared, local: &Local, topic: &TopicName) -> bool {
+    let Ok(_place) = shared.asking.try_acquire() else { return false };
+    // A session that has just been opened is away without a reason, and may be there in a moment.
+    if matches!(&*local.standing.borrow(), Standing::Away(Some(_)) | Standing::Ended | Standing::Failed(_)) {
         return false;
     }
     let mut topics = local.in_force.subscribe();
     let known = topics.wait_for(|topics| topics.contains(topic));
-    matches!(tokio::time::timeout(IN_FORCE, known).await, Ok(Ok(_)))
+    // All of these are cancel-safe.
+    tokio::select! {
+        known = known => known.is_ok(),
+        () = tokio::time::sleep(IN_FORCE) => false,
+        () = shared.stopping.cancelled() => false,
+    }
 }
 
 /// Follows a topic: what is posted once the broker knows (`inForce`) comes to the inbox, also what is posted while the daemon
@@ -131,7 +139,7 @@ pub(crate) async fn subscribe(
     let local = caller.session(&shared, query.mesh.as_ref(), None)?;
     let topic = topic(&name)?;
     let changed = local.follow(topic.clone())?;
-    let in_force = in_force(&local, &topic).await;
+    let in_force = in_force(&shared, &local, &topic).await;
     Ok(answer(StatusCode::OK, &Following { following: true, changed, in_force }))
 }
 
@@ -179,15 +187,15 @@ pub(crate) async fn history(
 ) -> Result<Response, Problem> {
     let local = attached(&shared, &caller, query.mesh.as_ref())?;
     let params = HistoryParams { log: query.log, from: query.from, limit: query.limit };
-    Ok(answer(StatusCode::OK, &local.client.history(params).await?))
+    Ok(answer(StatusCode::OK, &asking(&shared, local.client.history(params)).await?))
 }
 
 /// Asks the broker, and gives its answer as it is.
-async fn ask<P>(local: &Local, method: Method, params: P) -> Result<Response, Problem>
+async fn ask<P>(shared: &Shared, local: &Local, method: Method, params: P) -> Result<Response, Problem>
 where
     P: Serialize + DeserializeOwned + Send + 'static,
 {
-    let result: Value = local.client.request(method, params).await?;
+    let result: Value = asking(shared, local.client.request(method, params)).await?;
     Ok(answer(StatusCode::OK, &result))
 }
 
@@ -201,7 +209,7 @@ pub(crate) async fn runs(
     Query(query): Query<MeshQuery>,
     Json(params): Json<RunStartParams>,
 ) -> Result<Response, Problem> {
-    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::RunStart, params).await
+    ask(&shared, &*attached(&shared, &caller, query.mesh.as_ref())?, Method::RunStart, params).await
 }
 
 /// The services of a mesh.
@@ -214,7 +222,7 @@ pub(crate) async fn services(
     Query(query): Query<MeshQuery>,
 ) -> Result<Response, Problem> {
     let params: ServicesListParams = super::body::parse(b"{}")?;
-    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServicesList, params).await
+    ask(&shared, &*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServicesList, params).await
 }
 
 /// Takes and renews services for the session that asks.
@@ -227,5 +235,5 @@ pub(crate) async fn renew(
     Query(query): Query<MeshQuery>,
     Json(params): Json<ServiceRenewParams>,
 ) -> Result<Response, Problem> {
-    ask(&*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServiceRenew, params).await
+    ask(&shared, &*attached(&shared, &caller, query.mesh.as_ref())?, Method::ServiceRenew, params).await
 }

@@ -1,5 +1,6 @@
 //! The daemon's HTTP: a file for each kind of thing, one document that says what there is.
 
+mod asking;
 mod body;
 mod document;
 mod events;

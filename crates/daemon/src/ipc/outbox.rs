@@ -16,6 +16,7 @@ use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 
+use super::asking::asking;
 use super::body::{Json, Path, Query, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
@@ -282,7 +283,8 @@ async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
     }
     let id: ClientMessageId = entry.client_message_id.parse().map_err(|_| no_such_row())?;
     let params = SendStatusParams { client_message_ids: vec![id] };
-    let answer: Result<SendStatusResult, _> = local.client.request(Method::SendStatus, params).await;
+    let answer = asking(shared, local.client.request(Method::SendStatus, params)).await;
+    let answer: Result<SendStatusResult, _> = answer;
     let status = answer.ok().and_then(|answer| answer.statuses.into_iter().next());
     Ok(match status.map(|status| (status.state, status.id)) {
         None => Lookup::Unreachable,

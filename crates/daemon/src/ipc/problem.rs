@@ -61,6 +61,12 @@ impl Problem {
         Problem::of(ErrorCode::BadRequest, detail).at(pointer)
     }
 
+    /// A request that was not said in time.
+    pub(crate) fn late(detail: impl Into<String>) -> Problem {
+        let problem = Problem::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail);
+        Problem { retryable: true, ..problem }
+    }
+
     /// The same about this field.
     pub(crate) fn at(mut self, pointer: &str) -> Problem {
         self.pointer = Some(pointer.into());

@@ -18,6 +18,7 @@ use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 use utoipa::ToSchema;
 
+use super::asking::asking;
 use super::body::{Json, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
@@ -208,7 +209,7 @@ async fn resolve(shared: &Shared, local: &Local, id: &ClientMessageId, to: &str)
         let detail = "a name can only be looked up while the broker can be reached; give an address";
         return Err(Problem::of(ErrorCode::Unavailable, detail).at("/to"));
     }
-    let peers = local.client.peers(false).await?;
+    let peers = asking(shared, local.client.peers(false)).await?;
     let named: Vec<&Peer> = peers.iter().filter(|peer| peer.name == to).collect();
     let told = |peers: &[&Peer]| {
         let candidate = |peer: &&Peer| json!({"name": peer.name, "to": format!("session:{}", peer.session)});

@@ -13,6 +13,7 @@ use tenure_proto::method::Method;
 use tenure_proto::name::MeshName;
 use utoipa::{IntoParams, ToSchema};
 
+use super::asking::asking;
 use super::body::{Path, Query, answer};
 use super::document::{self, Refusals};
 use super::guard::Caller;
@@ -78,7 +79,7 @@ pub(crate) async fn sent(
         return Err(unknown());
     }
     let asked = query.delivery.unwrap_or(false) && entry.place.is_some();
-    let found = if asked { ask(&local, id).await } else { None };
+    let found = if asked { ask(&shared, &local, id).await } else { None };
     let (delivery, reason) = found.map_or((None, None), |found| (Some(found.state), found.reason));
     let fate = Fate {
         client_message_id: entry.client_message_id,
@@ -94,11 +95,12 @@ pub(crate) async fn sent(
 }
 
 /// Asks the broker about an id; ids are the member's, so any of its sessions may. Nothing while it cannot be reached.
-async fn ask(local: &Local, id: ClientMessageId) -> Option<SendStatus> {
+async fn ask(shared: &Shared, local: &Local, id: ClientMessageId) -> Option<SendStatus> {
     if !local.standing.borrow().is_attached() {
         return None;
     }
     let params = SendStatusParams { client_message_ids: vec![id] };
-    let answer: Result<SendStatusResult, _> = local.client.request(Method::SendStatus, params).await;
-    answer.ok()?.statuses.into_iter().next()
+    let answer = asking(shared, local.client.request(Method::SendStatus, params)).await;
+    let answer: Option<SendStatusResult> = answer.ok();
+    answer?.statuses.into_iter().next()
 }

@@ -4,8 +4,13 @@
 // The handshake's callback answers with a whole response, by its library's choice.
 #![allow(clippy::result_large_err)]
 
+#[path = "../http/client.rs"]
+#[allow(dead_code)]
+mod client;
+
 use std::time::Duration;
 
+use client::Client;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tenure_daemon::{Config, Daemon, MeshChoice};
@@ -103,4 +108,33 @@ async fn one_that_speaks_nonsense_is_tried_again_and_loses_nothing() {
     assert!(waits.is_err(), "it waits for a better day");
     daemon.stop().await;
     assert!(dir.path().join("outbox.db").exists());
+}
+
+/// It admits everybody and answers nothing: who waits for it leaves room for those who do not, and is told when the daemon
+/// stops that another time may be better.
+#[tokio::test]
+async fn one_that_does_not_answer_holds_up_nobody_else() {
+    let (daemon, _dir) = start(promising(dedupe(7)).await, None).await;
+    let client = Client::new(daemon.socket());
+    let connected = async { while client.get("/v1/health").await.1["connected"] != true {} };
+    tokio::time::timeout(PATIENCE, connected).await.expect("it is never connected");
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let client = client.clone();
+        asked.spawn(async move { client.get("/v1/peers").await });
+    }
+    for _ in 0..32 {
+        let (status, problem) = asked.join_next().await.unwrap().unwrap();
+        assert_eq!((status, &problem["code"]), (429, &json!("busy")), "half of the places are for others");
+    }
+    let message = json!({"to": "topic:jobs", "body": "x"});
+    assert_eq!(client.post("/v1/send", &message).await.0, 202);
+    let (_, answers) = tokio::join!(daemon.stop(), asked.join_all());
+    assert_eq!(answers.len(), 32);
+    for (status, problem) in answers {
+        assert_eq!(
+            (status, &problem["code"], &problem["retryable"]),
+            (503, &json!("unavailable"), &json!(true))
+        );
+    }
 }

@@ -4,6 +4,7 @@
 
 mod client;
 mod doors;
+mod slow;
 mod table;
 
 use serde_json::{Value, json};
