@@ -5,7 +5,6 @@
 mod client;
 mod doors;
 mod slow;
-mod table;
 
 use serde_json::{Value, json};
 use tenure_daemon::outbox::Cap;
