@@ -1,7 +1,8 @@
 //! How a file of the daemon is opened: made for its owner alone, durable, migrated forward, refused if it is damaged
 //! or newer than this program.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ pub(crate) struct Schema {
 
 /// Opens the file at `path`, or makes it, and takes the steps that it has not taken yet.
 pub(crate) fn open(path: &Path, schema: Schema) -> Result<Connection, DbError> {
-    make_private(path)?;
+    make(path, schema)?;
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     refuse_unknown(&connection, path, schema)?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
@@ -129,7 +130,10 @@ fn refuse_unknown(connection: &Connection, path: &Path, schema: Schema) -> Resul
         return Err(DbError::Newer { file: name(path), found, supported });
     }
     let application_id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if found < 0 || found > 0 && application_id != schema.application_id {
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    // One of no version is new, and has nothing in it.
+    let foreign = if found == 0 { tables > 0 } else { application_id != schema.application_id };
+    if found < 0 || foreign {
         return Err(DbError::Corrupt(format!("{} belongs to another program", name(path))));
     }
     Ok(())
@@ -147,21 +151,42 @@ fn migrate(connection: &mut Connection, schema: Schema) -> Result<(), DbError> {
     Ok(())
 }
 
+/// Makes the file if there is none: aside, and whole when it is put in its place. So one that is there and empty has lost
+/// what was in it; SQLite would take it for a new one, and delete the log beside it.
+fn make(path: &Path, schema: Schema) -> Result<(), DbError> {
+    let cannot = |error: io::Error| DbError::Unavailable(format!("make {}: {error}", path.display()));
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) if file.metadata().map_err(cannot)?.len() > 1 => return Ok(()),
+        Ok(_) => return Err(DbError::Corrupt(format!("{} is empty", name(path)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(cannot(error)),
+    }
+    if fs::metadata(path.with_extension("db-wal")).is_ok_and(|log| log.len() > 0) {
+        return Err(DbError::Corrupt(format!("{} is gone, but its log is not", name(path))));
+    }
+    // What a crash has left of an earlier try would be rolled back into this one.
+    let aside = path.with_extension("db-making");
+    for left in [&aside, &path.with_extension("db-making-journal")] {
+        let _ = fs::remove_file(left);
+    }
+    private(&aside).map_err(cannot)?;
+    let mut connection = connect(&aside, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    migrate(&mut connection, schema)?;
+    connection.close().map_err(|(_, error)| error)?;
+    let place = || {
+        fs::rename(&aside, path)?;
+        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    };
+    place().map_err(cannot)
+}
+
 /// SQLite would make the file readable for everybody, and gives its other files the mode of this one.
-fn make_private(path: &Path) -> Result<(), DbError> {
-    let cannot = |error: std::io::Error| DbError::Unavailable(format!("make {}: {error}", path.display()));
+fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(path).map_err(cannot)?;
-    // SQLite takes an empty file for a new one, and would delete the log beside it.
-    let empty = file.metadata().map_err(cannot)?.len() <= 1;
-    let log = path.with_extension("db-wal");
-    if empty && fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-        return Err(DbError::Corrupt(format!("{} is empty, but its log is not", name(path))));
-    }
-    Ok(())
+    options.open(path)
 }
 
 fn name(path: &Path) -> String {

@@ -155,18 +155,19 @@ impl Told {
     /// Says how it went: one line.
     pub(super) fn log(&self, letter: u64) {
         let hook = self.name.as_str();
-        let output = String::from_utf8_lossy(&self.output);
-        let errors = String::from_utf8_lossy(&self.errors);
+        // As text and not as it would print: a line of the log stays one.
+        let (output, errors) = (String::from_utf8_lossy(&self.output), String::from_utf8_lossy(&self.errors));
+        let (output, errors) = (&*output, &*errors);
         match &self.end {
             End::Exit(status) if status.success() => {
-                tracing::info!(event = "hook_done", hook, letter, %output, %errors);
+                tracing::info!(event = "hook_done", hook, letter, output, errors);
             }
             End::Exit(status) => {
-                tracing::warn!(event = "hook_failed", hook, letter, %status, %output, %errors);
+                tracing::warn!(event = "hook_failed", hook, letter, %status, output, errors);
             }
             End::TimeOut(after) => {
                 let after_ms = after.as_millis() as u64;
-                tracing::warn!(event = "hook_timed_out", hook, letter, after_ms, %output, %errors);
+                tracing::warn!(event = "hook_timed_out", hook, letter, after_ms, output, errors);
             }
             End::NotRun(error) => tracing::warn!(event = "hook_not_run", hook, letter, %error),
         }

@@ -290,12 +290,16 @@ async fn a_damaged_row_is_dead_and_the_next_is_sent() {
 async fn a_damaged_file_is_an_error_and_is_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
-    for content in [vec![7u8; 8192], b"SQLite format 3\0 and then nothing".to_vec()] {
+    for content in [Vec::new(), vec![7u8; 8192], b"SQLite format 3\0 and then nothing".to_vec()] {
         fs::write(&path, &content).unwrap();
         let refused = Outbox::open(dir.path(), CAP).unwrap_err();
         assert!(matches!(refused, DbError::Corrupt(_)), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), content);
     }
+    fs::remove_file(&path).unwrap();
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text)").unwrap();
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(refused.to_string().contains("belongs to another program"), "{refused}");
     fs::remove_file(&path).unwrap();
     drop(open(dir.path()));
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
