@@ -24,6 +24,7 @@ use crate::recover::is_unfinished;
 use crate::serve;
 use crate::sessions::{SessionError, Sessions};
 use crate::shared::{ASKING, REQUESTS, STREAMS, Shared};
+use crate::stranded;
 use crate::upkeep;
 use crate::visits;
 
@@ -112,6 +113,7 @@ impl Daemon {
         servers.spawn(serve::run(listener, ipc::router(&shared), patience, stopping));
         shared.tasks.spawn(upkeep::run(Arc::clone(&shared)));
         shared.tasks.spawn(visits::run(Arc::clone(&shared)));
+        shared.tasks.spawn(stranded::tell(Arc::clone(&shared)));
         match shared.config.hooks.clone() {
             Some(dir) => drop(shared.tasks.spawn(hooks::run(Arc::clone(&shared), dir, newest))),
             None => hooks::forget(shared.home.path()),

@@ -33,6 +33,7 @@ mod room;
 mod serve;
 mod sessions;
 mod shared;
+mod stranded;
 mod upkeep;
 mod utc;
 mod visits;

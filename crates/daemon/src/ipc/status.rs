@@ -1,5 +1,6 @@
 //! `GET /v1/status`: everything about the daemon at once, for whoever sits in front of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -14,6 +15,7 @@ use super::problem::Problem;
 use crate::link::Standing;
 use crate::sessions::Local;
 use crate::shared::Shared;
+use crate::stranded;
 
 /// Everything about the daemon.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -96,6 +98,8 @@ struct OutboxStatus {
     bytes: u64,
     /// Bytes that it may hold.
     cap: u64,
+    /// Meshes whose rows nobody sends, because the daemon is not in them any more.
+    stranded: BTreeSet<String>,
 }
 
 /// Everything about the daemon: its process, meshes, sessions and outbox.
@@ -106,9 +110,9 @@ pub(crate) async fn status(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<StatusQuery>,
 ) -> Result<Response, Problem> {
-    let census = match query.counts {
+    let counts = match query.counts {
         Some(false) => None,
-        _ => Some(shared.outbox.census().await?),
+        _ => Some((shared.outbox.census().await?, stranded::meshes(&shared).await?)),
     };
     let meshes = shared.config.meshes.iter().map(|choice| {
         let standing = shared.sessions.own(&choice.name).map(|local| local.standing.borrow().clone());
@@ -136,7 +140,7 @@ pub(crate) async fn status(
         socket: shared.home.socket().display().to_string(),
         meshes: meshes.collect(),
         sessions: open.map(|local| session(&local)).collect(),
-        outbox: census.map(|census| OutboxStatus {
+        outbox: counts.map(|(census, stranded)| OutboxStatus {
             pending: census.pending,
             inflight: census.inflight,
             done: census.done,
@@ -144,6 +148,7 @@ pub(crate) async fn status(
             aborted: census.aborted,
             bytes: census.bytes,
             cap: shared.outbox.cap().bytes,
+            stranded,
         }),
     };
     Ok(answer(StatusCode::OK, &status))

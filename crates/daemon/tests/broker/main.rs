@@ -7,6 +7,7 @@
 #[path = "../http/client.rs"]
 #[allow(dead_code)]
 mod client;
+mod table;
 
 use std::time::Duration;
 
@@ -45,6 +46,14 @@ async fn serve(socket: tokio::net::TcpStream, features: Value) {
     while let Some(Ok(message)) = ws.next().await {
         let Message::Text(text) = message else { continue };
         let frame: Value = serde_json::from_str(&text).unwrap();
+        if frame["method"] == "send" {
+            let id = frame["params"]["clientMessageId"].as_str().unwrap();
+            if let Some(mut answer) = table::verdict(id) {
+                answer["type"] = json!("res");
+                answer["id"] = frame["id"].clone();
+                ws.send(Message::text(answer.to_string())).await.unwrap();
+            }
+        }
         if frame["method"] != "hello" {
             continue;
         }

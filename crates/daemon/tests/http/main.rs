@@ -263,3 +263,22 @@ async fn a_damaged_outbox_refuses_to_start_and_a_damaged_inbox_does_not() {
     let refused = Daemon::start(config(&dir)).await.unwrap_err().to_string();
     assert!(refused.contains("tenure daemon recover"), "{refused}");
 }
+
+#[tokio::test]
+async fn rows_of_a_mesh_that_was_taken_out_are_told_of() {
+    let other = MeshChoice { name: "other".parse().unwrap(), broker: NOWHERE.to_owned() };
+    let house = house_with(|config| config.meshes.push(other)).await;
+    let mut there = send("a", "x");
+    there["mesh"] = json!("other");
+    assert_eq!(house.client.post("/v1/send", &there).await.0, 202);
+    assert_eq!(house.client.get("/v1/status").await.1["outbox"]["stranded"], json!([]));
+    let config = config(&house.dir);
+    house.daemon.stop().await;
+    let daemon = Daemon::start(config).await.unwrap();
+    let client = Client::new(daemon.socket());
+    assert_eq!(client.get("/v1/status").await.1["outbox"]["stranded"], json!(["other"]));
+    let (_, found) = client.get("/v1/outbox?clientMessageId=a").await;
+    assert_eq!(found["rows"][0]["mesh"], "other", "its id is found, whatever its mesh");
+    assert_eq!(client.call("DELETE", "/v1/outbox/1", &[], None).await.0, 204);
+    assert_eq!(client.get("/v1/status").await.1["outbox"]["stranded"], json!([]));
+}

@@ -70,4 +70,8 @@ fn show(status: &Value) {
     let dead = if dead > 0 { paint.paint(Colour::Bad, &format!("{dead} dead")) } else { "0 dead".to_owned() };
     let (bytes, cap) = (HumanBytes(number(&outbox["bytes"])), HumanBytes(number(&outbox["cap"])));
     println(&format!("outbox    {pending} pending, {inflight} on their way, {dead}; {bytes} of {cap}"));
+    for mesh in outbox["stranded"].as_array().into_iter().flatten() {
+        let told = "has messages waiting, and the daemon is not in it; add it to daemon.toml, or drop them";
+        println(&format!("stranded  {} {told}", paint.paint(Colour::Warn, &text(mesh))));
+    }
 }
