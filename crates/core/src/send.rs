@@ -123,8 +123,7 @@ fn check_body(params: &SendParams, max_payload: usize) -> Result<(), WireError> 
         return Ok(());
     }
     let message = format!("the body has {size} bytes; this broker takes at most {max_payload}");
-    let field = if params.body_b64.is_some() { "bodyB64" } else { "body" };
-    let details = json!({"field": field, "limit": max_payload, "size": size});
+    let details = json!({"limit": max_payload, "size": size});
     Err(WireError::new(ErrorCode::TooLarge, message).with_details(details))
 }
 

@@ -120,6 +120,7 @@ fn a_message_has_exactly_one_body() {
         let error = error(params);
         assert_eq!(error.code, ErrorCode::BadRequest);
         assert!(error.message.contains("exactly one of body and bodyB64"), "{error:?}");
+        assert!(error.details.is_some_and(|details| details["field"].is_string()), "it names the field");
     }
 }
 
