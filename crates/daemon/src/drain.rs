@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::drain::{DiskFault, Effect};
+use tenure_core::outbox::drain::{DISK_MS, DiskFault, Effect};
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -52,9 +52,14 @@ pub(crate) async fn run(shared: Arc<Shared>, local: Arc<Local>) {
     let _ = getrandom::fill(&mut seed);
     let drain = Drain::new(u64::from_le_bytes(seed), shared.clock.now());
     let mut task = Task { shared, local, drain, work: FuturesUnordered::new() };
-    if let Err(error) = task.find().await {
-        tracing::error!(event = "drain_failed", session = %task.local.key, %error);
-        return;
+    let leaving = task.local.leaving.clone();
+    // A disk that cannot be read now is asked again: who gave up here would leave rows that nobody ever sends.
+    while let Err(error) = task.find().await {
+        fault(error);
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(DISK_MS)) => {}
+            () = leaving.cancelled() => return,
+        }
     }
     task.run().await;
 }

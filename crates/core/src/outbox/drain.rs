@@ -39,8 +39,8 @@ pub const BATCH: usize = 64;
 pub const BATCH_BYTES: usize = 64 * 1024;
 /// How long the first verdict of a batch waits for the others, so that whoever looks at the outbox sees it soon.
 const SHOW_MS: u64 = 250;
-/// How long to wait for a disk that does not write now.
-const DISK_MS: u64 = 1_000;
+/// How long to wait for a disk that does not do what it was asked to.
+pub const DISK_MS: u64 = 1_000;
 /// How often rows that are too old are looked for.
 const AGEING_MS: u64 = 60_000;
 

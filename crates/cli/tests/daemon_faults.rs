@@ -1,0 +1,91 @@
+//! A daemon whose disk, sessions or meshes fail for a while, or one at a time: what is whole goes on, and what was promised
+//! is kept.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../daemon/tests/http/client.rs"]
+#[allow(dead_code)]
+mod http;
+#[path = "common/until.rs"]
+mod until;
+
+use http::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure_broker::{Broker, Config as BrokerConfig, StoreChoice};
+use tenure_daemon::{Config, Daemon, MeshChoice};
+use until::until;
+
+/// A broker, a daemon that is with it, and where they keep things.
+struct House {
+    daemon: Daemon,
+    client: Client,
+    broker: Broker,
+    home: TempDir,
+    _store: TempDir,
+}
+
+async fn house_with(change: impl FnOnce(&mut Config)) -> House {
+    let (home, store) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let config = BrokerConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        store: StoreChoice::Sqlite(store.path().to_owned()),
+        ..BrokerConfig::ephemeral(60_000)
+    };
+    let broker = Broker::start(config).await.unwrap();
+    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: format!("ws://{}", broker.addr()) };
+    let mut config = Config::new(home.path().to_owned(), mesh, "laptop");
+    change(&mut config);
+    let daemon = Daemon::start(config).await.unwrap();
+    let client = Client::new(daemon.socket());
+    until(async || connected(&client).await).await;
+    House { daemon, client, broker, home, _store: store }
+}
+
+async fn house() -> House {
+    house_with(|_| {}).await
+}
+
+async fn connected(client: &Client) -> Option<()> {
+    (client.get("/v1/health").await.1["connected"] == true).then_some(())
+}
+
+/// The token of a session called `name`.
+async fn token(client: &Client, name: &str) -> String {
+    let (status, made) = client.post("/v1/sessions", &json!({"name": name})).await;
+    assert_eq!(status, 200, "{made}");
+    made["token"].as_str().unwrap().to_owned()
+}
+
+async fn send_as(client: &Client, token: &str, id: &str) -> (u16, Value) {
+    let message = json!({"to": "topic:jobs", "body": "x", "clientMessageId": id});
+    client.call("POST", "/v1/send", &[("Tenure-Session", token)], Some(&message)).await
+}
+
+/// Waits until the broker has what was sent under this id.
+async fn arrives(client: &Client, id: &str) -> Value {
+    let row = async || {
+        let (_, page) = client.get("/v1/outbox").await;
+        let rows = page["rows"].as_array().unwrap().iter();
+        rows.filter(|row| row["clientMessageId"] == id && row["status"] == "done").cloned().next()
+    };
+    until(row).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_began_while_the_disk_was_held_sends_when_it_is_not() {
+    let house = house().await;
+    let held = rusqlite::Connection::open(house.home.path().join("outbox.db")).unwrap();
+    held.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let token = token(&house.client, "agent").await;
+    // Twice, one after the other: by the end of the second the session's drain has asked the disk in vain.
+    for _ in 0..2 {
+        let (status, problem) = send_as(&house.client, &token, "a").await;
+        assert_eq!((status, &problem["retryable"]), (503, &json!(true)), "{problem}");
+    }
+    held.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(send_as(&house.client, &token, "a").await.0, 202);
+    arrives(&house.client, "a").await;
+    house.daemon.stop().await;
+    house.broker.stop("the test is over").await;
+}
