@@ -68,13 +68,18 @@ async fn small() -> Option<House> {
     let inside = dir.path().strip_prefix("/").unwrap();
     let home = Path::new("/proc").join(child.id().to_string()).join("root").join(inside);
     let house = House { child, home, _dir: dir };
+    answers(&house).await;
+    Some(house)
+}
+
+/// Waits until the daemon answers.
+async fn answers(house: &House) {
     let there = async {
         while tokio::net::UnixStream::connect(house.home.join("daemon.sock")).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(PATIENCE, there).await.expect("the daemon never answered");
-    Some(house)
 }
 
 fn message(number: usize) -> Value {
@@ -130,4 +135,39 @@ fn a_directory_that_cannot_be_written_is_named() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{told}");
     assert!(told.contains("Read-only file system") && told.contains(dir.path().to_str().unwrap()), "{told}");
+}
+
+/// A write that fails leaves open what is on the disk: files may grow to a size and no further here, which SQLite takes for
+/// an error of the disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_write_that_failed_nothing_more_is_taken_and_everybody_is_told_why() {
+    let dir = TempDir::new().unwrap();
+    let script = "trap '' XFSZ; ulimit -f 256; exec \"$TENURE\" daemon up --foreground --log error";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("TENURE_HOME", dir.path()).env("TENURE", env!("CARGO_BIN_EXE_tenure"));
+    command.env("TENURE_BROKER", "ws://127.0.0.1:9").stdin(Stdio::null()).stdout(Stdio::null());
+    let home = dir.path().to_owned();
+    let house = House { child: command.spawn().unwrap(), home, _dir: dir };
+    answers(&house).await;
+    let client = Client::new(house.home.join("daemon.sock"));
+    let mut number = 0;
+    let (status, first) = loop {
+        assert!(number < 1_000, "the file grows and grows");
+        let (status, answer) = client.post("/v1/send", &message(number)).await;
+        if status != 202 {
+            break (status, answer);
+        }
+        number += 1;
+    };
+    assert_eq!((status, &first["retryable"]), (503, &json!(false)), "{first}");
+    for _ in 0..2 {
+        let (status, later) = client.post("/v1/send", &message(number)).await;
+        assert_eq!((status, &later["detail"]), (503, &first["detail"]), "the same for everybody: {later}");
+    }
+    let (_, health) = client.get("/v1/health").await;
+    assert_eq!(health["outbox"]["fault"], first["detail"], "{health}");
+    let (_, status) = client.get("/v1/status").await;
+    assert_eq!(status["outbox"]["fault"], first["detail"], "{status}");
+    assert_eq!(status["inbox"]["fault"], Value::Null, "{status}");
+    assert_eq!(rows(&client).await.len(), number, "what was taken is there");
 }

@@ -198,7 +198,10 @@ async fn orphans(shared: &Shared, local: &Local) -> Result<Vec<FoundLane>, DbErr
 
 /// What a failure of the disk means: whether waiting for it can help.
 fn fault(error: DbError) -> DiskFault {
-    tracing::error!(event = "drain_disk", %error);
+    // A disk that failed for good was named once, by who writes; it is asked again and again.
+    if !matches!(error, DbError::Poisoned(_)) {
+        tracing::error!(event = "drain_disk", %error);
+    }
     match error {
         DbError::Poisoned(_) | DbError::Corrupt(_) => DiskFault::ForGood,
         _ => DiskFault::ForNow,

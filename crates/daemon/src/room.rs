@@ -28,6 +28,15 @@ impl Cap {
     pub const fn warn_at(self) -> u64 {
         self.bytes / 100 * 80
     }
+
+    /// How full a file with so many bytes is: `ok`, `warn` or `full`.
+    pub const fn space(self, bytes: u64) -> &'static str {
+        match bytes {
+            bytes if bytes >= self.closed_at() => "full",
+            bytes if bytes >= self.warn_at() => "warn",
+            _ => "ok",
+        }
+    }
 }
 
 /// The room in a file, for who writes there. Asking SQLite costs as much as a small row does, so it is asked again only

@@ -1,6 +1,7 @@
 //! Who works on a file: one thread that writes, and shares a commit among all that waits; one that reads.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -15,8 +16,8 @@ const BATCH: usize = 1_024;
 
 /// Tells who asked, once it is known whether what the job did is on the disk.
 type Tell = Box<dyn FnOnce(Result<(), DbError>) + Send>;
-/// Work, and what it came to.
-type Work = Box<dyn FnOnce(&Connection) -> (Result<(), DbError>, Tell) + Send>;
+/// Work, and what it came to; without a connection, why there is none.
+type Work = Box<dyn FnOnce(Result<&Connection, DbError>) -> (Result<(), DbError>, Tell) + Send>;
 
 /// Work inside a transaction that others share.
 struct Job {
@@ -25,11 +26,21 @@ struct Job {
     undo: bool,
 }
 
+impl Job {
+    /// Tells who asked that it was not done.
+    fn refuse(self, error: &DbError) {
+        let (_, tell) = (self.work)(Err(error.clone()));
+        tell(Ok(()));
+    }
+}
+
 /// A thread with a connection.
 #[derive(Debug)]
 pub(crate) struct Worker {
     queue: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
+    /// Why nothing is written any more, once that is so.
+    fault: Arc<OnceLock<DbError>>,
 }
 
 /// An answer that is on its way.
@@ -38,19 +49,30 @@ pub(crate) type Pending<T> = oneshot::Receiver<Result<T, DbError>>;
 impl Worker {
     /// A thread that writes: what waits is one transaction, and everybody in it is answered after its sync.
     pub(crate) fn writer(name: &str, connection: Connection) -> Result<Worker, DbError> {
-        Worker::start(name, move |jobs| write(connection, &jobs))
+        let file = name.to_owned();
+        Worker::start(name, move |jobs, fault| write(&file, connection, &jobs, fault))
     }
 
     /// A thread that reads: every job sees one moment.
     pub(crate) fn reader(name: &str, connection: Connection) -> Result<Worker, DbError> {
-        Worker::start(name, move |jobs| read(connection, &jobs))
+        Worker::start(name, move |jobs, _| read(connection, &jobs))
     }
 
-    fn start(name: &str, run: impl FnOnce(Receiver<Job>) + Send + 'static) -> Result<Worker, DbError> {
+    fn start(
+        name: &str,
+        run: impl FnOnce(Receiver<Job>, &OnceLock<DbError>) + Send + 'static,
+    ) -> Result<Worker, DbError> {
         let (queue, jobs) = sync_channel(WAITING);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(jobs));
+        let fault = Arc::<OnceLock<DbError>>::default();
+        let told = Arc::clone(&fault);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(jobs, &told));
         let thread = thread.map_err(|error| DbError::Unavailable(format!("start a thread: {error}")))?;
-        Ok(Worker { queue: Some(queue), thread: Some(thread) })
+        Ok(Worker { queue: Some(queue), thread: Some(thread), fault })
+    }
+
+    /// Why nothing is written any more, if that is so.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.fault.get().map(DbError::to_string)
     }
 
     /// Has `work` done, all of it or nothing. It is decided whether or not the answer is waited for.
@@ -76,8 +98,8 @@ impl Worker {
         work: impl FnOnce(&Connection) -> Result<T, DbError> + Send + 'static,
     ) -> Pending<T> {
         let (answer, answered) = oneshot::channel();
-        let work = Box::new(move |connection: &Connection| {
-            let (done, outcome) = match work(connection) {
+        let work = Box::new(move |connection: Result<&Connection, DbError>| {
+            let (done, outcome) = match connection.and_then(work) {
                 Ok(value) => (Ok(()), Ok(value)),
                 Err(error) => (Err(error.clone()), Err(error)),
             };
@@ -114,33 +136,45 @@ pub(crate) async fn answer<T>(pending: Pending<T>) -> Result<T, DbError> {
     pending.await.unwrap_or_else(|_| Err(DbError::Unavailable("the file is closed".to_owned())))
 }
 
-fn write(mut connection: Connection, jobs: &Receiver<Job>) {
-    let mut poisoned: Option<DbError> = None;
+fn write(file: &str, mut connection: Connection, jobs: &Receiver<Job>, fault: &OnceLock<DbError>) {
     while let Ok(first) = jobs.recv() {
         let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH - 1)).collect();
+        let mut batch = batch.into_iter();
+        if let Some(error) = fault.get() {
+            batch.for_each(|job| job.refuse(error));
+            continue;
+        }
         let mut told = Vec::with_capacity(batch.len());
-        let outcome = match &poisoned {
-            Some(error) => Err(error.clone()),
-            None => commit(&mut connection, batch, &mut told),
-        };
-        if let Err(error @ DbError::Poisoned(_)) = &outcome {
-            poisoned = Some(error.clone());
+        let outcome = commit(&mut connection, &mut batch, &mut told);
+        if let Err(error @ DbError::Poisoned(_)) = &outcome
+            && fault.set(error.clone()).is_ok()
+        {
+            tracing::error!(event = "disk_failed", file, %error);
         }
         told.into_iter().for_each(|tell: Tell| tell(outcome.clone()));
+        if let Err(error) = &outcome {
+            // What was not reached fails for the same reason.
+            batch.for_each(|job| job.refuse(error));
+        }
     }
 }
 
-/// One transaction around all of `batch`. A job that fails is undone alone; jobs that were not reached drop their
-/// answer, which says the same as a failure.
-fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) -> Result<(), DbError> {
+/// One transaction around all of `batch`. A job that fails is undone alone; jobs that were not reached stay in `batch`.
+fn commit(
+    connection: &mut Connection,
+    batch: &mut impl Iterator<Item = Job>,
+    told: &mut Vec<Tell>,
+) -> Result<(), DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Prepared once: for a small job the words of a savepoint would cost as much as its work.
     let say = |words: &str| transaction.prepare_cached(words)?.execute([]).map(drop);
     for Job { work, undo } in batch {
-        if undo {
-            say("SAVEPOINT job")?;
+        if undo && let Err(error) = say("SAVEPOINT job") {
+            let error = DbError::from(error);
+            told.push(work(Err(error.clone())).1);
+            return Err(error);
         }
-        let (done, tell) = work(&transaction);
+        let (done, tell) = work(Ok(&transaction));
         told.push(tell);
         match done {
             Err(error @ DbError::Poisoned(_)) => return Err(error),
@@ -159,9 +193,62 @@ fn commit(connection: &mut Connection, batch: Vec<Job>, told: &mut Vec<Tell>) ->
 
 fn read(mut connection: Connection, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
-        if let Ok(view) = connection.transaction() {
-            let (_, tell) = (job.work)(&view);
-            tell(Ok(()));
+        match connection.transaction() {
+            Ok(view) => {
+                let (_, tell) = (job.work)(Ok(&view));
+                tell(Ok(()));
+            }
+            Err(error) => job.refuse(&error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn disk_fails(_: &Connection) -> Result<(), DbError> {
+        Err(DbError::Poisoned("input/output error".to_owned()))
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_everybody_is_told_that_and_nothing_else() {
+        let worker = Worker::writer("w", Connection::open_in_memory().unwrap()).unwrap();
+        let ((go, wait), (begin, begun)) = (channel::<()>(), channel::<()>());
+        // The writer is kept busy until all of the others wait, and so share a batch.
+        let busy = worker.submit(move |_| {
+            let _ = (begin.send(()), wait.recv());
+            Ok(())
+        });
+        begun.recv().unwrap();
+        let before = worker.submit(|_| Ok(1));
+        let fails = worker.submit(disk_fails);
+        let not_reached = worker.submit(|_| Ok(2));
+        go.send(()).unwrap();
+        assert_eq!(answer(busy).await, Ok(()));
+        let poisoned = DbError::Poisoned("input/output error".to_owned());
+        assert_eq!(answer(before).await, Err(poisoned.clone()), "it shared the commit");
+        assert_eq!(answer(fails).await, Err(poisoned.clone()));
+        assert_eq!(answer(not_reached).await, Err(poisoned.clone()));
+        assert_eq!(answer(worker.submit(|_| Ok(3))).await, Err(poisoned.clone()), "nor later");
+        assert_eq!(worker.fault(), Some(poisoned.to_string()));
+    }
+
+    #[tokio::test]
+    async fn jobs_of_a_batch_that_cannot_begin_are_told_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let held = Connection::open(&path).unwrap();
+        held.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let connection = Connection::open(&path).unwrap();
+        connection.busy_timeout(std::time::Duration::ZERO).unwrap();
+        let worker = Worker::writer("w", connection).unwrap();
+        let refused = answer(worker.submit(|_| Ok(()))).await.unwrap_err();
+        assert!(matches!(&refused, DbError::Unavailable(why) if why.contains("locked")), "{refused}");
+        held.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(answer(worker.submit(|_| Ok(()))).await, Ok(()), "it was not for good");
+        assert_eq!(worker.fault(), None);
     }
 }

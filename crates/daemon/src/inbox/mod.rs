@@ -17,7 +17,7 @@ use tenure_proto::name::MeshName;
 pub use rows::{Filter, Letter};
 
 use crate::db::{self, DbError};
-use crate::room::{Cap, Room};
+use crate::room::{Cap, Room, used};
 use crate::worker::{Worker, answer};
 
 /// Bytes of messages in one page, unless the first alone is more.
@@ -110,6 +110,21 @@ impl Inbox {
     /// Forgets what was seen before `before`, up to a slice of it; answers how many. What nobody has seen stays.
     pub async fn prune(&self, before: u64) -> Result<u64, DbError> {
         answer(self.writer.submit(move |connection| rows::prune(connection, before))).await
+    }
+
+    /// Bytes in use.
+    pub async fn bytes(&self) -> Result<u64, DbError> {
+        answer(self.reader.submit(used)).await
+    }
+
+    /// How much it may hold.
+    pub fn cap(&self) -> Cap {
+        self.room.cap()
+    }
+
+    /// Why nothing is written any more in this process, if that is so.
+    pub fn fault(&self) -> Option<String> {
+        self.writer.fault()
     }
 }
 

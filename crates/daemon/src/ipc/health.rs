@@ -37,6 +37,8 @@ pub(crate) struct Health {
     /// Local sessions, the daemon's own included.
     sessions: usize,
     /// What waits.
+    /// What has come.
+    inbox: InboxHealth,
     outbox: OutboxHealth,
     /// The daemon's version.
     version: &'static str,
@@ -54,6 +56,21 @@ pub(crate) struct OutboxHealth {
     /// Bytes in use.
     bytes: u64,
     /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, and then nothing new is taken.
+    /// Why nothing is written any more until the daemon is started again, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+}
+
+/// How the inbox is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct InboxHealth {
+    /// Bytes in use.
+    bytes: u64,
+    /// As the outbox's; while it is full the broker keeps what comes.
+    space: &'static str,
+    /// Why nothing is written any more until the daemon is started again, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
     space: &'static str,
 }
 
@@ -68,12 +85,7 @@ pub(crate) async fn health(
 ) -> Result<Response, Problem> {
     let local = caller.session(&shared, query.mesh.as_ref(), None)?;
     let census = shared.outbox.census().await?;
-    let cap = shared.outbox.cap();
-    let space = match census.bytes {
-        bytes if bytes >= cap.closed_at() => "full",
-        bytes if bytes >= cap.warn_at() => "warn",
-        _ => "ok",
-    };
+    let inbox = shared.inbox.bytes().await?;
     let standing = local.standing.borrow().clone();
     let health = Health {
         connected: standing.is_attached(),
@@ -92,7 +104,13 @@ pub(crate) async fn health(
             inflight: census.inflight,
             dead: census.dead,
             bytes: census.bytes,
-            space,
+            space: shared.outbox.cap().space(census.bytes),
+            fault: shared.outbox.fault(),
+        },
+        inbox: InboxHealth {
+            bytes: inbox,
+            space: shared.inbox.cap().space(inbox),
+            fault: shared.inbox.fault(),
         },
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -124,13 +142,16 @@ pub(crate) async fn version() -> Response {
     (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
     Refusals))]
 pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
-    let census = shared.outbox.census().await?;
+    let (census, inbox) = (shared.outbox.census().await?, shared.inbox.bytes().await?);
     let sessions = shared.sessions.all();
     let attached = sessions.iter().filter(|local| local.standing.borrow().is_attached()).count();
     let mut registry = Registry::with_prefix("tenure_daemon");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<u64, AtomicU64>::default();
         gauge.set(value);
+    gauge("inbox_bytes", "Bytes of the inbox in use", inbox);
+    let failed = [shared.outbox.fault(), shared.inbox.fault()].iter().flatten().count();
+    gauge("disks_failed", "Files that nothing is written to any more", failed as u64);
         registry.register(name, help, gauge);
     };
     gauge("outbox_pending", "Rows that wait", census.pending);

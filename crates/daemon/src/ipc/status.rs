@@ -39,13 +39,16 @@ pub(crate) struct Status {
     /// What it was given to send, unless that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     outbox: Option<OutboxStatus>,
+    /// What has come, unless that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inbox: Option<InboxStatus>,
 }
 
 /// What to leave out.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct StatusQuery {
-    /// `false` leaves out the outbox, whose rows are counted each time: a command that only asks where it is need not
+    /// `false` leaves out the inbox and the outbox, whose rows are counted each time: a command that only asks where it is need not
     /// wait for that.
     counts: Option<bool>,
 }
@@ -103,6 +106,21 @@ struct OutboxStatus {
 }
 
 /// Everything about the daemon: its process, meshes, sessions and outbox.
+    /// Why nothing is written any more until the daemon is started again, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+}
+
+/// How the inbox is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct InboxStatus {
+    /// Bytes in use.
+    bytes: u64,
+    /// Bytes that it may hold.
+    cap: u64,
+    /// Why nothing is written any more until the daemon is started again, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
 #[utoipa::path(get, path = "/v1/status", params(StatusQuery), responses(
     (status = 200, description = "How it is", body = Status),
     Refusals))]
@@ -110,9 +128,12 @@ pub(crate) async fn status(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<StatusQuery>,
 ) -> Result<Response, Problem> {
-    let counts = match query.counts {
+    let counted = match query.counts {
         Some(false) => None,
-        _ => Some((shared.outbox.census().await?, stranded::meshes(&shared).await?)),
+        _ => {
+            let stranded = stranded::meshes(&shared).await?;
+            Some((shared.outbox.census().await?, shared.inbox.bytes().await?, stranded))
+        }
     };
     let meshes = shared.config.meshes.iter().map(|choice| {
         let standing = shared.sessions.own(&choice.name).map(|local| local.standing.borrow().clone());
@@ -140,7 +161,12 @@ pub(crate) async fn status(
         socket: shared.home.socket().display().to_string(),
         meshes: meshes.collect(),
         sessions: open.map(|local| session(&local)).collect(),
-        outbox: counts.map(|(census, stranded)| OutboxStatus {
+        inbox: counted.as_ref().map(|(_, bytes, _)| InboxStatus {
+            bytes: *bytes,
+            cap: shared.inbox.cap().bytes,
+            fault: shared.inbox.fault(),
+        }),
+        outbox: counted.map(|(census, _, stranded)| OutboxStatus {
             pending: census.pending,
             inflight: census.inflight,
             done: census.done,
@@ -149,6 +175,7 @@ pub(crate) async fn status(
             bytes: census.bytes,
             cap: shared.outbox.cap().bytes,
             stranded,
+            fault: shared.outbox.fault(),
         }),
     };
     Ok(answer(StatusCode::OK, &status))

@@ -178,6 +178,11 @@ impl Outbox {
     pub fn cap(&self) -> Cap {
         self.room.cap()
     }
+
+    /// Why nothing is written any more in this process, if that is so.
+    pub fn fault(&self) -> Option<String> {
+        self.writer.fault()
+    }
 }
 
 /// Whether the outbox in `dir` can be opened.

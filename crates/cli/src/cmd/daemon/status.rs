@@ -63,7 +63,15 @@ fn show(status: &Value) {
     for session in status["sessions"].as_array().into_iter().flatten() {
         let own = if session["own"] == true { ", the daemon's own" } else { "" };
         let (name, mesh, key) = (text(&session["name"]), text(&session["mesh"]), text(&session["session"]));
-        println(&format!("session   {name} in {mesh}{own}  session:{key}"));
+        // That its mesh is away was said above.
+        let lost = if session["connected"] == true || mesh_is_away(status, session) {
+            String::new()
+        } else {
+            let why =
+                session["reason"].as_str().map(|why| format!(": {}", sentence(why))).unwrap_or_default();
+            format!("  {}{why}", paint.paint(Colour::Warn, "not connected"))
+        };
+        println(&format!("session   {name} in {mesh}{own}  session:{key}{lost}"));
     }
     let outbox = &status["outbox"];
     let [pending, inflight, dead] = ["pending", "inflight", "dead"].map(|key| number(&outbox[key]));
@@ -74,4 +82,18 @@ fn show(status: &Value) {
         let told = "has messages waiting, and the daemon is not in it; add it to daemon.toml, or drop them";
         println(&format!("stranded  {} {told}", paint.paint(Colour::Warn, &text(mesh))));
     }
+    let inbox = &status["inbox"];
+    let (bytes, cap) = (HumanBytes(number(&inbox["bytes"])), HumanBytes(number(&inbox["cap"])));
+    println(&format!("inbox     {bytes} of {cap}"));
+    for (file, fault) in [("outbox", &outbox["fault"]), ("inbox", &inbox["fault"])] {
+        if let Some(fault) = fault.as_str() {
+            println(&format!("{file:9} {}: {}", paint.paint(Colour::Bad, "failed"), sentence(fault)));
+        }
+    }
+}
+
+/// Whether the broker of a session's mesh cannot be reached.
+fn mesh_is_away(status: &Value, session: &Value) -> bool {
+    let mut meshes = status["meshes"].as_array().into_iter().flatten();
+    meshes.any(|mesh| mesh["name"] == session["mesh"] && mesh["connected"] == false)
 }
