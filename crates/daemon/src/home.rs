@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
@@ -165,7 +166,7 @@ impl Home {
     pub(crate) fn secret(&self, path: &Path) -> Result<String, HomeError> {
         match fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_private(path, &random_hex()?)?;
+                make_private(path, &random_hex()?)?;
                 fs::read_to_string(path).map_err(file("read", path))
             }
             read => read.map_err(file("read", path)),
@@ -192,15 +193,34 @@ fn random() -> Result<[u8; 32], HomeError> {
 
 /// Writes a file aside, syncs it and puts it in place: nobody ever reads half of one.
 pub(crate) fn write_private(path: &Path, content: &str) -> Result<(), HomeError> {
+    put(path, content, |aside| fs::rename(aside, path))
+}
+
+/// Does the same for a file that must not be there yet; if somebody was faster, theirs stays.
+fn make_private(path: &Path, content: &str) -> Result<(), HomeError> {
+    put(path, content, |aside| {
+        let linked = fs::hard_link(aside, path);
+        fs::remove_file(aside)?;
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    })
+}
+
+fn put(path: &Path, content: &str, place: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HomeError> {
+    /// Files that were written aside by this process: no two have one name.
+    static ASIDE: AtomicU64 = AtomicU64::new(0);
     if let Some(dir) = path.parent() {
         make_dir(dir).map_err(file("make directory", dir))?;
     }
-    let aside = path.with_extension(format!("new-{}", std::process::id()));
+    let number = ASIDE.fetch_add(1, Ordering::Relaxed);
+    let aside = path.with_extension(format!("new-{}-{number}", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = private().truncate(true).open(&aside)?;
         file.write_all(content.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&aside, path)?;
+        place(&aside)?;
         path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
     };
     write().map_err(file("write", path))
@@ -219,6 +239,7 @@ fn private() -> OpenOptions {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -249,5 +270,25 @@ mod tests {
         assert_eq!(mode(home.path().join("keys")), 0o700);
         fs::write(home.path().join("keys/member.key"), "nonsense").unwrap();
         assert!(matches!(home.member_key(), Err(HomeError::NotAKey(_))));
+    }
+
+    #[test]
+    fn whoever_makes_a_key_at_the_same_time_gets_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::hold(dir.path()).unwrap();
+        for name in 0..32 {
+            let gate = std::sync::Barrier::new(8);
+            let make = || {
+                gate.wait();
+                home.session_key("default", &name.to_string()).unwrap().to_bytes()
+            };
+            let keys: BTreeSet<[u8; 32]> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            assert_eq!(keys.len(), 1, "session {name} has {} keys", keys.len());
+        }
+        let files = fs::read_dir(home.path().join("keys/sessions")).unwrap().count();
+        assert_eq!(files, 32, "nothing is left lying about");
     }
 }

@@ -4,6 +4,7 @@
 
 mod client;
 mod doors;
+mod sessions;
 mod slow;
 
 use serde_json::{Value, json};
