@@ -89,3 +89,36 @@ async fn a_session_that_began_while_the_disk_was_held_sends_when_it_is_not() {
     house.daemon.stop().await;
     house.broker.stop("the test is over").await;
 }
+
+/// What the daemon says of the session called `name`.
+async fn session(client: &Client, name: &str) -> Value {
+    let (_, status) = client.get("/v1/status").await;
+    let mut sessions = status["sessions"].as_array().unwrap().iter();
+    sessions.find(|session| session["name"] == name).cloned().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_taken_over_is_taken_up_again_when_it_is_used() {
+    let house = house().await;
+    let token = token(&house.client, "reviewer").await;
+    until(async || (session(&house.client, "reviewer").await["connected"] == true).then_some(())).await;
+    let mut other = tokio::process::Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["inbox", "--as", "reviewer", "--direct", "--follow"])
+        .env("TENURE_HOME", house.home.path())
+        .env("TENURE_BROKER", format!("ws://{}", house.broker.addr()))
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let lost = until(async || {
+        Some(session(&house.client, "reviewer").await).filter(|session| session["connected"] == false)
+    });
+    assert_eq!(lost.await["reason"], "another process took this session over");
+    assert_eq!(send_as(&house.client, &token, "a").await.0, 202);
+    arrives(&house.client, "a").await;
+    let ended = tokio::time::timeout(until::PATIENCE, other.wait()).await.expect("two have it").unwrap();
+    assert_eq!(ended.code(), Some(3), "one key is one session");
+    let back = session(&house.client, "reviewer").await;
+    assert_eq!((&back["connected"], &back["reason"]), (&json!(true), &Value::Null));
+    house.daemon.stop().await;
+    house.broker.stop("the test is over").await;
+}

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::drain::{DISK_MS, DiskFault, Effect};
+use tenure_core::outbox::revival::revival;
 use tenure_core::outbox::verdict::Verdict;
 use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -62,6 +63,31 @@ pub(crate) async fn run(shared: Arc<Shared>, local: Arc<Local>) {
         }
     }
     task.run().await;
+    revive(&task.shared, &task.local).await;
+}
+
+/// Takes a session up again that is over though nobody here wanted that, as `core::outbox::revival` says.
+async fn revive(shared: &Arc<Shared>, local: &Local) {
+    let (over, reason) = (local.standing.borrow().lost(), local.standing.borrow().why_not());
+    if over.is_some() && local.own {
+        tracing::error!(event = "mesh_failed", mesh = %local.mesh, reason, "its rows wait for the next start");
+    }
+    // The key of a visit is nobody else's, and gone with it.
+    let over = over.filter(|_| local.visit.is_none());
+    let Some(revival) = over.and_then(|over| revival(over, local.own)) else { return };
+    loop {
+        // All of these are cancel-safe. Who leaves is not taken up again.
+        tokio::select! {
+            biased;
+            () = local.leaving.cancelled() => return,
+            () = local.queue.rung(), if revival.when_used => {}
+            () = tokio::time::sleep(Duration::from_millis(revival.after_ms)) => {}
+        }
+        match shared.revive_session(local) {
+            Ok(()) => return,
+            Err(error) => tracing::error!(event = "session_lost", session = %local.key, %error),
+        }
+    }
 }
 
 impl Task {

@@ -2,6 +2,7 @@
 
 use tenure_client::{End, Events, SessionEvent};
 use tenure_core::outbox::age::max_age_hours;
+use tenure_core::outbox::revival::Over;
 use tenure_core::outbox::window::window;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,8 @@ pub(crate) enum Standing {
     Attached { max_age_hours: u64 },
     /// It is over: this daemon ended it.
     Ended,
+    /// It is over: another process speaks with its key.
+    TakenOver,
     /// It is over, and trying again cannot help: one sentence that says why.
     Failed(String),
 }
@@ -25,7 +28,27 @@ impl Standing {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Standing::Ended | Standing::Failed(_))
+        matches!(self, Standing::Ended | Standing::TakenOver | Standing::Failed(_))
+    }
+
+    /// Why it is over, if this daemon did not end it.
+    pub(crate) fn lost(&self) -> Option<Over> {
+        match self {
+            Standing::TakenOver => Some(Over::TakenOver),
+            Standing::Failed(_) => Some(Over::Refused),
+            Standing::Away(_) | Standing::Attached { .. } | Standing::Ended => None,
+        }
+    }
+
+    /// Why no socket carries it, if that is known.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        match self {
+            Standing::Attached { .. } => None,
+            Standing::Away(why) => why.clone(),
+            Standing::Ended => Some("the session is over".to_owned()),
+            Standing::TakenOver => Some("another process took this session over".to_owned()),
+            Standing::Failed(why) => Some(why.clone()),
+        }
     }
 }
 
@@ -54,6 +77,7 @@ pub(crate) async fn follow(
             Ok(SessionEvent::Waiting { reason, .. }) => Standing::Away(Some(reason)),
             Ok(SessionEvent::Event { .. }) => continue,
             Err(End::Bye) => Standing::Ended,
+            Err(End::Replaced { .. }) => Standing::TakenOver,
             Err(end) => Standing::Failed(end.to_string()),
         };
         let over = next.is_over();

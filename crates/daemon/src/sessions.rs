@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tenure_client::{InboxChoice, Options, OptionsError, Session};
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::window::DEDUPE;
+use tenure_proto::canonical;
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{MeshName, TopicName};
 use tokio::sync::watch;
@@ -200,7 +201,7 @@ impl Sessions {
             }
             let key = home.session_key(record.mesh.as_str(), &record.name)?;
             let known = sessions.meshes.iter().any(|mesh| mesh.name == record.mesh);
-            if known && tenure_proto::canonical::session_key(&key) == record.session {
+            if known && canonical::session_key(&key) == record.session {
                 let (mesh, name) = (record.mesh.clone(), record.name.clone());
                 sessions.open(&mesh, &name, key, Some(record), false)?;
             }
@@ -211,7 +212,16 @@ impl Sessions {
     /// The session called `name`, made if there is none; the same name is the same session.
     pub(crate) fn make(&self, home: &Home, mesh: &MeshName, name: &str) -> Result<Arc<Local>, SessionError> {
         let key = home.session_key(mesh.as_str(), name)?;
-        self.open(mesh, name, key, None, false)
+        let local = self.open(mesh, name, key, None, false)?;
+        // Let go and not gone yet: it is wanted again.
+        local.reopen()?;
+        Ok(local)
+    }
+
+    /// The session that is over, taken up again; let go, if it was.
+    pub(crate) fn revive(&self, home: &Home, over: &Local) -> Result<Arc<Local>, SessionError> {
+        let key = home.session_key(over.mesh.as_str(), &over.name)?;
+        self.open(&over.mesh, &over.name, key, None, false)
     }
 
     /// A session called `name` that nobody else has and that lasts as long as somebody listens.
@@ -244,18 +254,13 @@ impl Sessions {
     ) -> Result<Arc<Local>, SessionError> {
         let choice = self.meshes.iter().find(|choice| choice.name == *mesh);
         let choice = choice.ok_or_else(|| SessionError::NoSuchMesh(mesh.to_string()))?;
-        let session = tenure_proto::canonical::session_key(&key);
+        let session = canonical::session_key(&key);
         let mut all = self.lock();
-        if let Some(local) = all.get(&(mesh.clone(), session)) {
-            if !local.standing.borrow().is_over() {
-                // Let go and not gone yet: it is wanted again.
-                local.reopen()?;
-                return Ok(Arc::clone(local));
-            }
-            local.leaving.cancel();
-        } else if all.len() >= SESSIONS {
-            return Err(SessionError::TooMany);
-        }
+        let over = match all.get(&(mesh.clone(), session)) {
+            Some(local) if !local.standing.borrow().is_over() => return Ok(Arc::clone(local)),
+            None if all.len() >= SESSIONS => return Err(SessionError::TooMany),
+            over => over.cloned(),
+        };
         let own = key == self.member_key;
         let path = self.path(mesh, &session);
         let record = match record.or_else(|| read(&path)) {
@@ -305,6 +310,11 @@ impl Sessions {
             visit: visit.then(Visit::default),
             path,
         });
+        if let Some(over) = over {
+            over.leaving.cancel();
+            // What it was told and nobody has looked at.
+            over.queue.close().into_iter().for_each(|lane| _ = local.queue.push(lane));
+        }
         all.insert((mesh.clone(), session), Arc::clone(&local));
         Ok(local)
     }
@@ -312,7 +322,7 @@ impl Sessions {
     /// What the files say, of sessions that are not the daemon's own.
     fn records(&self) -> Vec<Record> {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return Vec::new() };
-        let own = tenure_proto::canonical::session_key(&self.member_key);
+        let own = canonical::session_key(&self.member_key);
         let json = entries
             .flatten()
             .map(|entry| entry.path())
@@ -327,7 +337,7 @@ impl Sessions {
 
     /// The daemon's own session in a mesh.
     pub(crate) fn own(&self, mesh: &MeshName) -> Option<Arc<Local>> {
-        self.get(mesh, &tenure_proto::canonical::session_key(&self.member_key))
+        self.get(mesh, &canonical::session_key(&self.member_key))
     }
 
     /// A session by its key.
@@ -371,6 +381,10 @@ impl Sessions {
             }
             all.remove(&(local.mesh.clone(), local.key));
             let _ = std::fs::remove_file(&local.path);
+            // A row that came with the last look at the disk: the daemon's own session sends it.
+            let own = all.get(&(local.mesh.clone(), canonical::session_key(&self.member_key)));
+            let left = local.queue.close();
+            own.into_iter().for_each(|own| left.iter().for_each(|lane| _ = own.queue.push(*lane)));
         }
         local.leaving.cancel();
         local.client.bye().await;
@@ -391,3 +405,7 @@ pub(crate) fn same_secret(ours: &str, theirs: &str) -> bool {
     let differing = ours.bytes().zip(theirs.bytes()).fold(0u8, |sum, (a, b)| sum | (a ^ b));
     ours.len() == theirs.len() && std::hint::black_box(differing) == 0
 }
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;

@@ -79,6 +79,14 @@ impl Shared {
         Ok(local)
     }
 
+    /// Takes a session up again that is over.
+    pub(crate) fn revive_session(self: &Arc<Self>, over: &Local) -> Result<(), SessionError> {
+        let local = self.sessions.revive(&self.home, over)?;
+        tracing::warn!(event = "session_revived", session = %local.key, "it was over, and is taken up again");
+        self.start_session(local);
+        Ok(())
+    }
+
     fn start_session(self: &Arc<Self>, local: Arc<Local>) {
         if local.at_work.swap(true, Ordering::Relaxed) {
             return;
@@ -91,8 +99,11 @@ impl Shared {
     /// A row is on the disk: its sender's drain hears of it; that of the daemon's own session, if the sender is not
     /// here any more.
     pub(crate) fn queued(&self, mesh: &MeshName, sender: &SessionKey, lane: LaneId) {
-        if let Some(local) = self.sessions.get(mesh, sender).or_else(|| self.sessions.own(mesh)) {
-            local.queue.push(lane);
+        let tell = |local: Arc<Local>| local.queue.push(lane);
+        // Twice: it may just have gone, or become another.
+        let told = (0..2).any(|_| self.sessions.get(mesh, sender).is_some_and(tell));
+        if !told && let Some(own) = self.sessions.own(mesh) {
+            tell(own);
         }
     }
 

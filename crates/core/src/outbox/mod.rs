@@ -3,7 +3,8 @@
 //! What this is for: a program hands a message to its daemon and may forget about it. Whether the daemon takes it is
 //! [`accept`]'s to say, what may become of it [`row`]'s, when it is sent [`schedule`]'s and [`drain`]'s, what the
 //! broker's answer means [`verdict`]'s, and how long it may wait [`age`]'s. What a broker must promise for all that is in [`window`];
-//! what an operator may do about a row in [`requeue`]; what becomes of a message that arrives in [`arrival`] and
+//! what an operator may do about a row in [`requeue`]; when a session that is over is taken up
+//! again in [`revival`]; what becomes of a message that arrives in [`arrival`] and
 //! [`intake`]. [`ledger`] is an outbox in memory: the model.
 //!
 //! What it promises: an id belongs to the first request that was written under it, for ever; a row that may be at the
@@ -20,6 +21,7 @@ pub mod drain;
 pub mod intake;
 pub mod ledger;
 pub mod requeue;
+pub mod revival;
 pub mod row;
 pub mod schedule;
 pub mod verdict;

@@ -110,7 +110,11 @@ impl Stream {
                 changed = self.standing.changed() => {
                     // Over: nothing comes any more but what is here.
                     if changed.is_err() {
-                        self.shared.stopping.cancelled().await;
+                        tokio::select! {
+                            () = self.shared.stopping.cancelled() => {}
+                            // Taken up again: the reader comes back to what it is now.
+                            () = self.local.leaving.cancelled() => {}
+                        }
                         return None;
                     }
                 }

@@ -17,7 +17,6 @@ use super::document::Refusals;
 use super::guard::Caller;
 use super::mesh::MeshQuery;
 use super::problem::Problem;
-use crate::link::Standing;
 use crate::shared::Shared;
 
 /// How the daemon is.
@@ -37,9 +36,9 @@ pub(crate) struct Health {
     /// Local sessions, the daemon's own included.
     sessions: usize,
     /// What waits.
+    outbox: OutboxHealth,
     /// What has come.
     inbox: InboxHealth,
-    outbox: OutboxHealth,
     /// The daemon's version.
     version: &'static str,
 }
@@ -56,6 +55,7 @@ pub(crate) struct OutboxHealth {
     /// Bytes in use.
     bytes: u64,
     /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, and then nothing new is taken.
+    space: &'static str,
     /// Why nothing is written any more until the daemon is started again, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
@@ -71,7 +71,6 @@ pub(crate) struct InboxHealth {
     /// Why nothing is written any more until the daemon is started again, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
-    space: &'static str,
 }
 
 /// How the daemon is, and its way to the broker.
@@ -89,12 +88,7 @@ pub(crate) async fn health(
     let standing = local.standing.borrow().clone();
     let health = Health {
         connected: standing.is_attached(),
-        reason: match standing {
-            Standing::Away(why) => why,
-            Standing::Failed(why) => Some(why),
-            Standing::Ended => Some("the session is over".to_owned()),
-            Standing::Attached { .. } => None,
-        },
+        reason: standing.why_not(),
         mesh: local.mesh.to_string(),
         member: local.member.to_string(),
         session: local.key.to_string(),
@@ -149,15 +143,15 @@ pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Respons
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<u64, AtomicU64>::default();
         gauge.set(value);
-    gauge("inbox_bytes", "Bytes of the inbox in use", inbox);
-    let failed = [shared.outbox.fault(), shared.inbox.fault()].iter().flatten().count();
-    gauge("disks_failed", "Files that nothing is written to any more", failed as u64);
         registry.register(name, help, gauge);
     };
     gauge("outbox_pending", "Rows that wait", census.pending);
     gauge("outbox_inflight", "Rows on their way to a broker", census.inflight);
     gauge("outbox_dead", "Rows that a person must look at", census.dead);
     gauge("outbox_bytes", "Bytes of the outbox in use", census.bytes);
+    gauge("inbox_bytes", "Bytes of the inbox in use", inbox);
+    let failed = [shared.outbox.fault(), shared.inbox.fault()].iter().flatten().count();
+    gauge("disks_failed", "Files that nothing is written to any more", failed as u64);
     gauge("inbox_newest", "The number of the newest message that came", *shared.arrived.borrow());
     gauge("sessions", "Local sessions", sessions.len() as u64);
     gauge("sessions_attached", "Local sessions that a broker carries now", attached as u64);

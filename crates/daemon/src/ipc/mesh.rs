@@ -49,6 +49,15 @@ fn attached(shared: &Shared, caller: &Caller, mesh: Option<&MeshName>) -> Result
             Err(Problem::of(ErrorCode::Unavailable, format!("the broker cannot be reached now{why}")))
         }
         Standing::Ended => Err(Problem::of(ErrorCode::LeaseExpired, "the session is over")),
+        Standing::TakenOver if local.own => {
+            Err(Problem::of(ErrorCode::LeaseExpired, "another process took the daemon's own session over"))
+        }
+        Standing::TakenOver => {
+            // It is used: reason enough to take it up again.
+            local.queue.ring();
+            let detail = "another process took this session over; it is taken up again, so try again";
+            Err(Problem::of(ErrorCode::Unavailable, detail))
+        }
         Standing::Failed(why) => Err(Problem::of(ErrorCode::LeaseExpired, why)),
     }
 }

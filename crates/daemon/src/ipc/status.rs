@@ -82,6 +82,9 @@ struct SessionStatus {
     own: bool,
     /// Whether a broker carries it now.
     connected: bool,
+    /// Why not, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 /// How the outbox is.
@@ -103,9 +106,6 @@ struct OutboxStatus {
     cap: u64,
     /// Meshes whose rows nobody sends, because the daemon is not in them any more.
     stranded: BTreeSet<String>,
-}
-
-/// Everything about the daemon: its process, meshes, sessions and outbox.
     /// Why nothing is written any more until the daemon is started again, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
@@ -121,6 +121,9 @@ struct InboxStatus {
     /// Why nothing is written any more until the daemon is started again, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
+}
+
+/// Everything about the daemon: its process, meshes, sessions and outbox.
 #[utoipa::path(get, path = "/v1/status", params(StatusQuery), responses(
     (status = 200, description = "How it is", body = Status),
     Refusals))]
@@ -141,7 +144,7 @@ pub(crate) async fn status(
             name: choice.name.to_string(),
             broker: choice.broker.clone(),
             connected: standing.as_ref().is_some_and(Standing::is_attached),
-            reason: standing.and_then(why_not),
+            reason: standing.and_then(|standing| standing.why_not()),
         }
     });
     let session = |local: &Arc<Local>| SessionStatus {
@@ -151,6 +154,7 @@ pub(crate) async fn status(
         member: local.member.to_string(),
         own: local.own,
         connected: local.standing.borrow().is_attached(),
+        reason: local.standing.borrow().why_not(),
     };
     let open = shared.sessions.all().into_iter().filter(|local| !local.is_closing());
     let status = Status {
@@ -179,14 +183,4 @@ pub(crate) async fn status(
         }),
     };
     Ok(answer(StatusCode::OK, &status))
-}
-
-/// Why a broker does not carry a session, if that is known.
-fn why_not(standing: Standing) -> Option<String> {
-    match standing {
-        Standing::Attached { .. } => None,
-        Standing::Away(why) => why,
-        Standing::Ended => Some("the session is over".to_owned()),
-        Standing::Failed(why) => Some(why),
-    }
 }

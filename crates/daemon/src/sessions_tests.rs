@@ -1,0 +1,35 @@
+use tenure_core::outbox::LaneId;
+
+use super::*;
+
+/// Sessions that nothing works for, of a daemon whose broker is away.
+fn sessions(dir: &std::path::Path) -> (Sessions, Home, MeshName) {
+    let mesh: MeshName = "default".parse().unwrap();
+    let choice = MeshChoice { name: mesh.clone(), broker: "ws://127.0.0.1:9".to_owned() };
+    let home = Home::hold(dir).unwrap();
+    let config = Config::new(dir.to_owned(), choice, "laptop");
+    (Sessions::start(&config, &home, &TaskTracker::new()).unwrap(), home, mesh)
+}
+
+#[tokio::test]
+async fn a_row_that_comes_as_its_session_is_buried_is_the_daemons_own_to_send() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sessions, home, mesh) = sessions(dir.path());
+    let (agent, own) = (sessions.make(&home, &mesh, "agent").unwrap(), sessions.own(&mesh).unwrap());
+    assert!(sessions.close(&mesh, &agent.key).unwrap());
+    assert!(agent.queue.push(LaneId(7)), "after the last look at the disk, and before the burial");
+    assert!(sessions.bury(&agent).await);
+    assert_eq!(own.queue.take(), [LaneId(7)].into());
+    assert!(!agent.queue.push(LaneId(8)), "who still knows it must tell another");
+}
+
+#[tokio::test]
+async fn a_session_that_is_wanted_again_is_not_buried() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sessions, home, mesh) = sessions(dir.path());
+    let agent = sessions.make(&home, &mesh, "agent").unwrap();
+    sessions.close(&mesh, &agent.key).unwrap();
+    let again = sessions.make(&home, &mesh, "agent").unwrap();
+    assert!(Arc::ptr_eq(&agent, &again) && !agent.is_closing());
+    assert!(!sessions.bury(&agent).await && agent.queue.push(LaneId(1)));
+}
