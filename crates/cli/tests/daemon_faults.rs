@@ -9,6 +9,7 @@ mod http;
 #[path = "common/until.rs"]
 mod until;
 
+use futures_util::FutureExt;
 use http::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -119,6 +120,28 @@ async fn a_session_that_was_taken_over_is_taken_up_again_when_it_is_used() {
     assert_eq!(ended.code(), Some(3), "one key is one session");
     let back = session(&house.client, "reviewer").await;
     assert_eq!((&back["connected"], &back["reason"]), (&json!(true), &Value::Null));
+    house.daemon.stop().await;
+    house.broker.stop("the test is over").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mesh_that_fails_leaves_the_others_alone() {
+    let house = house_with(|config| {
+        let broker = config.meshes[0].broker.clone();
+        config.meshes.push(MeshChoice { name: "second".parse().unwrap(), broker });
+    })
+    .await;
+    let second = async || house.client.get("/v1/status").await.1["meshes"][1].clone();
+    let why = until(async || {
+        second().await["reason"].as_str().map(str::to_owned).filter(|why| why.contains("for good"))
+    });
+    assert!(why.await.contains("no mesh second"), "{}", second().await);
+    let message =
+        |mesh: &str| json!({"mesh": mesh, "to": "topic:jobs", "body": "x", "clientMessageId": mesh});
+    assert_eq!(house.client.post("/v1/send", &message("second")).await.0, 202, "it waits on the disk");
+    assert_eq!(house.client.post("/v1/send", &message("default")).await.0, 202);
+    arrives(&house.client, "default").await;
+    assert_eq!(house.daemon.failed().now_or_never(), None, "a daemon ends with its last mesh");
     house.daemon.stop().await;
     house.broker.stop("the test is over").await;
 }

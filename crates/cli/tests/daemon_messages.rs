@@ -104,6 +104,12 @@ async fn what_comes_is_printed_once_and_seen() {
     until("all are seen", || stderr(&host.good(&["inbox"])).contains("nothing waits"));
     host.fails(&["inbox", "--direct"], 2, &["the daemon holds the member's own session"]);
     host.status();
+    // Nor when only its lock says that it runs.
+    let (socket, aside) = (host.path("daemon.sock"), host.path("daemon.aside"));
+    std::fs::rename(&socket, &aside).unwrap();
+    host.fails(&["inbox"], 5, &["holds the member's own session and does not answer", "--as"]);
+    std::fs::rename(&aside, &socket).unwrap();
+    host.status();
     let peers: Value = serde_json::from_str(&host.text(&["peers", "--json"])).unwrap();
     assert!(peers.as_array().unwrap().iter().any(|peer| peer["session"] == own.as_str()), "{peers}");
     for (args, way) in [

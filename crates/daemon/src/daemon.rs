@@ -17,7 +17,6 @@ use crate::home::{Home, HomeError};
 use crate::hooks;
 use crate::inbox::{Inbox, PutAside};
 use crate::ipc::{self, Door};
-use crate::link::Standing;
 use crate::listen;
 use crate::outbox::Outbox;
 use crate::recover::is_unfinished;
@@ -137,21 +136,22 @@ impl Daemon {
         self.put_aside.as_ref()
     }
 
-    /// Waits until the daemon cannot do its work any more, and says why in one sentence: a broker that does not
-    /// promise enough, or will not have this member. Whoever runs it then ends with a code that is not zero.
+    /// Waits until the daemon cannot do its work in any mesh any more, and says why in one sentence: a broker that does not
+    /// promise enough, or will not have this member. Whoever runs it then ends with a code that is not zero. While one mesh
+    /// is left it goes on, and what is for the others waits on the disk.
     pub async fn failed(&self) -> String {
         let own = self.shared.sessions.all().into_iter().filter(|local| local.own);
         let waits = own.map(|local| {
             let mut standing = local.standing.clone();
-            Box::pin(async move {
-                let failed = standing.wait_for(|standing| matches!(standing, Standing::Failed(_))).await;
-                match failed.as_deref() {
-                    Ok(Standing::Failed(why)) => format!("mesh {}: {why}", local.mesh),
-                    _ => std::future::pending().await,
+            async move {
+                let failed = standing.wait_for(|standing| standing.lost().is_some()).await;
+                match failed.ok().and_then(|standing| standing.why_not()) {
+                    Some(why) => format!("mesh {}: {why}", local.mesh),
+                    None => std::future::pending().await,
                 }
-            })
+            }
         });
-        futures_util::future::select_all(waits).await.0
+        futures_util::future::join_all(waits).await.join("; ")
     }
 
     /// Stops in good order: no request is left half-answered, what was promised is on the disk, sessions stay as

@@ -154,9 +154,17 @@ fn plain(url: &str) -> String {
 
 /// Refuses to take the session of the member's own key from the daemon that holds it: that would be the daemon's end.
 pub(crate) async fn not_the_daemons(at: &Where) -> Result<(), Failure> {
-    let local = Local::at(&Home::find()?);
+    let home = Home::find()?;
+    let local = Local::at(&home);
     if !local.runs().await? {
-        return Ok(());
+        // One that starts or stops, or whose socket somebody deleted, holds the session all the same.
+        return match tenure_daemon::holder(home.path()) {
+            Ok(Some(holder)) => Err(Failure::Unreachable(format!(
+                "a daemon holds the member's own session and does not answer: {holder}; end it, or name another \
+                 session with --as"
+            ))),
+            _ => Ok(()),
+        };
     }
     let status = local.get("/v1/status?counts=false").await?;
     match mesh_of(&status, Some(at.mesh())) {

@@ -105,6 +105,21 @@ async fn a_broker_that_does_not_promise_enough_ends_the_daemon_with_one_sentence
 }
 
 #[tokio::test]
+async fn the_daemon_ends_with_its_last_mesh_and_names_them_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = async |name: &str, days| MeshChoice {
+        name: name.parse().unwrap(),
+        broker: promising(dedupe(days)).await,
+    };
+    let mut config = Config::new(dir.path().to_owned(), mesh("one", 6).await, "laptop");
+    config.meshes.push(mesh("two", 5).await);
+    let daemon = Daemon::start(config).await.unwrap();
+    let why = tokio::time::timeout(PATIENCE, daemon.failed()).await.expect("no mesh is left");
+    assert!(why.contains("mesh one: ") && why.contains("; mesh two: "), "{why}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn one_that_speaks_nonsense_is_tried_again_and_loses_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
