@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure_core::outbox::age::Ageing;
 
+use crate::room::Cap;
 use crate::shared::Shared;
 
 /// How often somebody looks.
@@ -25,8 +26,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         while matches!(shared.outbox.prune(before).await, Ok(1..)) {}
         while matches!(shared.inbox.prune(before).await, Ok(1..)) {}
         let census = shared.outbox.census().await.unwrap_or_default();
-        if census.bytes >= shared.outbox.cap().warn_at() {
-            tracing::warn!(event = "outbox_space", bytes = census.bytes, cap = shared.outbox.cap().bytes);
-        }
+        warn("outbox", census.bytes, shared.outbox.cap());
+        warn("inbox", shared.inbox.bytes().await.unwrap_or_default(), shared.inbox.cap());
+    }
+}
+
+/// Says that a file is nearly full.
+fn warn(file: &str, bytes: u64, cap: Cap) {
+    if bytes >= cap.warn_at() {
+        tracing::warn!(event = "space", file, bytes, cap = cap.bytes, "see `tenure daemon status`");
     }
 }

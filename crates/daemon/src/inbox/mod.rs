@@ -9,6 +9,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rusqlite::Connection;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_proto::Codec;
 use tenure_proto::message::Message;
@@ -72,7 +73,17 @@ impl Inbox {
         let bytes = json.len();
         let new = rows::New::of(&mesh, &recipient, message, json, wall);
         answer(self.writer.submit_plain(move |connection| {
-            room.take(connection, bytes)?;
+            if let Err(full) = room.take(connection, bytes) {
+                if rows::is_kept(connection, &new)? {
+                    return Ok(None);
+                }
+                // What was seen makes room for what was not.
+                while let Err(DbError::Full(_)) = room.take(connection, bytes) {
+                    if rows::spare(connection)? == 0 {
+                        return Err(full);
+                    }
+                }
+            }
             rows::insert(connection, new)
         }))
         .await
@@ -97,9 +108,17 @@ impl Inbox {
         answer(self.reader.submit(rows::newest)).await
     }
 
-    /// Marks messages of one of these recipients as seen; answers how many were not before.
-    pub async fn seen(&self, recipients: Vec<Recipient>, ids: Vec<u64>, wall: u64) -> Result<u64, DbError> {
-        answer(self.writer.submit(move |connection| rows::seen(connection, &recipients, &ids, wall))).await
+    /// Marks messages of one of these recipients in a mesh as seen; answers how many were not before.
+    pub async fn seen(
+        &self,
+        mesh: MeshName,
+        recipients: Vec<Recipient>,
+        ids: Vec<u64>,
+        wall: u64,
+    ) -> Result<u64, DbError> {
+        let mark =
+            move |connection: &Connection| rows::seen(connection, mesh.as_str(), &recipients, &ids, wall);
+        answer(self.writer.submit(mark)).await
     }
 
     /// Forgets what came for a recipient that is no more, up to a slice of it; answers how many.

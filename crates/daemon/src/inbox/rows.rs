@@ -12,6 +12,8 @@ use crate::db::{DbError, checksum, integer, natural};
 
 /// Rows that one sweep deletes.
 const SLICE: u32 = 1_000;
+/// Letters that are let go at once: few, for each may be a megabyte of pages.
+const SPARED: u32 = 16;
 
 /// A kept message.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,12 +136,7 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> Result<(Vec<Lett
         }
         let (id, size, letter) = read(row)?;
         (last, bytes) = (id, bytes + size);
-        match letter {
-            Some(letter) => letters.push(letter),
-            None => {
-                tracing::error!(event = "inbox_row_damaged", row = id, "a row does not match its checksum")
-            }
-        }
+        letters.extend(letter);
     }
     Ok((letters, None))
 }
@@ -163,7 +160,7 @@ pub(super) fn after(
     Ok((letters, last))
 }
 
-/// A row's number and size, and its message, unless that does not match its checksum.
+/// A row's number and size, and its message, unless that was let go or does not match its checksum.
 fn read(row: &Row<'_>) -> Result<(u64, usize, Option<Letter>), DbError> {
     let id = natural(row.get(0)?);
     let (mesh, reader, message_id): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
@@ -171,6 +168,9 @@ fn read(row: &Row<'_>) -> Result<(u64, usize, Option<Letter>), DbError> {
     let sound = row.get::<_, i64>(5)? == i64::from(sum(&mesh, &reader, &message_id, &json));
     let (received_at, seen_at) = (natural(row.get(6)?), row.get::<_, Option<i64>>(7)?.map(natural));
     let message = Codec::Json.decode::<Message>(&json).ok().filter(|_| sound);
+    if message.is_none() && !(sound && json.is_empty()) {
+        tracing::error!(event = "inbox_row_damaged", row = id, "a row does not match its checksum");
+    }
     let letter = message.zip(reader.parse().ok()).map(|(message, recipient)| Letter {
         id,
         mesh,
@@ -191,17 +191,20 @@ pub(super) fn newest(connection: &Connection) -> Result<u64, DbError> {
 
 pub(super) fn seen(
     connection: &Connection,
+    mesh: &str,
     recipients: &[Recipient],
     ids: &[u64],
     wall: u64,
 ) -> Result<u64, DbError> {
     let marks = vec!["?"; recipients.len()].join(", ");
-    let sql =
-        format!("UPDATE inbox SET seen_at = ? WHERE id = ? AND seen_at IS NULL AND recipient IN ({marks})");
+    let sql = format!(
+        "UPDATE inbox SET seen_at = ? WHERE id = ? AND mesh = ? AND seen_at IS NULL AND recipient IN ({marks})"
+    );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut marked = 0;
     for id in ids {
-        let mut values = vec![Value::Integer(integer(wall)), Value::Integer(integer(*id))];
+        let mut values =
+            vec![Value::Integer(integer(wall)), Value::Integer(integer(*id)), Value::Text(mesh.to_owned())];
         values.extend(recipients.iter().map(|recipient| Value::Text(recipient.to_string())));
         marked += statement.execute(params_from_iter(values))? as u64;
     }
@@ -212,6 +215,33 @@ pub(super) fn prune(connection: &Connection, before: u64) -> Result<u64, DbError
     let sql =
         format!("DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE seen_at < ?1 LIMIT {SLICE})");
     Ok(connection.execute(&sql, [integer(before)])? as u64)
+}
+
+/// Lets go of the letters that were seen first, up to a slice of them; answers how many. Their rows stay, so that none of
+/// them is new when it comes again.
+pub(super) fn spare(connection: &Connection) -> Result<u64, DbError> {
+    let sql = format!(
+        "SELECT id, mesh, recipient, message_id FROM inbox INDEXED BY inbox_spare \
+         WHERE seen_at IS NOT NULL AND length(message) > 0 ORDER BY seen_at LIMIT {SPARED}"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let read = |row: &Row<'_>| -> rusqlite::Result<(i64, u32)> {
+        let (mesh, reader, id): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok((row.get(0)?, sum(&mesh, &reader, &id, &[])))
+    };
+    let spared = statement.query_map([], read)?.collect::<Result<Vec<_>, _>>()?;
+    let mut empty = connection.prepare_cached("UPDATE inbox SET message = x'', crc = ?2 WHERE id = ?1")?;
+    for row in &spared {
+        empty.execute(*row)?;
+    }
+    Ok(spared.len() as u64)
+}
+
+/// Whether a message is kept already.
+pub(super) fn is_kept(connection: &Connection, new: &New) -> Result<bool, DbError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM inbox WHERE mesh = ?1 AND recipient = ?2 AND message_id = ?3)";
+    let key = (&new.mesh, new.recipient.to_string(), new.message.id.to_string());
+    Ok(connection.prepare_cached(sql)?.query_row(key, |row| row.get(0))?)
 }
 
 pub(super) fn forget(connection: &Connection, recipient: &Recipient) -> Result<u64, DbError> {

@@ -74,9 +74,15 @@ async fn a_filter_lets_through_what_it_says() {
     assert_eq!(numbers(&inbox, Filter { from: Some("n3".into()), ..all(ME) }).await, [3]);
     let member = MemberKey([9; 32]).to_string();
     assert_eq!(numbers(&inbox, Filter { from: Some(member), ..all(ME) }).await, [1, 2, 3, 4]);
-    assert_eq!(inbox.seen(vec![YOU], vec![1, 2], 200).await.unwrap(), 0, "another's are not mine to mark");
-    assert_eq!(inbox.seen(vec![ME], vec![1, 2, 99], 200).await.unwrap(), 2);
-    assert_eq!(inbox.seen(vec![ME], vec![1, 2], 201).await.unwrap(), 0);
+    assert_eq!(
+        inbox.seen(mesh(), vec![YOU], vec![1, 2], 200).await.unwrap(),
+        0,
+        "another's are not mine to mark"
+    );
+    let elsewhere = inbox.seen("other".parse().unwrap(), vec![ME], vec![1, 2], 200).await.unwrap();
+    assert_eq!(elsewhere, 0, "nor are mine of one mesh when I speak in another");
+    assert_eq!(inbox.seen(mesh(), vec![ME], vec![1, 2, 99], 200).await.unwrap(), 2);
+    assert_eq!(inbox.seen(mesh(), vec![ME], vec![1, 2], 201).await.unwrap(), 0);
     assert_eq!(numbers(&inbox, Filter { unseen: true, ..all(ME) }).await, [3, 4]);
     let (page, next) = inbox.list(Filter { limit: 3, ..all(ME) }).await.unwrap();
     assert_eq!((page.len(), next), (3, Some(3)));
@@ -97,7 +103,7 @@ async fn a_damaged_inbox_is_put_aside_and_a_newer_one_refused() {
     connection.pragma_update(None, "user_version", 99).unwrap();
     drop(connection);
     let refused = Inbox::open(dir.path(), CAP, 43).unwrap_err();
-    assert!(matches!(refused, DbError::Newer { found: 99, supported: 1, .. }), "{refused}");
+    assert!(matches!(refused, DbError::Newer { found: 99, supported: 2, .. }), "{refused}");
 }
 
 #[tokio::test]
@@ -124,6 +130,39 @@ async fn a_full_inbox_takes_nothing_and_so_nothing_is_settled() {
     let (inbox, _) = Inbox::open(dir.path(), Cap { bytes: 4096 }, 5).unwrap();
     let refused = inbox.keep(mesh(), ME, &message(1, "topic:a"), 7).await.unwrap_err();
     assert!(matches!(refused, DbError::Full(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn what_was_seen_makes_room_and_is_still_not_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let cap = Cap { bytes: 1024 * 1024 };
+    let (inbox, _) = Inbox::open(dir.path(), cap, 5).unwrap();
+    let large = |n| {
+        let mut message = message(n, "topic:a");
+        message.body = Some("x".repeat(60_000));
+        message
+    };
+    // Three times what it may hold.
+    for n in 1..=50 {
+        let kept = inbox.keep(mesh(), ME, &large(n), n).await.unwrap();
+        let id = kept.expect("it is new").id;
+        assert_eq!(inbox.seen(mesh(), vec![ME], vec![id], n).await.unwrap(), 1);
+    }
+    assert!(inbox.bytes().await.unwrap() < cap.bytes);
+    assert_eq!(inbox.keep(mesh(), ME, &large(1), 60).await.unwrap(), None, "it is not shown twice");
+    let left = numbers(&inbox, all(ME)).await;
+    assert!(left.ends_with(&[49, 50]) && !left.contains(&1), "the oldest went first: {left:?}");
+    // What nobody has seen is never let go.
+    let mut unseen = Vec::new();
+    for n in 51..=80 {
+        match inbox.keep(mesh(), YOU, &large(n), n).await {
+            Ok(kept) => unseen.extend(kept.map(|letter| letter.message.seq.get())),
+            Err(error) => assert!(matches!(error, DbError::Full(_)), "{error}"),
+        }
+    }
+    assert!(unseen.len() < 30, "it is full");
+    assert_eq!(numbers(&inbox, all(YOU)).await, unseen);
+    assert_eq!(inbox.keep(mesh(), YOU, &large(51), 90).await.unwrap(), None, "a repeat needs no room");
 }
 
 proptest! {

@@ -155,6 +155,6 @@ pub(crate) async fn seen(
         return Err(Problem::bad("/ids", "at most 4096 at once"));
     }
     let ids = request.ids.into_iter().map(U53::get).collect();
-    let marked = shared.inbox.seen(local.recipients(), ids, shared.clock.wall()).await?;
+    let marked = shared.inbox.seen(local.mesh.clone(), local.recipients(), ids, shared.clock.wall()).await?;
     Ok(answer(StatusCode::OK, &SeenAnswer { marked }))
 }

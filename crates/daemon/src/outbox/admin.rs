@@ -106,12 +106,13 @@ pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -
         Err(error) => return Ok(Requeued::Damaged(error.message)),
     };
     let payload = Codec::Json.encode(&request.params);
-    let (row, lane) = insert(connection, &request, &payload, wall)?;
+    let (new, lane) = insert(connection, &request, &payload, wall)?;
     drain::set(connection, id, Step::Withdrawn)?;
     let sql = "UPDATE outbox SET aborted_at = ?2, aborted_by = ?3, superseded_by = ?4 WHERE id = ?1";
-    connection.execute(sql, (integer(id), integer(wall), anew.by, integer(row)))?;
+    connection.execute(sql, (integer(id), integer(wall), anew.by, integer(new)))?;
+    row::empty(connection, id)?;
     let sender = (request.mesh, request.sender);
-    Ok(Requeued::Replaced { row, client_message_id: anew.client_message_id, lane, sender })
+    Ok(Requeued::Replaced { row: new, client_message_id: anew.client_message_id, lane, sender })
 }
 
 /// The broker says that it has had a row all along.
@@ -119,7 +120,7 @@ fn finish(connection: &Connection, id: u64, place: &Place, wall: u64) -> Result<
     drain::set(connection, id, Step::Known)?;
     let sql = "UPDATE outbox SET delivered_at = ?2, broker_message_id = ?3, log_seq = ?4 WHERE id = ?1";
     connection.execute(sql, (integer(id), integer(wall), place.id.to_string(), place.seq.map(integer)))?;
-    Ok(())
+    row::empty(connection, id)
 }
 
 pub(super) fn drop_row(connection: &Connection, id: u64, by: &str, wall: u64) -> Result<Withdrawn, DbError> {
@@ -130,5 +131,6 @@ pub(super) fn drop_row(connection: &Connection, id: u64, by: &str, wall: u64) ->
     drain::set(connection, id, Step::Withdrawn)?;
     let sql = "UPDATE outbox SET aborted_at = ?2, aborted_by = ?3 WHERE id = ?1";
     connection.execute(sql, (integer(id), integer(wall), by))?;
+    row::empty(connection, id)?;
     Ok(Withdrawn::Done)
 }

@@ -118,6 +118,7 @@ fn record(
                 "UPDATE outbox SET delivered_at = ?2, broker_message_id = ?3, log_seq = ?4 WHERE id = ?1";
             let values = (integer(id), integer(wall), place.id.to_string(), place.seq.map(integer));
             connection.prepare_cached(sql)?.execute(values)?;
+            row::empty(connection, id)?;
         }
         Verdict::Again { error, .. } => {
             let sql = "UPDATE outbox SET last_error = ?2, next_attempt_at = ?3 WHERE id = ?1";

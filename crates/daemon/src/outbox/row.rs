@@ -45,7 +45,7 @@ pub struct Entry {
     pub aborted_by: Option<String>,
     /// The row that went in its place.
     pub superseded_by: Option<u64>,
-    /// Bytes of its frozen request.
+    /// Bytes of its frozen request, which is let go when it is done or aborted.
     pub bytes: u64,
 }
 
@@ -210,6 +210,21 @@ pub(super) fn frozen(connection: &Connection, id: u64) -> Result<Result<SendPara
         return Ok(Err("damaged: the row does not match its checksum".to_owned()));
     }
     Ok(Codec::Json.decode(&payload).map_err(|error| format!("damaged: {error}")))
+}
+
+/// Lets go of the frozen request of a row that is done or was taken back: what is left answers its sender for as long as
+/// the row is kept, and takes next to no room.
+pub(super) fn empty(connection: &Connection, id: u64) -> Result<(), DbError> {
+    let id = crate::db::integer(id);
+    let sql = "SELECT mesh, client_message_id, sender_session, request_fingerprint FROM outbox WHERE id = ?1";
+    let crc = connection.prepare_cached(sql)?.query_row([id], |row| {
+        let (mesh, name): (String, String) = (row.get(0)?, row.get(1)?);
+        Ok(sum(&mesh, &name, &row.get(2)?, &row.get(3)?, &[]))
+    })?;
+    connection
+        .prepare_cached("UPDATE outbox SET payload = x'', crc = ?2 WHERE id = ?1")?
+        .execute((id, crc))?;
+    Ok(())
 }
 
 /// The checksum of a row.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
-use tenure_core::outbox::Status;
+use tenure_core::outbox::{LaneId, Status};
 use tenure_proto::Codec;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::SendParams;
@@ -275,7 +275,7 @@ fn copy(old: &Connection, fresh: &Connection, id: u64) -> Result<bool, String> {
     let told = |error: rusqlite::Error| error.to_string();
     let sql = "SELECT mesh, client_message_id, sender_session, request_fingerprint, payload, crc, enqueued_at, attempts, \
                next_attempt_at, status, last_error, delivered_at, broker_message_id, log_seq, aborted_at, aborted_by, \
-               superseded_by FROM outbox NOT INDEXED WHERE id = ?1";
+               superseded_by, target, priority FROM outbox NOT INDEXED WHERE id = ?1";
     let mut statement = old.prepare_cached(sql).map_err(told)?;
     let found = statement.query_row([integer(id)], |row| Ok(read(row))).optional().map_err(told)?;
     let Some(found) = found else { return Ok(false) };
@@ -284,11 +284,7 @@ fn copy(old: &Connection, fresh: &Connection, id: u64) -> Result<bool, String> {
     if whole.crc != i64::from(row::sum(mesh, name, sender, print, &whole.payload)) {
         return Err("it does not match its checksum".to_owned());
     }
-    let params: SendParams = Codec::Json.decode(&whole.payload).map_err(|error| error.to_string())?;
-    let (to, priority) = (params.to.to_string(), params.priority.as_str());
-    let mesh = mesh.parse().map_err(|_| format!("its mesh is {mesh:?}"))?;
-    let request = Request::new(mesh, SessionKey(*sender), params).map_err(|error| error.message)?;
-    let lane = lane(fresh, &request).map_err(|error| error.to_string())?;
+    let (to, priority, lane) = routing(fresh, &whole)?;
     let sql = "INSERT INTO outbox (id, mesh, client_message_id, sender_session, request_fingerprint, payload, crc, target, \
                priority, lane, enqueued_at, attempts, next_attempt_at, status, last_error, delivered_at, \
                broker_message_id, log_seq, aborted_at, aborted_by, superseded_by) \
@@ -296,7 +292,7 @@ fn copy(old: &Connection, fresh: &Connection, id: u64) -> Result<bool, String> {
     let mut insert = fresh.prepare_cached(sql).map_err(told)?;
     let mut values: Vec<Value> = vec![integer(id).into(), whole.mesh.into(), whole.client_message_id.into()];
     values.extend([whole.sender.to_vec().into(), whole.print.to_vec().into(), whole.payload.into()]);
-    values.extend([whole.crc.into(), to.into(), priority.to_owned().into(), integer(lane.0).into()]);
+    values.extend([whole.crc.into(), to.into(), priority.into(), integer(lane.0).into()]);
     values.extend([
         whole.enqueued_at.into(),
         whole.attempts.into(),
@@ -306,6 +302,22 @@ fn copy(old: &Connection, fresh: &Connection, id: u64) -> Result<bool, String> {
     values.extend(whole.rest);
     insert.execute(rusqlite::params_from_iter(values)).map_err(told)?;
     Ok(true)
+}
+
+/// Where a row goes, how urgently and in which lane: as its frozen request says. One that let go of that goes nowhere any
+/// more, so what the row says besides will do.
+fn routing(fresh: &Connection, whole: &Whole) -> Result<(String, String, LaneId), String> {
+    if whole.payload.is_empty() {
+        let over = Status::from_text(&whole.status).is_some_and(Status::is_final);
+        let shown = || (whole.target.clone(), whole.priority.clone(), LaneId(0));
+        return over.then(shown).ok_or_else(|| "its request is gone".to_owned());
+    }
+    let params: SendParams = Codec::Json.decode(&whole.payload).map_err(|error| error.to_string())?;
+    let (to, priority) = (params.to.to_string(), params.priority.as_str().to_owned());
+    let mesh = whole.mesh.parse().map_err(|_| format!("its mesh is {:?}", whole.mesh))?;
+    let request = Request::new(mesh, SessionKey(whole.sender), params).map_err(|error| error.message)?;
+    let lane = lane(fresh, &request).map_err(|error| error.to_string())?;
+    Ok((to, priority, lane))
 }
 
 /// A row as it is in the file.
@@ -322,6 +334,8 @@ struct Whole {
     status: String,
     /// What may be absent, from `last_error` on.
     rest: Vec<Value>,
+    target: String,
+    priority: String,
 }
 
 fn read(row: &Row<'_>) -> Result<Whole, rusqlite::Error> {
@@ -340,6 +354,8 @@ fn read(row: &Row<'_>) -> Result<Whole, rusqlite::Error> {
         next_attempt_at: row.get(8)?,
         status: if known { status } else { Status::Pending.as_str().to_owned() },
         rest: (10..17).map(|column| row.get(column)).collect::<Result<_, _>>()?,
+        target: row.get(17)?,
+        priority: row.get(18)?,
     })
 }
 

@@ -346,6 +346,31 @@ async fn a_full_outbox_answers_retries_and_refuses_what_is_new() {
 }
 
 #[tokio::test]
+async fn what_is_done_or_taken_back_makes_room_and_keeps_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(dir.path(), Cap { bytes: 1024 * 1024 }).unwrap();
+    let large = "x".repeat(60_000);
+    // Three times what it may hold.
+    for n in 0..50 {
+        let (row, lane) = insert(&outbox, &n.to_string(), &large).await;
+        if n % 2 == 0 {
+            assert_eq!(take(&outbox, lane).await.unwrap().id, row);
+            settle(&outbox, lane, row, Verdict::Done(place(row)), 20, 0).await;
+        } else {
+            assert_eq!(outbox.withdraw(row, "op".into(), 20).await.unwrap(), Withdrawn::Done);
+        }
+    }
+    let again = |n: &str, body: &str| outbox.accept(request(n, "topic:a", body), 30);
+    assert_eq!(again("0", &large).await.unwrap().answer, Answer::Done(Some(place(1))));
+    assert!(matches!(again("0", "other").await.unwrap().answer, Answer::Conflict(_)));
+    assert!(matches!(again("1", &large).await.unwrap().answer, Answer::Conflict(_)));
+    drop(outbox);
+    let to = tempfile::tempdir().unwrap();
+    let saved = salvage(&dir.path().join("outbox.db"), to.path()).unwrap();
+    assert_eq!((saved.saved, saved.lost.len()), (50, 0), "and can be recovered");
+}
+
+#[tokio::test]
 async fn many_at_once_share_commits_and_twins_are_one() {
     let dir = tempfile::tempdir().unwrap();
     let outbox = open(dir.path());

@@ -100,7 +100,7 @@ async fn rows_that_are_only_in_the_log_are_saved_too() {
     }
     let path = crashed.path().join("outbox.db");
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(6).rposition(|text| text == b"id 17\"").unwrap() / PAGE * PAGE;
+    let place = bytes.windows(7).rposition(|text| text == b"id 101\"").unwrap() / PAGE * PAGE;
     bytes[place..place + PAGE].fill(0);
     fs::write(&path, &bytes).unwrap();
     let Recovered::Saved { salvage, kept, .. } = recover(crashed.path(), 0).unwrap() else {
