@@ -5,7 +5,8 @@
 //! topics it follows. Its key is where the command keeps keys.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +22,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clock::Clock;
 use crate::config::{Config, MeshChoice};
-use crate::home::{Home, HomeError, random_hex, random_key, write_private};
+use crate::home::{Home, HomeError, file, random_hex, random_key, write_private};
 use crate::link::{Standing, follow};
 use crate::queue::Queue;
 use crate::visits::Visit;
@@ -199,11 +201,18 @@ impl Sessions {
             if record.visit {
                 continue;
             }
+            if !sessions.meshes.iter().any(|mesh| mesh.name == record.mesh) {
+                let (session, mesh) = (record.session, record.mesh);
+                tracing::warn!(event = "session_unused", %session, %mesh, "this daemon is not in its mesh");
+                continue;
+            }
             let key = home.session_key(record.mesh.as_str(), &record.name)?;
-            let known = sessions.meshes.iter().any(|mesh| mesh.name == record.mesh);
-            if known && canonical::session_key(&key) == record.session {
+            if canonical::session_key(&key) == record.session {
                 let (mesh, name) = (record.mesh.clone(), record.name.clone());
                 sessions.open(&mesh, &name, key, Some(record), false)?;
+            } else {
+                let session = record.session;
+                tracing::error!(event = "session_unused", %session, "its key is not the one of that name");
             }
         }
         Ok(sessions)
@@ -263,7 +272,7 @@ impl Sessions {
         };
         let own = key == self.member_key;
         let path = self.path(mesh, &session);
-        let record = match record.or_else(|| read(&path)) {
+        let record = match record.map_or_else(|| read(&path), |record| Ok(Some(record)))? {
             Some(record) => Record { closing: record.closing && !own, ..record },
             None => {
                 let (name, token) = (name.to_owned(), random_hex()?);
@@ -327,7 +336,14 @@ impl Sessions {
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|e| e == "json"));
-        json.filter_map(|path| read(&path)).filter(|record| record.session != own).collect()
+        let sound = |path: PathBuf| match read(&path) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(event = "session_unused", %error);
+                None
+            }
+        };
+        json.filter_map(sound).filter(|record| record.session != own).collect()
     }
 
     /// The mesh that is meant when none is named.
@@ -396,8 +412,23 @@ impl Sessions {
     }
 }
 
-fn read(path: &std::path::Path) -> Option<Record> {
-    serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
+/// What a file says; nothing, if there is none. A damaged one is put aside, for a person to look at: the topics that were
+/// followed are in it.
+fn read(path: &Path) -> Result<Option<Record>, HomeError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(file("read", path)(error)),
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) => {
+            let aside = path.with_extension(format!("json.corrupt-{}", Clock::start().wall()));
+            std::fs::rename(path, &aside).map_err(file("rename", path))?;
+            tracing::error!(event = "session_damaged", %error, aside = %aside.display(), "it is not known any more");
+            Ok(None)
+        }
+    }
 }
 
 /// Whether two secrets are one, in a time that does not tell where they differ.

@@ -33,3 +33,27 @@ async fn a_session_that_is_wanted_again_is_not_buried() {
     assert!(Arc::ptr_eq(&agent, &again) && !agent.is_closing());
     assert!(!sessions.bury(&agent).await && agent.queue.push(LaneId(1)));
 }
+
+#[tokio::test]
+async fn a_damaged_file_is_put_aside_and_the_others_are_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sessions, home, mesh) = self::sessions(dir.path());
+    let [sound, damaged] = ["sound", "damaged"].map(|name| sessions.make(&home, &mesh, name).unwrap());
+    assert!(damaged.follow("jobs".parse().unwrap()).unwrap());
+    let half = std::fs::read_to_string(&damaged.path).unwrap().replace('}', "");
+    std::fs::write(&damaged.path, &half).unwrap();
+    drop((sessions, home));
+    let (sessions, home, _) = self::sessions(dir.path());
+    assert_eq!(sessions.get(&mesh, &sound.key).unwrap().token(), sound.token());
+    assert!(sessions.get(&mesh, &damaged.key).is_none());
+    let files = std::fs::read_dir(dir.path().join("sessions")).unwrap();
+    let aside: Vec<PathBuf> = files
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains(".json.corrupt-"))
+        .collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert_eq!(std::fs::read_to_string(&aside[0]).unwrap(), half, "as it was");
+    let anew = sessions.make(&home, &mesh, "damaged").unwrap();
+    assert_eq!((anew.key, anew.topics().len()), (damaged.key, 0), "the same session, with another token");
+    assert_ne!(anew.token(), damaged.token());
+}
