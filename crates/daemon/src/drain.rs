@@ -108,8 +108,9 @@ impl Task {
         loop {
             let now = standing.borrow_and_update().clone();
             match now {
-                Standing::Attached { max_age_hours } if !attached => {
+                Standing::Attached { max_age_hours, apart_ms } if !attached => {
                     attached = true;
+                    self.drain.compared(self.shared.clock.now(), apart_ms);
                     let effects = self.drain.attached(self.shared.clock.now(), max_age_hours);
                     self.carry_out(effects);
                 }
@@ -169,11 +170,10 @@ impl Task {
                         Done::Settled(lane, shared.outbox.settle(*settlement, shared.clock.wall()).await)
                     })
                 }
-                Effect::Expire(cutoff) => {
-                    Box::pin(
-                        async move { Done::Expired(shared.outbox.expire(local.mesh.clone(), cutoff).await) },
-                    )
-                }
+                Effect::Expire(cutoff) => Box::pin(async move {
+                    let wall = shared.clock.wall();
+                    Done::Expired(shared.outbox.expire(local.mesh.clone(), cutoff, wall).await)
+                }),
             });
         }
     }

@@ -1,11 +1,20 @@
 //! One local session's way to its broker: the SDK's session, and how it is.
 
-use tenure_client::{End, Events, SessionEvent};
-use tenure_core::outbox::age::max_age_hours;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, OptionFuture};
+use tenure_client::{End, Events, Session, SessionEvent};
+use tenure_core::outbox::age::{is_disputed, max_age_hours};
 use tenure_core::outbox::revival::Over;
 use tenure_core::outbox::window::window;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+
+/// How long a broker may take to say how late it is.
+const CLOCK: Duration = Duration::from_secs(5);
 
 /// How a session stands with its broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +22,11 @@ pub(crate) enum Standing {
     /// No socket carries it now; why not, if that is known.
     Away(Option<String>),
     /// A socket does, to a broker that remembers ids long enough: rows may wait so many hours.
-    Attached { max_age_hours: u64 },
+    Attached {
+        max_age_hours: u64,
+        /// How far its clock was from ours then, if it said so.
+        apart_ms: Option<u64>,
+    },
     /// It is over: this daemon ended it.
     Ended,
     /// It is over: another process speaks with its key.
@@ -25,6 +38,11 @@ pub(crate) enum Standing {
 impl Standing {
     pub(crate) fn is_attached(&self) -> bool {
         matches!(self, Standing::Attached { .. })
+    }
+
+    /// Whether the broker's clock says something else than ours.
+    pub(crate) fn is_disputed(&self) -> bool {
+        matches!(self, Standing::Attached { apart_ms: Some(ms), .. } if is_disputed(*ms))
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -52,24 +70,46 @@ impl Standing {
     }
 }
 
-/// Follows the events of a session until it is over. A broker that does not promise enough is not worked with.
+/// Asks the broker how late it is: how far its clock is from ours, unless it does not say so soon.
+async fn apart(client: Session) -> Option<u64> {
+    let pong = tokio::time::timeout(CLOCK, client.ping()).await.ok()?.ok()?;
+    Some(pong.ts.get().abs_diff(Clock::start().wall()))
+}
+
+/// Follows the events of a session until it is over. A broker that does not promise enough is not worked with; one that does
+/// is first asked how late it is.
 pub(crate) async fn follow(
+    client: Session,
     mut events: Events,
     wanted_hours: Option<u64>,
     standing: watch::Sender<Standing>,
     leaving: CancellationToken,
 ) {
+    let mut asking: OptionFuture<BoxFuture<'static, Option<u64>>> = None.into();
+    let mut hours = 0;
     loop {
-        // Both are cancel-safe.
+        // All of these are cancel-safe; an answer that is waited for stays here.
         let event = tokio::select! {
             event = events.next() => event,
+            Some(apart_ms) = &mut asking => {
+                asking = None.into();
+                if apart_ms.is_some_and(is_disputed) {
+                    tracing::error!(event = "clock_disputed", apart_ms, "ours or the broker's is wrong: nothing is given up");
+                }
+                standing.send_replace(Standing::Attached { max_age_hours: hours, apart_ms });
+                continue;
+            }
             () = leaving.cancelled() => return,
         };
         let next = match event {
             Ok(SessionEvent::Attached(hello)) => match window(&hello.features) {
                 Err(unfit) => Standing::Failed(unfit.to_string()),
                 Ok(window) => match max_age_hours(window, wanted_hours) {
-                    Ok(max_age_hours) => Standing::Attached { max_age_hours },
+                    Ok(max_age_hours) => {
+                        hours = max_age_hours;
+                        asking = Some(apart(client.clone()).boxed()).into();
+                        continue;
+                    }
                     Err(above) => Standing::Failed(above.to_string()),
                 },
             },
@@ -80,6 +120,7 @@ pub(crate) async fn follow(
             Err(End::Replaced { .. }) => Standing::TakenOver,
             Err(end) => Standing::Failed(end.to_string()),
         };
+        asking = None.into();
         let over = next.is_over();
         standing.send_if_modified(|now| {
             let changed = *now != next;

@@ -301,7 +301,7 @@ impl Sessions {
         let (client, events) = Session::start(options)?;
         let (sender, standing) = watch::channel(Standing::Away(None));
         let leaving = CancellationToken::new();
-        self.tasks.spawn(follow(events, self.max_age_hours, sender, leaving.clone()));
+        self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, sender, leaving.clone()));
         let local = Arc::new(Local {
             mesh: mesh.clone(),
             name: record.name.clone(),

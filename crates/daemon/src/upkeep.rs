@@ -16,6 +16,8 @@ const KEPT_HOURS: u64 = 30 * 24;
 /// Forgets what is old until the daemon stops, and nothing while the wall clock is not believed.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut ageing = Ageing::new(shared.clock.now());
+    // Nobody is asked how late it is: an hour later is soon enough.
+    ageing.compare(shared.clock.now(), None, false);
     let mut look = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
@@ -23,6 +25,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             () = shared.stopping.cancelled() => return,
         }
         let Some(before) = ageing.cutoff(shared.clock.now(), KEPT_HOURS) else { continue };
+        if shared.sessions.all().iter().any(|local| local.standing.borrow().is_disputed()) {
+            continue;
+        }
         while matches!(shared.outbox.prune(before).await, Ok(1..)) {}
         while matches!(shared.inbox.prune(before).await, Ok(1..)) {}
         let census = shared.outbox.census().await.unwrap_or_default();

@@ -5,7 +5,7 @@
 //! forgets needs no margin; a week is still long enough to wait.
 
 use crate::mesh::Clocks;
-use crate::time::Now;
+use crate::time::{Millis, Now};
 
 use super::window::Window;
 
@@ -16,6 +16,10 @@ pub const PERMANENT_HOURS_CAP: u64 = 720;
 /// Hours that must lie between the end of a row and the end of the broker's memory of it.
 const MARGIN_HOURS: u64 = 24;
 const HOUR_MS: u64 = 3_600_000;
+/// How far the broker's clock may be from ours for both to be believed.
+const APART_MS: u64 = HOUR_MS;
+/// How long a clock that nobody has confirmed must be watched to be believed.
+const UNTOLD_MS: u64 = HOUR_MS;
 
 /// The operator wants rows to outlive the broker's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,16 +49,47 @@ pub fn max_age_hours(window: Window, wanted: Option<u64>) -> Result<u64, AboveWi
     }
 }
 
-/// Who is too old, by a wall clock that is only believed while it goes with the monotonic one.
+/// Who is too old, by a wall clock that is only believed while it goes with the monotonic one, and, once the broker's was
+/// asked, with that.
+///
+/// A clock that was wrong before the process began does not jump: only another clock can tell. A machine that was off for a
+/// fortnight is no reason for doubt, so what is on the disk cannot.
 #[derive(Clone, Copy, Debug)]
 pub struct Ageing {
     clocks: Clocks,
+    doubt: Option<Doubt>,
+}
+
+/// Why the wall clock is not believed, though it has not jumped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// The broker was asked and has not said anything since then.
+    Untold(Millis),
+    /// The broker's says something else.
+    Disputed,
+}
+
+/// Whether a clock so far from the broker's is not to be believed.
+pub fn is_disputed(apart_ms: u64) -> bool {
+    apart_ms > APART_MS
 }
 
 impl Ageing {
     /// Starts to watch the clocks.
     pub fn new(now: Now) -> Ageing {
-        Ageing { clocks: Clocks::new(now) }
+        Ageing { clocks: Clocks::new(now), doubt: None }
+    }
+
+    /// The broker was asked how late it is: its clock is so far from ours, or it did not say. The first who agrees is
+    /// believed; one who does not agree stops everything until another does; without a word from any the clock must be
+    /// watched for an hour.
+    pub fn compare(&mut self, now: Now, apart_ms: Option<u64>, asked_before: bool) {
+        match apart_ms {
+            Some(ms) if is_disputed(ms) => self.doubt = Some(Doubt::Disputed),
+            Some(_) => *self = Ageing::new(now),
+            None if !asked_before => self.doubt = Some(Doubt::Untold(now.at)),
+            None => {}
+        }
     }
 
     /// Rows that were queued before this moment are too old; `None` while the wall clock is not believed, because
@@ -62,6 +97,12 @@ impl Ageing {
     pub fn cutoff(&mut self, now: Now, max_age_hours: u64) -> Option<u64> {
         self.clocks.watch(now);
         if self.clocks.are_astray() {
+            return None;
+        }
+        if matches!(self.doubt, Some(Doubt::Untold(since)) if now.at.since(since) >= UNTOLD_MS) {
+            self.doubt = None;
+        }
+        if self.doubt.is_some() {
             return None;
         }
         now.wall.checked_sub(max_age_hours.saturating_mul(HOUR_MS))
@@ -73,7 +114,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::time::Millis;
 
     #[test]
     fn the_examples_of_the_contract() {
@@ -105,6 +145,37 @@ mod tests {
         assert_eq!(ageing.cutoff(now(6, 9_000 * HOUR_MS), week), None);
         assert_eq!(ageing.cutoff(believed, week), Some((9_001 - week) * HOUR_MS), "it went on steadily");
         assert_eq!(Ageing::new(now(0, 5)).cutoff(now(0, 5), week), None, "a clock of 1970");
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_from_the_start_gives_nothing_up() {
+        let week = 168;
+        let now = |at, wall| Now { at: Millis(at), wall };
+        let years = 40_000 * HOUR_MS;
+        let mut ageing = Ageing::new(now(0, years));
+        ageing.compare(now(5, years), Some(35_000 * HOUR_MS), false);
+        assert_eq!(ageing.cutoff(now(5, years), week), None);
+        let later = now(50 * HOUR_MS, years + 50 * HOUR_MS);
+        assert_eq!(ageing.cutoff(later, week), None, "and does not become right by going on");
+        let right = now(50 * HOUR_MS + 5, 5_050 * HOUR_MS);
+        ageing.compare(right, Some(APART_MS), true);
+        assert_eq!(ageing.cutoff(right, week), Some((5_050 - week) * HOUR_MS), "it was set right");
+        ageing.compare(right, Some(APART_MS + 1), true);
+        assert_eq!(ageing.cutoff(right, week), None);
+    }
+
+    #[test]
+    fn a_clock_that_the_broker_did_not_confirm_is_watched_for_an_hour() {
+        let now = |at| Now { at: Millis(at), wall: 1_000 * HOUR_MS + at };
+        let mut ageing = Ageing::new(now(0));
+        ageing.compare(now(5), None, false);
+        assert_eq!(ageing.cutoff(now(4 + HOUR_MS), 1), None);
+        ageing.compare(now(5 + HOUR_MS), None, true);
+        assert!(ageing.cutoff(now(5 + HOUR_MS), 1).is_some(), "asking again does not begin anew");
+        let mut ageing = Ageing::new(now(0));
+        ageing.compare(now(5), Some(3), false);
+        ageing.compare(now(6), None, true);
+        assert!(ageing.cutoff(now(7), 1).is_some(), "what was confirmed stays so");
     }
 
     proptest! {

@@ -15,7 +15,7 @@
 //! might be taken after younger ones. So a batch ends with the first row that is not accepted.
 //!
 //! How to drive it: tell it what happens, and carry out the effects in their order. [`Drain::found`] for every lane with
-//! rows at a start and [`Drain::queued`] for every row from then on; [`Drain::attached`] and [`Drain::detached`] as the
+//! rows at a start and [`Drain::queued`] for every row from then on; [`Drain::compared`], [`Drain::attached`] and [`Drain::detached`] as the
 //! session gets and loses its socket; [`Drain::taken`], [`Drain::settled`] and [`Drain::expired`] when the disk has
 //! answered, [`Drain::answered`] and [`Drain::probed`] when the broker has; [`Drain::tick`] no later than
 //! [`Drain::next_deadline`], and whenever something was queued.
@@ -150,6 +150,8 @@ pub struct Drain {
     /// Settlements that are tried again then.
     again: Deadlines<LaneId>,
     ageing: Ageing,
+    /// Whether the broker was asked how late it is.
+    asked: bool,
     /// Hours that a row may wait, while a socket carries the session.
     max_age_hours: Option<u64>,
     sweep: Sweep,
@@ -164,6 +166,7 @@ impl Drain {
             lanes: BTreeMap::new(),
             again: Deadlines::default(),
             ageing: Ageing::new(now),
+            asked: false,
             max_age_hours: None,
             sweep: Sweep::Resting(now.at),
             effects: Vec::new(),
@@ -179,6 +182,11 @@ impl Drain {
     /// A row is on the disk, in this lane.
     pub fn queued(&mut self, lane: LaneId) {
         self.schedule.queued(lane);
+    }
+
+    /// The broker was asked how late it is, before [`Drain::attached`]: its clock is so far from ours, or it did not say.
+    pub fn compared(&mut self, now: Now, apart_ms: Option<u64>) {
+        self.ageing.compare(now, apart_ms, std::mem::replace(&mut self.asked, true));
     }
 
     /// A socket carries the session, to a broker with which rows may wait so many hours. What is too old goes before

@@ -176,8 +176,14 @@ pub(super) fn senders(connection: &Connection) -> Result<Vec<(String, SessionKey
     Ok(found.collect::<Result<_, _>>()?)
 }
 
-/// Gives up rows of a mesh that were accepted before `cutoff`, a slice at a time; answers how many.
-pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64) -> Result<u64, DbError> {
+/// Gives up rows of a mesh that were accepted before `cutoff`, a slice at a time; answers how many. Rows from the future, of
+/// a clock that was wrong and is right again, were accepted `wall` at the latest, or they would never be too old.
+pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64, wall: u64) -> Result<u64, DbError> {
+    let sql = format!(
+        "UPDATE outbox SET enqueued_at = ?1 WHERE id IN (SELECT id FROM outbox INDEXED BY outbox_age \
+         WHERE status = 'pending' AND enqueued_at > ?1 AND mesh = ?2 LIMIT {SLICE})"
+    );
+    connection.prepare_cached(&sql)?.execute((integer(wall), mesh))?;
     let rest = format!(
         ", last_error = 'expired: it waited longer than the broker remembers ids' WHERE id IN (SELECT id FROM outbox \
          INDEXED BY outbox_age WHERE status = 'pending' AND enqueued_at < ?1 AND mesh = ?2 ORDER BY enqueued_at LIMIT {SLICE})"

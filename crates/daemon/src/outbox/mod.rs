@@ -111,9 +111,11 @@ impl Outbox {
         answer(self.reader.submit(drain::senders)).await
     }
 
-    /// Gives up rows of a mesh that were accepted before `cutoff`, up to a slice of them; answers how many.
-    pub async fn expire(&self, mesh: MeshName, cutoff: u64) -> Result<u64, DbError> {
-        answer(self.writer.submit(move |connection| drain::expire(connection, mesh.as_str(), cutoff))).await
+    /// Gives up rows of a mesh that were accepted before `cutoff`, up to a slice of them; answers how many. What was
+    /// accepted by a clock that was ahead of `wall` counts from there.
+    pub async fn expire(&self, mesh: MeshName, cutoff: u64, wall: u64) -> Result<u64, DbError> {
+        let expire = move |connection: &Connection| drain::expire(connection, mesh.as_str(), cutoff, wall);
+        answer(self.writer.submit(expire)).await
     }
 
     /// Forgets rows that were done before `before`, up to a slice of them; answers how many.

@@ -197,13 +197,13 @@ async fn old_rows_are_given_up_and_done_ones_forgotten() {
     let outbox = open(dir.path());
     let (old, lane) = insert(&outbox, "1", "one").await;
     outbox.accept(request("2", "topic:a", "two"), 99).await.unwrap();
-    assert_eq!(outbox.expire("other".parse().unwrap(), 50).await.unwrap(), 0);
-    assert_eq!(outbox.expire(mesh(), 50).await.unwrap(), 1);
+    assert_eq!(outbox.expire("other".parse().unwrap(), 50, 100).await.unwrap(), 0);
+    assert_eq!(outbox.expire(mesh(), 50, 100).await.unwrap(), 1);
     let entry = outbox.get(old).await.unwrap().unwrap();
     assert_eq!(entry.status, Status::Dead);
     assert!(entry.last_error.unwrap().starts_with("expired"));
     let next = take(&outbox, lane).await.unwrap();
-    assert_eq!(outbox.expire(mesh(), 1_000).await.unwrap(), 0, "what is on its way is not given up");
+    assert_eq!(outbox.expire(mesh(), 1_000, 1_000).await.unwrap(), 0, "what is on its way is not given up");
     settle(&outbox, lane, next.id, Verdict::Done(place(1)), 100, 0).await;
     assert_eq!((outbox.prune(100).await.unwrap(), outbox.prune(101).await.unwrap()), (0, 1));
     assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1, "the dead one stays");
@@ -368,6 +368,22 @@ async fn what_is_done_or_taken_back_makes_room_and_keeps_its_id() {
     let to = tempfile::tempdir().unwrap();
     let saved = salvage(&dir.path().join("outbox.db"), to.path()).unwrap();
     assert_eq!((saved.saved, saved.lost.len()), (50, 0), "and can be recovered");
+}
+
+#[tokio::test]
+async fn a_row_from_the_future_counts_from_when_the_clock_was_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    let (row, _) = outbox.accept(request("1", "topic:a", "x"), 1_000_000).await.unwrap().row.unwrap();
+    assert_eq!(outbox.expire("other".parse().unwrap(), 50, 100).await.unwrap(), 0);
+    assert_eq!(
+        outbox.get(row).await.unwrap().unwrap().enqueued_at,
+        1_000_000,
+        "another mesh is another matter"
+    );
+    assert_eq!(outbox.expire(mesh(), 50, 100).await.unwrap(), 0);
+    assert_eq!(outbox.get(row).await.unwrap().unwrap().enqueued_at, 100);
+    assert_eq!(outbox.expire(mesh(), 101, 151).await.unwrap(), 1, "it does not live for ever");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 mod client;
 mod table;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use client::Client;
 use futures_util::{SinkExt, StreamExt};
@@ -23,17 +23,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A broker that admits everybody and promises this.
 async fn promising(features: Value) -> String {
+    promising_at(features, 1).await
+}
+
+/// The same, by whose clock it is so late.
+async fn promising_at(features: Value, ts: u64) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(serve(socket, features.clone()));
+            tokio::spawn(serve(socket, features.clone(), ts));
         }
     });
     url
 }
 
-async fn serve(socket: tokio::net::TcpStream, features: Value) {
+async fn serve(socket: tokio::net::TcpStream, features: Value, ts: u64) {
     let choose = |_: &_, mut response: tokio_tungstenite::tungstenite::handshake::server::Response| {
         response.headers_mut().insert("sec-websocket-protocol", "tenure.v1.json".parse().unwrap());
         Ok(response)
@@ -46,31 +51,33 @@ async fn serve(socket: tokio::net::TcpStream, features: Value) {
     while let Some(Ok(message)) = ws.next().await {
         let Message::Text(text) = message else { continue };
         let frame: Value = serde_json::from_str(&text).unwrap();
-        if frame["method"] == "send" {
-            let id = frame["params"]["clientMessageId"].as_str().unwrap();
-            if let Some(mut answer) = table::verdict(id) {
-                answer["type"] = json!("res");
-                answer["id"] = frame["id"].clone();
-                ws.send(Message::text(answer.to_string())).await.unwrap();
-            }
-        }
-        if frame["method"] != "hello" {
-            continue;
-        }
-        assert_eq!(frame["params"]["features"]["require"], json!(["dedupe"]), "asked for");
-        let result = json!({
-            "protocol": 1, "broker": {"id": "b", "version": "0"}, "connId": "c1",
-            "sessionId": frame["params"]["session"], "lease": "new",
-            "resume": {"outcome": "new", "token": "t"}, "leaseTtlMs": 60000,
-            "policy": {"pingIntervalMs": 20000, "staleAfterMs": 50000, "tickIntervalMs": 20000, "maxPayload": 1048576,
-                "maxBufferedBytes": 4194304, "maxBufferedMessages": 16384, "maxInflight": 4096, "durability": "fsync"},
-            "features": features, "events": {"epoch": "e", "nextSeq": 1, "replay": "resync"},
-            "snapshot": {"presence": [], "services": [], "subscriptions": [], "health": "ok", "uptimeMs": 1},
-            "stateVersion": {"presence": 0, "services": 0, "health": 0},
-        });
-        let answer = json!({"type": "res", "id": frame["id"], "ok": true, "result": result});
+        let mut answer = match frame["method"].as_str() {
+            Some("ping") => json!({"ok": true, "result": {"ts": ts}}),
+            Some("send") => match table::verdict(frame["params"]["clientMessageId"].as_str().unwrap()) {
+                Some(answer) => answer,
+                None => continue,
+            },
+            Some("hello") => json!({"ok": true, "result": hello(&frame, &features)}),
+            _ => continue,
+        };
+        answer["type"] = json!("res");
+        answer["id"] = frame["id"].clone();
         ws.send(Message::text(answer.to_string())).await.unwrap();
     }
+}
+
+fn hello(frame: &Value, features: &Value) -> Value {
+    assert_eq!(frame["params"]["features"]["require"], json!(["dedupe"]), "asked for");
+    json!({
+        "protocol": 1, "broker": {"id": "b", "version": "0"}, "connId": "c1",
+        "sessionId": frame["params"]["session"], "lease": "new",
+        "resume": {"outcome": "new", "token": "t"}, "leaseTtlMs": 60000,
+        "policy": {"pingIntervalMs": 20000, "staleAfterMs": 50000, "tickIntervalMs": 20000, "maxPayload": 1048576,
+            "maxBufferedBytes": 4194304, "maxBufferedMessages": 16384, "maxInflight": 4096, "durability": "fsync"},
+        "features": features, "events": {"epoch": "e", "nextSeq": 1, "replay": "resync"},
+        "snapshot": {"presence": [], "services": [], "subscriptions": [], "health": "ok", "uptimeMs": 1},
+        "stateVersion": {"presence": 0, "services": 0, "health": 0},
+    })
 }
 
 async fn start(broker: String, max_age_hours: Option<u64>) -> (Daemon, tempfile::TempDir) {
@@ -161,4 +168,45 @@ async fn one_that_does_not_answer_holds_up_nobody_else() {
             (503, &json!("unavailable"), &json!(true))
         );
     }
+}
+
+/// What becomes of a row that is four years old by our clock, with a broker whose clock stands there.
+async fn fate_of_an_old_row(wall: u64, ts: u64) -> (Value, Value) {
+    const FOUR_YEARS_MS: u64 = 4 * 365 * 86_400_000;
+    let dir = tempfile::tempdir().unwrap();
+    let config = |broker: String| {
+        let mesh = MeshChoice { name: "default".parse().unwrap(), broker };
+        Config::new(dir.path().to_owned(), mesh, "laptop")
+    };
+    let daemon = Daemon::start(config("ws://127.0.0.1:9".to_owned())).await.unwrap();
+    let row = json!({"to": "topic:jobs", "body": "x"});
+    assert_eq!(Client::new(daemon.socket()).post("/v1/send", &row).await.0, 202);
+    daemon.stop().await;
+    let file = rusqlite::Connection::open(dir.path().join("outbox.db")).unwrap();
+    let old = i64::try_from(wall - FOUR_YEARS_MS).unwrap();
+    file.execute("UPDATE outbox SET enqueued_at = ?1", [old]).unwrap();
+    drop(file);
+    let daemon = Daemon::start(config(promising_at(dedupe(7), ts).await)).await.unwrap();
+    let client = Client::new(daemon.socket());
+    let decided = async {
+        loop {
+            let (_, row) = client.get("/v1/outbox/1").await;
+            if row["status"] == "done" || row["status"] == "dead" {
+                return (row["status"].clone(), row["lastError"].clone());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let fate = tokio::time::timeout(PATIENCE, decided).await.expect("it is never decided");
+    daemon.stop().await;
+    fate
+}
+
+#[tokio::test]
+async fn a_row_is_given_up_for_its_age_only_when_the_brokers_clock_agrees() {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap();
+    let (status, error) = fate_of_an_old_row(wall, wall).await;
+    assert!(status == "dead" && error.as_str().unwrap().starts_with("expired"), "{status} {error}");
+    let (status, error) = fate_of_an_old_row(wall, wall - 4 * 365 * 86_400_000).await;
+    assert_eq!((&status, &error), (&json!("done"), &Value::Null), "it is our clock that is wrong");
 }

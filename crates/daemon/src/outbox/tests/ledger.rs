@@ -21,7 +21,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         6 => (0..30u8, proptest::bool::weighted(0.2)).prop_map(|(id, other)| Op::Accept { id, other }),
         3 => (0..5u8, 0..5usize).prop_map(|(lane, limit)| Op::Take { lane, limit }),
-        4 => (proptest::collection::vec(0..3u8, 0..5), 0..4usize)
+        4 => (proptest::collection::vec(0..4u8, 0..5), 0..4usize)
             .prop_map(|(verdicts, take)| Op::Settle { verdicts, take }),
         1 => (0..60u64).prop_map(|before| Op::Expire { before }),
         1 => Just(Op::Crash),
@@ -82,7 +82,10 @@ impl Pair {
                 self.under_way(lane, model.taken);
             }
             Op::Expire { before } => {
-                assert_eq!(self.outbox.expire(mesh(), before).await.unwrap(), self.ledger.expire(before));
+                assert_eq!(
+                    self.outbox.expire(mesh(), before, u64::MAX).await.unwrap(),
+                    self.ledger.expire(before)
+                );
             }
             Op::Crash => {
                 let from = self.dir();

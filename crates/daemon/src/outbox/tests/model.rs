@@ -261,7 +261,8 @@ proptest! {
                         world.outbox.withdraw(u64::from(row), "op".into(), world.wall).await.unwrap();
                     }
                     Op::Expire { before } => {
-                        world.outbox.expire(mesh(), u64::from(before).min(world.wall)).await.unwrap();
+                        let before = u64::from(before).min(world.wall);
+                        world.outbox.expire(mesh(), before, world.wall).await.unwrap();
                     }
                 }
             }

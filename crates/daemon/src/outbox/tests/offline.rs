@@ -70,7 +70,7 @@ impl Day {
                 self.drain.settled(self.now, lane, Ok(settled))
             }
             Effect::Expire(cutoff) => {
-                let rows = self.outbox.expire(mesh(), cutoff).await.unwrap();
+                let rows = self.outbox.expire(mesh(), cutoff, self.now.wall).await.unwrap();
                 self.drain.expired(self.now, Ok(rows))
             }
             Effect::Send(lane, row) => {
