@@ -145,3 +145,28 @@ async fn a_mesh_that_fails_leaves_the_others_alone() {
     house.daemon.stop().await;
     house.broker.stop("the test is over").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lived_too_short_for_its_broker_is_dead_and_never_arrives() {
+    let house = house().await;
+    // A mesh whose broker comes late.
+    let (home, late) = (TempDir::new().unwrap(), house.broker.addr());
+    let mesh = |broker: String| MeshChoice { name: "default".parse().unwrap(), broker };
+    let config = |broker: String| Config::new(home.path().to_owned(), mesh(broker), "phone");
+    let daemon = Daemon::start(config("ws://127.0.0.1:9".to_owned())).await.unwrap();
+    let client = Client::new(daemon.socket());
+    let message =
+        |id: &str, ttl: u64| json!({"to": "topic:jobs", "body": id, "clientMessageId": id, "ttlMs": ttl});
+    assert_eq!(client.post("/v1/send", &message("short", 1)).await.0, 202);
+    assert_eq!(client.post("/v1/send", &message("long", 600_000)).await.0, 202);
+    daemon.stop().await;
+    let daemon = Daemon::start(config(format!("ws://{late}"))).await.unwrap();
+    let client = Client::new(daemon.socket());
+    arrives(&client, "long").await;
+    let (_, short) = client.get("/v1/outbox/1").await;
+    assert_eq!((&short["status"], &short["attempts"]), (&json!("dead"), &json!(0)), "{short}");
+    assert!(short["lastError"].as_str().unwrap().starts_with("expired"), "{short}");
+    daemon.stop().await;
+    house.daemon.stop().await;
+    house.broker.stop("the test is over").await;
+}

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::drain::{DISK_MS, DiskFault, Effect};
 use tenure_core::outbox::revival::revival;
-use tenure_core::outbox::verdict::Verdict;
+use tenure_core::outbox::verdict::{LAPSED, Verdict};
 use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::message::SendResult;
@@ -236,8 +236,12 @@ fn fault(error: DbError) -> DiskFault {
 
 fn warn_of_dead(settlement: &Settlement) {
     for (row, verdict) in &settlement.verdicts {
-        if let Verdict::Dead { error } = verdict {
-            tracing::warn!(event = "outbox_dead", row, error, "the broker will not have it");
+        match verdict {
+            Verdict::Dead { error } => {
+                tracing::warn!(event = "outbox_dead", row, error, "the broker will not have it");
+            }
+            Verdict::Lapsed => tracing::warn!(event = "outbox_dead", row, LAPSED),
+            Verdict::Done(_) | Verdict::Again { .. } => {}
         }
     }
 }

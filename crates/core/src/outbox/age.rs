@@ -92,20 +92,31 @@ impl Ageing {
         }
     }
 
+    /// Whether a row that was queued then and may live so long is over. Never while the wall clock is not believed.
+    pub fn has_lapsed(&mut self, now: Now, enqueued_at: u64, ttl_ms: u64) -> bool {
+        self.is_believed(now) && enqueued_at.saturating_add(ttl_ms) <= now.wall
+    }
+
     /// Rows that were queued before this moment are too old; `None` while the wall clock is not believed, because
     /// what has been given up cannot be called back.
     pub fn cutoff(&mut self, now: Now, max_age_hours: u64) -> Option<u64> {
+        if !self.is_believed(now) {
+            return None;
+        }
+        now.wall.checked_sub(max_age_hours.saturating_mul(HOUR_MS))
+    }
+}
+
+impl Ageing {
+    fn is_believed(&mut self, now: Now) -> bool {
         self.clocks.watch(now);
         if self.clocks.are_astray() {
-            return None;
+            return false;
         }
         if matches!(self.doubt, Some(Doubt::Untold(since)) if now.at.since(since) >= UNTOLD_MS) {
             self.doubt = None;
         }
-        if self.doubt.is_some() {
-            return None;
-        }
-        now.wall.checked_sub(max_age_hours.saturating_mul(HOUR_MS))
+        self.doubt.is_none()
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Outgoing {
     pub params: SendParams,
     /// How often it was sent, this time included.
     pub attempts: u32,
+    /// When it was accepted, Unix milliseconds.
+    pub enqueued_at: u64,
 }
 
 /// A lane that has rows when a drain begins.
@@ -327,15 +329,36 @@ impl Drain {
 
     /// Begins to send a batch; if no socket carries the session any more, it is given back.
     fn begin(&mut self, now: Now, lane: LaneId, rows: Vec<Outgoing>) {
-        let mut rest: VecDeque<Outgoing> = rows.into();
+        let rest: VecDeque<Outgoing> = rows.into();
         let verdicts = Vec::new();
         if !self.schedule.is_open() {
             return self.settle(now, lane, verdicts, rest);
         }
-        let Some(first) = rest.pop_front() else { return self.schedule.decided(lane, true) };
+        let Some(first) = rest.front() else { return self.schedule.decided(lane, true) };
         let batch = Batch { since: now.at, sent: first.id, rest, verdicts };
-        self.lanes.insert(lane, Lane::Sending(batch));
-        self.send(lane, first);
+        self.advance(now, lane, batch);
+    }
+
+    /// Sends the next row of a batch whose time is not over; when there is none, the batch ends.
+    fn advance(&mut self, now: Now, lane: LaneId, mut batch: Batch) {
+        while let Some(row) = batch.rest.pop_front() {
+            if self.has_lapsed(now, &row) {
+                // Forgotten, it lapses again: this verdict need not be on the disk before the next row leaves.
+                batch.verdicts.push((row.id, Verdict::Lapsed));
+                continue;
+            }
+            batch.sent = row.id;
+            self.lanes.insert(lane, Lane::Sending(batch));
+            return self.send(lane, row);
+        }
+        self.settle(now, lane, batch.verdicts, batch.rest);
+    }
+
+    /// Whether the time that its sender gave a row was over before it was ever sent. One that was sent may be at the broker,
+    /// where its time runs: it is sent again, to know.
+    fn has_lapsed(&mut self, now: Now, row: &Outgoing) -> bool {
+        let ttl = row.params.ttl_ms.filter(|_| row.attempts <= 1);
+        ttl.is_some_and(|ttl| self.ageing.has_lapsed(now, row.enqueued_at, ttl.get()))
     }
 
     fn send(&mut self, lane: LaneId, mut row: Outgoing) {
@@ -356,16 +379,10 @@ impl Drain {
                     && !late
                     && self.schedule.is_open()
                     && !self.schedule.has_waiting();
-                match batch.rest.pop_front() {
-                    Some(next) if goes_on => {
-                        batch.sent = next.id;
-                        self.lanes.insert(lane, Lane::Sending(batch));
-                        self.send(lane, next);
-                    }
-                    next => {
-                        let rest = next.into_iter().chain(batch.rest).collect();
-                        self.settle(now, lane, batch.verdicts, rest);
-                    }
+                if goes_on {
+                    self.advance(now, lane, batch);
+                } else {
+                    self.settle(now, lane, batch.verdicts, batch.rest);
                 }
             }
             Some(other) => _ = self.lanes.insert(lane, other),

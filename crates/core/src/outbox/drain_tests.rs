@@ -317,6 +317,42 @@ fn what_is_too_old_goes_before_anything_is_sent_and_while_a_socket_stays() {
     assert!(matches!(world.asked.make_contiguous(), [Effect::Expire(_)]));
 }
 
+#[test]
+fn a_row_whose_time_was_over_before_it_left_is_never_sent() {
+    let mut world = World::new();
+    let mut queue = |ttl_ms: Option<u64>| {
+        world.last += 1;
+        let params = SendParams { ttl_ms: ttl_ms.map(U53::saturating), ..params(world.last, "a") };
+        let (_, row) = world.ledger.accept(ME, &params, print(&params), world.now.wall);
+        world.drain.queued(row.unwrap().1);
+        world.last
+    };
+    let (over, plain, just) = (queue(Some(1_000)), queue(None), queue(Some(1_001)));
+    world.pass(1_000);
+    world.attach();
+    world.run();
+    assert_eq!(world.accepted, [plain, just]);
+    assert_eq!(world.status(over), Status::Dead);
+    let row = world.ledger.rows().find(|(id, _)| *id == over).unwrap().1;
+    assert_eq!((row.attempts, row.last_error.as_deref()), (0, Some(super::super::verdict::LAPSED)));
+}
+
+#[test]
+fn a_row_that_may_be_at_the_broker_is_sent_again_though_its_time_is_over() {
+    let mut world = World::attached();
+    world.run();
+    world.last += 1;
+    let params = SendParams { ttl_ms: Some(U53::saturating(10)), ..params(world.last, "a") };
+    let (_, row) = world.ledger.accept(ME, &params, print(&params), world.now.wall);
+    world.drain.queued(row.unwrap().1);
+    world.tick();
+    while world.step(Ok(()), Fate::Unheard) {}
+    assert_eq!(world.status(world.last), Status::Pending);
+    world.pass(60_000);
+    world.run();
+    assert_eq!(world.status(world.last), Status::Done, "only the broker knows");
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Queue(u8),

@@ -15,7 +15,7 @@ use super::accept::{Answer, Held, decide};
 use super::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
 use super::row::{Place, Status, Step};
 use super::schedule::LaneId;
-use super::verdict::Verdict;
+use super::verdict::{LAPSED, Verdict};
 
 /// Rows that one sweep gives up.
 const SLICE: usize = 1_000;
@@ -119,7 +119,8 @@ impl Ledger {
             bytes += Codec::Json.encode(&row.params).len();
             row.status = next;
             row.attempts = row.attempts.saturating_add(1);
-            taken.push(Outgoing { id, params: row.params.clone(), attempts: row.attempts });
+            let (params, enqueued_at) = (row.params.clone(), row.enqueued_at);
+            taken.push(Outgoing { id, params, attempts: row.attempts, enqueued_at });
         }
         taken
     }
@@ -138,6 +139,10 @@ impl Ledger {
                     row.next_attempt_at = settlement.next_attempt_at;
                 }
                 Verdict::Dead { error } => row.last_error = Some(error.clone()),
+                Verdict::Lapsed => {
+                    row.last_error = Some(LAPSED.to_owned());
+                    row.attempts = row.attempts.saturating_sub(1);
+                }
             }
         }
         for id in &settlement.unsent {

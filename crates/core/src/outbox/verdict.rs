@@ -24,7 +24,12 @@ pub enum Verdict {
         /// Why: the code is its first word.
         error: String,
     },
+    /// Never sent: the time that its sender gave it was over before.
+    Lapsed,
 }
+
+/// What is written down of a row that was never sent because its time was over.
+pub const LAPSED: &str = "expired: its time to live was over before it could be sent";
 
 impl Verdict {
     /// The step that the row takes.
@@ -32,7 +37,7 @@ impl Verdict {
         match self {
             Verdict::Done(_) => Step::Accepted,
             Verdict::Again { .. } => Step::RefusedForNow,
-            Verdict::Dead { .. } => Step::RefusedForGood,
+            Verdict::Dead { .. } | Verdict::Lapsed => Step::RefusedForGood,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 use tenure_core::outbox::drain::BATCH_BYTES;
-use tenure_core::outbox::verdict::Verdict;
+use tenure_core::outbox::verdict::{LAPSED, Verdict};
 use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
 use tenure_proto::ids::SessionKey;
 
@@ -40,17 +40,20 @@ fn take_next(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<
     let mut taken = Vec::new();
     let (mut bytes, mut last) = (0, 0);
     while taken.len() < limit && bytes < BATCH_BYTES {
-        let sql = "SELECT id, status, attempts, length(payload) FROM outbox \
+        let sql = "SELECT id, status, attempts, length(payload), enqueued_at FROM outbox \
                    WHERE lane = ?1 AND id > ?2 AND status IN ('pending', 'inflight') ORDER BY id LIMIT 1";
-        let read =
-            |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?));
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        };
         let next = connection.prepare_cached(sql)?.query_row((integer(lane.0), last), read).optional()?;
-        let Some((id, status, attempts, size)): Option<(i64, String, i64, i64)> = next else { break };
+        let Some((id, status, attempts, size, since)): Option<(i64, String, i64, i64, i64)> = next else {
+            break;
+        };
         if status != Status::Pending.as_str() {
             break;
         }
         last = id;
-        match mark(connection, natural(id), attempts)? {
+        match mark(connection, natural(id), attempts, natural(since))? {
             Some(row) => {
                 bytes += usize::try_from(size).unwrap_or(usize::MAX);
                 taken.push(row);
@@ -64,7 +67,12 @@ fn take_next(connection: &Connection, lane: LaneId, limit: usize) -> Result<Vec<
 }
 
 /// Marks a row as sent; nothing if it is damaged, and dead.
-fn mark(connection: &Connection, id: u64, attempts: i64) -> Result<Option<Outgoing>, DbError> {
+fn mark(
+    connection: &Connection,
+    id: u64,
+    attempts: i64,
+    enqueued_at: u64,
+) -> Result<Option<Outgoing>, DbError> {
     set(connection, id, Step::Taken)?;
     let attempts = attempts.saturating_add(1);
     let sql = "UPDATE outbox SET attempts = ?2 WHERE id = ?1";
@@ -72,7 +80,7 @@ fn mark(connection: &Connection, id: u64, attempts: i64) -> Result<Option<Outgoi
     match row::frozen(connection, id)? {
         Ok(params) => {
             let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
-            Ok(Some(Outgoing { id, params, attempts }))
+            Ok(Some(Outgoing { id, params, attempts, enqueued_at }))
         }
         Err(error) => {
             record(connection, id, &Verdict::Dead { error }, 0, 0)?;
@@ -127,6 +135,10 @@ fn record(
         Verdict::Dead { error } => {
             let sql = "UPDATE outbox SET last_error = ?2 WHERE id = ?1";
             connection.prepare_cached(sql)?.execute((integer(id), error))?;
+        }
+        Verdict::Lapsed => {
+            let sql = "UPDATE outbox SET last_error = ?2, attempts = max(0, attempts - 1) WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute((integer(id), LAPSED))?;
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn mesh() -> MeshName {
 }
 
 pub(super) fn request(id: &str, to: &str, body: &str) -> Request {
-    let json = serde_json::json!({"to": to, "body": body, "clientMessageId": id, "ttlMs": 60_000});
+    let json = serde_json::json!({"to": to, "body": body, "clientMessageId": id, "ttlMs": 604_800_000});
     let params: SendParams = serde_json::from_value(json).unwrap();
     Request::new(mesh(), ME, params).unwrap()
 }

@@ -33,6 +33,7 @@ fn verdict(kind: u8, n: u64) -> Verdict {
     match kind {
         0 => Verdict::Done(place(n)),
         1 => Verdict::Again { error: format!("busy: {n}"), wish_ms: None },
+        2 => Verdict::Lapsed,
         _ => Verdict::Dead { error: format!("no_such_session: {n}") },
     }
 }
