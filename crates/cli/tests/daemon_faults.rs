@@ -170,3 +170,28 @@ async fn what_lived_too_short_for_its_broker_is_dead_and_never_arrives() {
     house.daemon.stop().await;
     house.broker.stop("the test is over").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_row_is_not_sent_anew_in_another_name() {
+    let house = house().await;
+    let token = token(&house.client, "agent").await;
+    let headers = [("Tenure-Session", token.as_str())];
+    let nobody = json!({"to": format!("session:{}", "ab".repeat(32)), "body": "x"});
+    assert_eq!(house.client.call("POST", "/v1/send", &headers, Some(&nobody)).await.0, 202);
+    let row = async || house.client.get("/v1/outbox/1").await.1;
+    let dead = until(async || Some(row().await).filter(|row| row["status"] == "dead")).await;
+    let agent = format!("/v1/sessions/{}", dead["session"].as_str().unwrap());
+    assert_eq!(house.client.call("DELETE", &agent, &headers, None).await.0, 204);
+    // It is gone when it is not counted any more.
+    until(async || (house.client.get("/v1/health").await.1["sessions"] == 1).then_some(())).await;
+    let (status, problem) = house.client.post("/v1/outbox/1/requeue", &json!({})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("conflict")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("session was let go"), "{problem}");
+    self::token(&house.client, "agent").await;
+    let (status, anew) = house.client.post("/v1/outbox/1/requeue", &json!({})).await;
+    assert_eq!(status, 202, "its session is back: {anew}");
+    let (_, anew) = house.client.get("/v1/outbox/2").await;
+    assert_eq!(anew["session"], dead["session"]);
+    house.daemon.stop().await;
+    house.broker.stop("the test is over").await;
+}

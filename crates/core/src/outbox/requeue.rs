@@ -48,6 +48,17 @@ pub enum Refusal {
         "it may be at the broker, which cannot be asked now; force it if you accept that it may arrive twice"
     )]
     MayHaveArrived,
+    /// Its sender's session was let go: another would speak for it.
+    #[error(
+        "its session was let go, and another would send it; ask for that session again, or force it to be sent by the \
+         daemon's own"
+    )]
+    SenderGone,
+}
+
+/// Whether a row may be sent anew whose sender's session is here, or not.
+pub const fn sender(here: bool, force: bool) -> Result<(), Refusal> {
+    if here || force { Ok(()) } else { Err(Refusal::SenderGone) }
 }
 
 /// Whether a row with `status`, sent `attempts` times, is sent anew.
@@ -81,6 +92,12 @@ mod tests {
 
     use super::*;
     use crate::outbox::row::Step;
+
+    #[test]
+    fn nobody_speaks_for_a_session_that_is_gone_unless_told_to() {
+        assert_eq!(sender(false, false), Err(Refusal::SenderGone));
+        assert_eq!([sender(true, false), sender(false, true), sender(true, true)], [Ok(()); 3]);
+    }
 
     #[test]
     fn what_was_never_attempted_is_replaced_unasked() {

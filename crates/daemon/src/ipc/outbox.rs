@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tenure_core::outbox::requeue::{Lookup, Refusal};
+use tenure_core::outbox::requeue::{Lookup, Refusal, sender};
 use tenure_core::outbox::{Place, Status};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::ClientMessageId;
@@ -238,6 +238,7 @@ pub(crate) async fn requeue(
     let fresh = request.new_client_message_id.or_else(|| shared.clock.mint());
     let client_message_id =
         fresh.ok_or_else(|| Problem::of(ErrorCode::Unavailable, "the system gave no randomness"))?;
+    sender_is_here(&shared, row, request.force).await?;
     let (lookup, by) = (Lookup::NotAsked, "http".to_owned());
     let mut anew = Anew { client_message_id, body, lookup, force: request.force, by };
     let mut outcome = shared.outbox.requeue(row, anew.clone(), shared.clock.wall()).await?;
@@ -270,6 +271,14 @@ pub(crate) async fn requeue(
         Requeued::Damaged(why) => return Err(Problem::of(ErrorCode::Conflict, why)),
         Requeued::Ask(_) => return Err(refused(Refusal::MayHaveArrived)),
     })
+}
+
+/// Refuses to send a row anew in the name of another session than the one that sent it.
+async fn sender_is_here(shared: &Shared, row: u64, force: bool) -> Result<(), Problem> {
+    let entry = shared.outbox.get(row).await?.ok_or_else(no_such_row)?;
+    let mesh = entry.mesh.parse().map_err(|_| no_such_row())?;
+    let here = shared.sessions.get(&mesh, &entry.sender).is_some();
+    sender(here, force).map_err(refused)
 }
 
 /// Asks the broker what it knows of a row.
