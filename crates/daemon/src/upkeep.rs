@@ -1,4 +1,4 @@
-//! What is forgotten, in time: rows that were done and letters that were seen a month ago.
+//! What is forgotten, in time: letters that were seen a month ago, and rows that were done then if there is no room for them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //! again in [`revival`]; what becomes of a message that arrives in [`arrival`] and
 //! [`intake`]. [`ledger`] is an outbox in memory: the model.
 //!
-//! What it promises: an id belongs to the first request that was written under it, for ever; a row that may be at the
+//! What it promises: an id belongs to the first request that was written under it, for as long as the row is kept; a row that may be at the
 //! broker is never sent under another id without asking; rows of one lane leave one after the other, the next when the broker has the one before; no lane waits
 //! for the backlog of another.
 //!

@@ -208,7 +208,7 @@ pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64, wall: u64
 pub(super) fn prune(connection: &Connection, before: u64) -> Result<u64, DbError> {
     let sql = format!(
         "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox INDEXED BY outbox_done \
-         WHERE status = 'done' AND delivered_at < ?1 LIMIT {SLICE})"
+         WHERE status = 'done' AND delivered_at < ?1 ORDER BY delivered_at LIMIT {SLICE})"
     );
     Ok(connection.execute(&sql, [integer(before)])? as u64)
 }

@@ -118,9 +118,15 @@ impl Outbox {
         answer(self.writer.submit(expire)).await
     }
 
-    /// Forgets rows that were done before `before`, up to a slice of them; answers how many.
+    /// Forgets rows that were done before `before`, the oldest first and up to a slice of them, if the file is nearly full;
+    /// answers how many. With room to spare an id is never free again.
     pub async fn prune(&self, before: u64) -> Result<u64, DbError> {
-        answer(self.writer.submit(move |connection| drain::prune(connection, before))).await
+        let cap = self.cap();
+        answer(self.writer.submit(move |connection| match used(connection)? {
+            bytes if bytes < cap.warn_at() => Ok(0),
+            _ => drain::prune(connection, before),
+        }))
+        .await
     }
 
     /// Sends a row anew, under another id.

@@ -205,6 +205,9 @@ async fn old_rows_are_given_up_and_done_ones_forgotten() {
     let next = take(&outbox, lane).await.unwrap();
     assert_eq!(outbox.expire(mesh(), 1_000, 1_000).await.unwrap(), 0, "what is on its way is not given up");
     settle(&outbox, lane, next.id, Verdict::Done(place(1)), 100, 0).await;
+    assert_eq!(outbox.prune(101).await.unwrap(), 0, "there is room: no id is free again");
+    drop(outbox);
+    let outbox = Outbox::open(dir.path(), Cap { bytes: 20_000 }).unwrap();
     assert_eq!((outbox.prune(100).await.unwrap(), outbox.prune(101).await.unwrap()), (0, 1));
     assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1, "the dead one stays");
 }
