@@ -19,7 +19,7 @@ use tenure_proto::message::SendResult;
 use tenure_proto::method::Method;
 
 use crate::db::DbError;
-use crate::link::Standing;
+use crate::link::{Standing, Told};
 use crate::sessions::Local;
 use crate::shared::Shared;
 use crate::visits;
@@ -108,8 +108,11 @@ impl Task {
         loop {
             let now = standing.borrow_and_update().clone();
             match now {
-                Standing::Attached { max_age_hours, apart_ms } if !attached => {
+                // Nothing is sent that may be too old before it is known how late it is.
+                Standing::Attached { clock: Told::Asked, .. } if !attached => {}
+                Standing::Attached { max_age_hours, clock } if !attached => {
                     attached = true;
+                    let apart_ms = if let Told::Apart(ms) = clock { Some(ms) } else { None };
                     self.drain.compared(self.shared.clock.now(), apart_ms);
                     let effects = self.drain.attached(self.shared.clock.now(), max_age_hours);
                     self.carry_out(effects);

@@ -16,17 +16,24 @@ use crate::clock::Clock;
 /// How long a broker may take to say how late it is.
 const CLOCK: Duration = Duration::from_secs(5);
 
+/// What the broker said when it was asked how late it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It has not answered yet.
+    Asked,
+    /// Its clock was so many milliseconds from ours.
+    Apart(u64),
+    /// It did not answer in time.
+    Nothing,
+}
+
 /// How a session stands with its broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// No socket carries it now; why not, if that is known.
     Away(Option<String>),
     /// A socket does, to a broker that remembers ids long enough: rows may wait so many hours.
-    Attached {
-        max_age_hours: u64,
-        /// How far its clock was from ours then, if it said so.
-        apart_ms: Option<u64>,
-    },
+    Attached { max_age_hours: u64, clock: Told },
     /// It is over: this daemon ended it.
     Ended,
     /// It is over: another process speaks with its key.
@@ -42,7 +49,7 @@ impl Standing {
 
     /// Whether the broker's clock says something else than ours.
     pub(crate) fn is_disputed(&self) -> bool {
-        matches!(self, Standing::Attached { apart_ms: Some(ms), .. } if is_disputed(*ms))
+        matches!(self, Standing::Attached { clock: Told::Apart(ms), .. } if is_disputed(*ms))
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -77,7 +84,7 @@ async fn apart(client: Session) -> Option<u64> {
 }
 
 /// Follows the events of a session until it is over. A broker that does not promise enough is not worked with; one that does
-/// is first asked how late it is.
+/// is asked how late it is.
 pub(crate) async fn follow(
     client: Session,
     mut events: Events,
@@ -86,7 +93,7 @@ pub(crate) async fn follow(
     leaving: CancellationToken,
 ) {
     let mut asking: OptionFuture<BoxFuture<'static, Option<u64>>> = None.into();
-    let mut hours = 0;
+    let mut max_age = 0;
     loop {
         // All of these are cancel-safe; an answer that is waited for stays here.
         let event = tokio::select! {
@@ -96,19 +103,21 @@ pub(crate) async fn follow(
                 if apart_ms.is_some_and(is_disputed) {
                     tracing::error!(event = "clock_disputed", apart_ms, "ours or the broker's is wrong: nothing is given up");
                 }
-                standing.send_replace(Standing::Attached { max_age_hours: hours, apart_ms });
+                let clock = apart_ms.map_or(Told::Nothing, Told::Apart);
+                standing.send_replace(Standing::Attached { max_age_hours: max_age, clock });
                 continue;
             }
             () = leaving.cancelled() => return,
         };
+        let mut ask = None;
         let next = match event {
             Ok(SessionEvent::Attached(hello)) => match window(&hello.features) {
                 Err(unfit) => Standing::Failed(unfit.to_string()),
                 Ok(window) => match max_age_hours(window, wanted_hours) {
                     Ok(max_age_hours) => {
-                        hours = max_age_hours;
-                        asking = Some(apart(client.clone()).boxed()).into();
-                        continue;
+                        max_age = max_age_hours;
+                        ask = Some(apart(client.clone()).boxed());
+                        Standing::Attached { max_age_hours, clock: Told::Asked }
                     }
                     Err(above) => Standing::Failed(above.to_string()),
                 },
@@ -120,7 +129,7 @@ pub(crate) async fn follow(
             Err(End::Replaced { .. }) => Standing::TakenOver,
             Err(end) => Standing::Failed(end.to_string()),
         };
-        asking = None.into();
+        asking = ask.into();
         let over = next.is_over();
         standing.send_if_modified(|now| {
             let changed = *now != next;
