@@ -67,8 +67,8 @@ async fn send_as(client: &Client, token: &str, id: &str) -> (u16, Value) {
 async fn arrives(client: &Client, id: &str) -> Value {
     let row = async || {
         let (_, page) = client.get("/v1/outbox").await;
-        let rows = page["rows"].as_array().unwrap().iter();
-        rows.filter(|row| row["clientMessageId"] == id && row["status"] == "done").cloned().next()
+        let mut rows = page["rows"].as_array().unwrap().iter();
+        rows.find(|row| row["clientMessageId"] == id && row["status"] == "done").cloned()
     };
     until(row).await
 }
