@@ -1,7 +1,7 @@
 //! The accept loop: TCP in, HTTP/1.1 with upgrades out.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -125,8 +125,7 @@ fn call(
         Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
         Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
         // Of a later version, or nobody's.
-        Some(Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen)
-        | None => {
+        Some(Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen) | None => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
         }
