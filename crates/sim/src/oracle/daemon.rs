@@ -44,6 +44,8 @@ pub(super) struct Daemons {
 struct Post {
     slot: Slot,
     letter: Letter,
+    /// When it was first asked for, in milliseconds.
+    at: u64,
     /// When it was first asked for and when it was promised, in facts.
     asked: u64,
     promised: Option<u64>,
@@ -56,7 +58,8 @@ impl Daemons {
             Seen::Desk(life) => _ = self.desks.insert(*life),
             Seen::Posts { slot, key, letter, contradicts: false } => {
                 let (slot, letter, asked) = (*slot, letter.clone(), self.facts);
-                self.posts.entry(key.clone()).or_insert(Post { slot, letter, asked, promised: None });
+                let at = world.now;
+                self.posts.entry(key.clone()).or_insert(Post { slot, letter, at, asked, promised: None });
             }
             Seen::PostAnswered { key, contradicts, outcome, .. } => {
                 self.post_answered(key, *contradicts, outcome, court);
@@ -83,9 +86,11 @@ impl Daemons {
     }
 
     /// At the end everything that was promised is accounted for.
-    pub(super) fn judge(&self, letters: &Letters, fates: &Fates, court: &mut Court) {
-        for (key, _) in self.posts.iter().filter(|(_, post)| post.promised.is_some()) {
-            self.judge_row(key, letters, fates, court);
+    pub(super) fn judge(&self, letters: &Letters, fates: &Fates, world: &World, court: &mut Court) {
+        for (key, post) in self.posts.iter().filter(|(_, post)| post.promised.is_some()) {
+            // What its sender gave it may have run out before it left, by the clock of its machine.
+            let over = post.letter.ttl_ms.is_some_and(|ttl| world.now >= post.at + ttl);
+            self.judge_row(key, over, letters, fates, court);
         }
         for gone in self.kept.difference(&self.inbox) {
             court.accuse("lost", format!("{} was in the inbox of {}, and is not there", gone.1, gone.0));
@@ -93,7 +98,7 @@ impl Daemons {
         self.judge_order(letters, court);
     }
 
-    fn judge_row(&self, key: &Key, letters: &Letters, fates: &Fates, court: &mut Court) {
+    fn judge_row(&self, key: &Key, over: bool, letters: &Letters, fates: &Fates, court: &mut Court) {
         let Some((status, error)) = self.rows.get(key) else {
             return court.accuse("lost", format!("{} was promised, and no outbox has it", key.id));
         };
@@ -108,7 +113,7 @@ impl Daemons {
             "dead" => {
                 let code = error.as_deref().and_then(|error| error.split(':').next()).unwrap_or_default();
                 let given = self.refusals.get(key).is_some_and(|codes| codes.contains(code));
-                let too_old = code == "expired" && self.given_up.contains(key);
+                let too_old = code == "expired" && (over || self.given_up.contains(key));
                 if !given && !too_old {
                     let text = format!("{} is dead because of {code:?}, and nobody said so", key.id);
                     court.accuse("dead", text);

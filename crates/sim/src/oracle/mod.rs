@@ -152,7 +152,7 @@ impl Oracle {
                 let (letters, hands, readers) = (&self.letters, &self.hands, &self.readers);
                 self.last.judge(letters, hands, readers, &self.fates, &self.timing, &self.world, court);
                 self.requests.judge(&self.world, court);
-                self.daemons.judge(letters, &self.fates, court);
+                self.daemons.judge(letters, &self.fates, &self.world, court);
             }
             _ => {}
         }

@@ -35,6 +35,8 @@ struct Call {
     said: Vec<RunFate>,
     /// What the last look found.
     looked: Option<RunFate>,
+    /// Which processes answered it: two that hold one key speak at cross purposes.
+    answerers: BTreeSet<Life>,
 }
 
 impl Runs {
@@ -52,6 +54,7 @@ impl Runs {
                     taken: None,
                     said: Vec::new(),
                     looked: None,
+                    answerers: BTreeSet::new(),
                 });
             }
             Seen::CallStarted(life, key, run) => self.started(*life, key, run, court),
@@ -75,7 +78,9 @@ impl Runs {
                 }
             }
             Seen::RunOver(life, run, code) if code == "seq_gap" => {
-                court.accuse("run", format!("{} was told of a gap in the run {run}", who(*life)));
+                if self.of(run).is_none_or(|call| call.answerers.len() < 2) {
+                    court.accuse("run", format!("{} was told of a gap in the run {run}", who(*life)));
+                }
             }
             Seen::RunIs(key, fate) => {
                 if let Some(call) = self.calls.get_mut(key) {
@@ -104,11 +109,12 @@ impl Runs {
     }
 
     fn came(&mut self, life: Life, run: &str, input: &str, court: &mut Court) {
-        let called = |(_, call): &(&Key, &Call)| call.input == input && call.to == life.slot;
-        let Some((key, _)) = self.calls.iter().find(called) else {
+        let called = |(_, call): &(&Key, &mut Call)| call.input == input && call.to == life.slot;
+        let Some((key, call)) = self.calls.iter_mut().find(called) else {
             let text = format!("{} was called for {input:?} ({run}), for which nobody called it", who(life));
             return court.accuse("run", text);
         };
+        call.answerers.insert(life);
         // Whoever calls may hear of it later, or never.
         if self.keys.insert(run.to_owned(), key.clone()).is_some_and(|other| other != *key) {
             court.accuse("run", format!("the run {run} is {} and another", key.id));
@@ -204,6 +210,7 @@ impl Call {
                 "lease_expired" => world
                     .session(self.to)
                     .is_some_and(|session| session.may_have_ended_since(self.asked_at, broker)),
+                "seq_gap" => self.answerers.len() > 1,
                 "expired" => at + SLACK_MS >= self.asked_at + self.timeout_ms || broker.clock_jumped,
                 _ => false,
             },
