@@ -19,8 +19,9 @@ pub struct RunStartParams {
     #[serde(deserialize_with = "crate::value::bounded")]
     pub input: Value,
     /// The caller's key: the same key is the same run.
+    #[cfg_attr(any(test, feature = "schema"), schemars(regex(pattern = r"^[ -~]{1,128}$")))]
     pub idempotency_key: String,
-    /// How long it may take.
+    /// How long it may take, a day at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<U53>,
     /// The first chunk wanted, of a run that exists.

@@ -85,6 +85,7 @@ wire_types!(
     MessageName,
     Meta,
     Natural,
+    PageLimit,
     PartitionKey,
     Peer,
     Priority,
@@ -124,6 +125,7 @@ fn plain(name: &str) -> Option<Value> {
         }
         "Base64" => text("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"),
         "Natural" => json!({"type": "integer", "minimum": 0, "maximum": U53::MAX}),
+        "PageLimit" => json!({"type": "integer", "minimum": 1, "maximum": 256}),
         "TtlMs" => json!({"type": "integer", "minimum": 1, "maximum": TTL_MAX_MS}),
         "DelayMs" => json!({"type": "integer", "minimum": 0, "maximum": DELAY_MAX_MS}),
         // Bytes, which a schema cannot count.
@@ -171,9 +173,18 @@ pub(super) fn complete(document: &mut Value) {
             continue;
         }
         let Some(mut schema) = plain(&name).or_else(|| known.get(&name).cloned()) else { continue };
+        if name == "ProfilePatch" {
+            nullable(&mut schema);
+        }
         refer(&mut schema, &mut wanted);
         schemas.insert(name, schema);
     }
+}
+
+/// Lets the fields of a type be null, which is the same as leaving them out.
+fn nullable(schema: &mut Value) {
+    let fields = schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    fields.for_each(|field| *field = json!({"anyOf": [field.take(), {"type": "null"}]}));
 }
 
 /// Makes references those of this document, and says what they name.
@@ -229,7 +240,8 @@ mod tests {
     fn types_of_the_protocol_are_the_protocol_s() {
         let document = document();
         let methods: Value = serde_json::from_str(METHODS).unwrap();
-        for name in WIRE_TYPES.iter().filter(|name| plain(name).is_none()) {
+        let same = |name: &&&str| plain(name).is_none() && **name != "ProfilePatch";
+        for name in WIRE_TYPES.iter().filter(same) {
             let ours = document["components"]["schemas"][name].to_string();
             let theirs = methods["$defs"][name].to_string();
             assert!(methods["$defs"][name].is_object(), "{name} is not in the protocol's schemas");

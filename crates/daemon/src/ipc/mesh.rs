@@ -181,7 +181,7 @@ pub(crate) struct HistoryQuery {
     #[param(value_type = Option<document::Natural>)]
     from: Option<U53>,
     /// At most so many, up to 256.
-    #[param(value_type = Option<document::Natural>)]
+    #[param(value_type = Option<document::PageLimit>)]
     limit: Option<U53>,
 }
 

@@ -225,7 +225,7 @@ async fn resolve(shared: &Shared, local: &Local, id: &ClientMessageId, to: &str)
         several => {
             let detail =
                 format!("{} sessions are called {to:?}; say which one by its address", several.len());
-            Err(Problem::bad("/to", detail).with("candidates", told(several)))
+            Err(Problem::of(ErrorCode::Conflict, detail).at("/to").with("candidates", told(several)))
         }
     }
 }
