@@ -77,10 +77,8 @@ impl Runs {
                     call.agree(fate, &format!("{} was told that it is in force", who(*life)), court);
                 }
             }
-            Seen::RunOver(life, run, code) if code == "seq_gap" => {
-                if self.of(run).is_none_or(|call| call.answerers.len() < 2) {
-                    court.accuse("run", format!("{} was told of a gap in the run {run}", who(*life)));
-                }
+            Seen::RunOver(life, run, code) if code == "seq_gap" && self.answerers(run) < 2 => {
+                court.accuse("run", format!("{} was told of a gap in the run {run}", who(*life)));
             }
             Seen::RunIs(key, fate) => {
                 if let Some(call) = self.calls.get_mut(key) {
@@ -90,6 +88,11 @@ impl Runs {
             Seen::Over => self.judge(court),
             _ => {}
         }
+    }
+
+    fn answerers(&self, run: &str) -> usize {
+        let call = self.keys.get(run).and_then(|key| self.calls.get(key));
+        call.map_or(0, |call| call.answerers.len())
     }
 
     fn of(&mut self, run: &str) -> Option<&mut Call> {
