@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use tenure_proto::error::ErrorCode;
-use tenure_proto::limits::{CONTENT_TYPE_BYTES, DELAY_MAX_MS, KEY_BYTES, REPLY_TO_BYTES, TTL_MAX_MS};
+use tenure_proto::limits::{
+    CONTENT_TYPE_BYTES, DELAY_MAX_MS, KEY_BYTES, REPLY_TO_BYTES, RUN_TIMEOUT_MAX_MS, TTL_MAX_MS,
+};
 use tenure_proto::number::U53;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, Schema};
@@ -173,12 +175,21 @@ pub(super) fn complete(document: &mut Value) {
             continue;
         }
         let Some(mut schema) = plain(&name).or_else(|| known.get(&name).cloned()) else { continue };
-        if name == "ProfilePatch" {
-            nullable(&mut schema);
+        match name.as_str() {
+            "ProfilePatch" => nullable(&mut schema),
+            "RunStartParams" => callable(&mut schema),
+            _ => {}
         }
         refer(&mut schema, &mut wanted);
         schemas.insert(name, schema);
     }
+}
+
+/// Says of a run what its schema leaves to the rules: whom it may be for, and for how long.
+fn callable(schema: &mut Value) {
+    schema["properties"]["to"] = json!({"type": "string", "pattern": "^(session|member):[0-9a-f]{64}$"});
+    schema["properties"]["timeoutMs"] =
+        json!({"type": "integer", "minimum": 1, "maximum": RUN_TIMEOUT_MAX_MS});
 }
 
 /// Lets the fields of a type be null, which is the same as leaving them out.
@@ -240,7 +251,8 @@ mod tests {
     fn types_of_the_protocol_are_the_protocol_s() {
         let document = document();
         let methods: Value = serde_json::from_str(METHODS).unwrap();
-        let same = |name: &&&str| plain(name).is_none() && **name != "ProfilePatch";
+        let same =
+            |name: &&&str| plain(name).is_none() && !["ProfilePatch", "RunStartParams"].contains(*name);
         for name in WIRE_TYPES.iter().filter(same) {
             let ours = document["components"]["schemas"][name].to_string();
             let theirs = methods["$defs"][name].to_string();
