@@ -11,6 +11,16 @@ use crate::shared::Shared;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
+impl Peer {
+    /// Its address as it is counted.
+    pub(crate) fn address(self) -> Address {
+        Address::new(match self.0.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        })
+    }
+}
+
 /// A socket's place among those of its address; the place is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -22,13 +32,9 @@ pub(crate) struct Place {
 impl Place {
     /// Takes a place for a socket from `peer`; nothing when its address has as many as it may.
     pub(crate) fn take(shared: &Arc<Shared>, peer: Peer) -> Option<Place> {
-        let ip = peer.0.ip().to_canonical();
-        let bits = match ip {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(v6) => v6.to_bits(),
-        };
+        let loopback = peer.0.ip().to_canonical().is_loopback();
         let mut addresses = shared.addresses();
-        let address = addresses.counts(ip.is_loopback()).then(|| Address::new(bits));
+        let address = addresses.counts(loopback).then(|| peer.address());
         let room = address.is_none_or(|address| addresses.open(address));
         drop(addresses);
         room.then(|| Place { shared: shared.clone(), address })

@@ -12,14 +12,16 @@ use crate::time::Millis;
 pub const ADDRESSES: usize = 65_536;
 
 /// An address as it is counted: of IPv6 the network of 64 bits, which is one subscriber's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u128);
 
 impl Address {
     /// The address that is written so, mapped into IPv6 if it is none.
     pub fn new(bits: u128) -> Address {
         let mapped = bits >> 32 == 0xffff;
-        Address(if mapped { bits } else { bits >> 64 << 64 })
+        // The loopback is an address, not a network.
+        let own = bits >> 64 == 0;
+        Address(if mapped || own { bits } else { bits >> 64 << 64 })
     }
 }
 
@@ -120,6 +122,7 @@ mod tests {
         assert_eq!(Address::new(net | 1), Address::new(net | 2));
         assert_ne!(Address::new(net), Address::new(net + (1 << 64)));
         assert_ne!(v4(1), v4(2));
+        assert_ne!(Address::new(1), Address::new(2));
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod rate;
 pub mod reconcile;
 pub mod record;
 pub mod run;
+pub mod secret;
 pub mod send;
 pub mod stream;
 pub mod subs;

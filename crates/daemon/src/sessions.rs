@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tenure_client::{InboxChoice, Options, OptionsError, Session};
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::window::DEDUPE;
+use tenure_core::secret;
 use tenure_proto::canonical;
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{MeshName, TopicName};
@@ -366,7 +367,7 @@ impl Sessions {
         let all = self.lock();
         let mut found = None;
         for local in all.values().filter(|local| !local.is_closing()) {
-            if same_secret(&local.token(), token) {
+            if secret::same(&local.token(), token) {
                 found = Some(Arc::clone(local));
             }
         }
@@ -429,12 +430,6 @@ fn read(path: &Path) -> Result<Option<Record>, HomeError> {
             Ok(None)
         }
     }
-}
-
-/// Whether two secrets are one, in a time that does not tell where they differ.
-pub(crate) fn same_secret(ours: &str, theirs: &str) -> bool {
-    let differing = ours.bytes().zip(theirs.bytes()).fold(0u8, |sum, (a, b)| sum | (a ^ b));
-    ours.len() == theirs.len() && std::hint::black_box(differing) == 0
 }
 
 #[cfg(test)]

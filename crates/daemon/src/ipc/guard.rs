@@ -12,13 +12,14 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tenure_core::host::Doors;
+use tenure_core::secret;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
 
 use super::asking::stopping;
 use super::problem::Problem;
-use crate::sessions::{Local, same_secret};
+use crate::sessions::Local;
 use crate::shared::Shared;
 
 /// What says which session is calling.
@@ -49,7 +50,7 @@ pub(crate) async fn over_tcp(State(door): State<Door>, request: Request, next: N
         return Problem::of(ErrorCode::Forbidden, "this Origin may not call").into_response();
     }
     let bearer = text(headers, &header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    if !bearer.is_some_and(|bearer| same_secret(&door.token, bearer)) {
+    if !bearer.is_some_and(|bearer| secret::same(&door.token, bearer)) {
         let problem =
             Problem::of(ErrorCode::Unauthorized, "send the daemon's token: Authorization: Bearer TOKEN");
         let challenge = (header::WWW_AUTHENTICATE, "Bearer");
@@ -60,8 +61,7 @@ pub(crate) async fn over_tcp(State(door): State<Door>, request: Request, next: N
 
 /// Bounds how many requests are worked on, and refuses tokens where they would be logged.
 pub(crate) async fn bounded(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let names = request.uri().query().unwrap_or("").split('&').filter_map(|pair| pair.split('=').next());
-    if names.into_iter().any(|name| matches!(name, "token" | "access_token" | "session_token")) {
+    if secret::in_query(request.uri().query().unwrap_or_default()) {
         let detail = "a token does not belong in a query string: it would be logged";
         return Problem::of(ErrorCode::BadRequest, detail).into_response();
     }
