@@ -19,6 +19,7 @@ pub mod config;
 mod daemon;
 pub mod db;
 mod drain;
+pub mod group;
 mod home;
 mod hooks;
 pub mod inbox;

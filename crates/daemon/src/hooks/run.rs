@@ -6,9 +6,10 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
+
+use crate::group::Group;
 
 /// How long a hook may run.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,18 +51,6 @@ pub(super) struct Told {
     errors: Vec<u8>,
 }
 
-/// Kills a process group when it is dropped: whatever a hook has started goes with it.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0 {
-            // It may be gone, which is as well.
-            let _ = kill_process_group(leader, Signal::KILL);
-        }
-    }
-}
-
 impl Run {
     /// Runs it to its end. Dropped before that, it and everything that it has started are killed.
     pub(super) async fn run(self, json: Arc<Vec<u8>>) -> Told {
@@ -71,16 +60,14 @@ impl Run {
             Ok(child) => child,
             Err(error) => return Told { end: End::NotRun(error), ..told },
         };
-        let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        // Dropped before the child, whose number is its own until it is waited for.
-        let group = Group(leader);
+        let group = Group::of(&child);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (output, errors) = (&mut told.output, &mut told.errors);
         let mut speech = Box::pin(async move {
             let (input, out, err) = pipes;
             tokio::join!(feed(input, json), drink(out, output), drink(err, errors));
         });
-        let (over, late) = (ended(leader), tokio::time::sleep(self.timeout));
+        let (over, late) = (group.ended(), tokio::time::sleep(self.timeout));
         tokio::pin!(over, late);
         let mut spoken = false;
         let in_time = loop {
@@ -123,14 +110,6 @@ impl Run {
             .stderr(Stdio::piped())
             .spawn()
     }
-}
-
-/// Waits until the leader of a group has ended, and leaves its number taken.
-async fn ended(leader: Option<Pid>) {
-    let Some(leader) = leader else { return };
-    let wait = move || waitid(WaitId::Pid(leader), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-    // The thread comes back when the process is gone, which the timeout sees to.
-    let _ = tokio::task::spawn_blocking(wait).await;
 }
 
 /// Gives it the message, if it wants it.

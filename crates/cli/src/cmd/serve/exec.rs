@@ -3,10 +3,11 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::{Run, RunError};
+use tenure_daemon::group::Group;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
@@ -19,32 +20,12 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long what is left of its output may take once its group is dead.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Kills a process group when it is dropped: whatever the command has started goes with it.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn tell(&self, signal: Signal) {
-        if let Some(leader) = self.0 {
-            // It may be gone, which is as well.
-            let _ = kill_process_group(leader, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.tell(Signal::KILL);
-    }
-}
-
 /// Runs `command` to its end and gives what that means. Dropped before that, it and everything that it has started are
 /// killed.
 pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
     let failed = |error: std::io::Error| RunError::failed(format!("the command cannot be run: {error}"));
     let mut child = spawn(&run, command).map_err(failed)?;
-    let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    // Dropped before the child, whose number is its own until it is waited for.
-    let group = Group(leader);
+    let group = Group::of(&child);
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let mut tail = Vec::new();
     let last_words = &mut tail;
@@ -52,7 +33,7 @@ pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
         let (input, output, errors) = pipes;
         tokio::join!(feed(input, &run.input), relay(output, &run), listen(errors, last_words)).1
     });
-    let over = ended(leader);
+    let over = group.ended();
     tokio::pin!(over);
     let mut spoken = None;
     let cancelled = loop {
@@ -98,14 +79,6 @@ fn spawn(run: &Run, command: &str) -> std::io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-}
-
-/// Waits until the leader of a group has ended, and leaves its number taken.
-async fn ended(leader: Option<Pid>) {
-    let Some(leader) = leader else { return };
-    let wait = move || waitid(WaitId::Pid(leader), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-    // The thread comes back when the process is gone, which the end of the run sees to.
-    let _ = tokio::task::spawn_blocking(wait).await;
 }
 
 /// Gives it the input, if it wants it.
