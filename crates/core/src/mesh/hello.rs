@@ -2,9 +2,9 @@
 
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{HealthStatus, LeaseFate, Queue, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
-use tenure_proto::limits::{CONTEST_RETRY_MS, PRESENCE_PAGE};
+use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::CONTEST_RETRY_MS;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 
@@ -15,7 +15,6 @@ use crate::lease::{Carrier, Ending, Knock, Lease, Muted, State};
 use crate::mutant::{self, Mutant};
 use crate::record::StoreWrite;
 use crate::stream::Stream;
-use crate::subs::Sub;
 use crate::time::Millis;
 
 use super::{Mesh, bans};
@@ -383,45 +382,6 @@ impl Mesh {
             reconcile: None,
             config: self.config.clone(),
         })
-    }
-
-    fn snapshot(&self, session: SessionKey) -> Snapshot {
-        let subs = self.leases.get(&session).map(|lease| &lease.subs);
-        let subscriptions =
-            subs.into_iter().flat_map(|subs| subs.iter()).filter_map(|(id, sub)| sub.view(id));
-        let depth = |sub: &Sub| {
-            let readings = sub.groups.iter().filter_map(|id| self.messages.readings.get(id));
-            readings.map(|reading| self.messages.depth(reading).0).sum()
-        };
-        let queue =
-            |(id, sub): (&SubId, &Sub)| Queue { sub_id: id.clone(), depth: U53::saturating(depth(sub)) };
-        let queues = subs.into_iter().flat_map(|subs| subs.iter()).map(queue).collect();
-        let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
-        Snapshot {
-            presence,
-            more,
-            services: Vec::new(),
-            subscriptions: subscriptions.collect(),
-            queues,
-            health: self.health_status(),
-            uptime_ms: U53::saturating(self.uptime_ms()),
-        }
-    }
-
-    pub(super) fn state_version(&self) -> StateVersion {
-        StateVersion {
-            presence: U53::saturating(self.presence.version()),
-            services: U53::default(),
-            health: U53::saturating(self.health_version),
-        }
-    }
-
-    pub(super) fn health_status(&self) -> HealthStatus {
-        match (&self.drain, self.store_sound && !self.clocks.are_astray()) {
-            (Some(_), _) => HealthStatus::Draining,
-            (None, false) => HealthStatus::Degraded,
-            (None, true) => HealthStatus::Ok,
-        }
     }
 
     /// A socket that waited for the store is gone before the store answered.

@@ -32,6 +32,7 @@ mod runs;
 mod send;
 mod serving;
 mod settle;
+mod snapshot;
 mod subscribe;
 mod teardown;
 mod upkeep;

@@ -1,0 +1,54 @@
+//! What a screen is drawn from: everything that a session may see, at one moment, and the versions that it has.
+
+use tenure_proto::hello::{HealthStatus, Queue, Snapshot, StateVersion};
+use tenure_proto::ids::{SessionKey, SubId};
+use tenure_proto::limits::PRESENCE_PAGE;
+use tenure_proto::number::U53;
+
+use crate::subs::Sub;
+
+use super::Mesh;
+
+impl Mesh {
+    /// What a client that begins anew is told at once.
+    pub(super) fn snapshot(&self, session: SessionKey) -> Snapshot {
+        let subs = self.leases.get(&session).map(|lease| &lease.subs);
+        let subscriptions =
+            subs.into_iter().flat_map(|subs| subs.iter()).filter_map(|(id, sub)| sub.view(id));
+        let depth = |sub: &Sub| {
+            let readings = sub.groups.iter().filter_map(|id| self.messages.readings.get(id));
+            readings.map(|reading| self.messages.depth(reading).0).sum()
+        };
+        let queue =
+            |(id, sub): (&SubId, &Sub)| Queue { sub_id: id.clone(), depth: U53::saturating(depth(sub)) };
+        let queues = subs.into_iter().flat_map(|subs| subs.iter()).map(queue).collect();
+        let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
+        Snapshot {
+            presence,
+            more,
+            services: Vec::new(),
+            subscriptions: subscriptions.collect(),
+            queues,
+            health: self.health_status(),
+            uptime_ms: U53::saturating(self.uptime_ms()),
+        }
+    }
+
+    /// How far each kind of state is.
+    pub(super) fn state_version(&self) -> StateVersion {
+        StateVersion {
+            presence: U53::saturating(self.presence.version()),
+            services: U53::default(),
+            health: U53::saturating(self.health_version),
+        }
+    }
+
+    /// How the broker is.
+    pub(super) fn health_status(&self) -> HealthStatus {
+        match (&self.drain, self.store_sound && !self.clocks.are_astray()) {
+            (Some(_), _) => HealthStatus::Draining,
+            (None, false) => HealthStatus::Degraded,
+            (None, true) => HealthStatus::Ok,
+        }
+    }
+}
