@@ -163,7 +163,7 @@ fn run(engine: Engine, ops: &[Op]) {
 }
 
 /// Some cases by default; `PROPTEST_CASES` asks for more.
-fn config(cases: u32) -> ProptestConfig {
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let default =
         ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };

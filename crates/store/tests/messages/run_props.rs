@@ -17,6 +17,7 @@ use tenure_proto::message::{Address, MessageKind, TagsParams};
 use tenure_proto::reconcile::{ClientInflight, InflightState, ReconcileParams};
 use tenure_proto::run::{RunEvent, RunIdParams, RunStartParams, RunState};
 
+use super::props::config;
 use super::runs::{chunk, ending, from, ring};
 use super::words::*;
 use super::world::{Disk, Engine, Outcome, World};
@@ -456,14 +457,6 @@ fn run(engine: Engine, ops: &[Op]) {
         sim.step(op);
     }
     sim.quiesce();
-}
-
-/// Some cases by default; `PROPTEST_CASES` asks for more.
-fn config(cases: u32) -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let default =
-        ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
-    if asked { default } else { ProptestConfig { cases, ..default } }
 }
 
 proptest! {
