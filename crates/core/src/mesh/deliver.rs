@@ -173,6 +173,15 @@ impl Mesh {
         }
     }
 
+    /// Tells the store what goes to the dead letters.
+    pub(super) fn write_burials(&mut self, effects: &mut Vec<Effect>) {
+        for burial in std::mem::take(&mut self.messages.burials) {
+            let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
+            effects.push(Effect::Note(Note::Buried { log, seq, reason }));
+            self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
+        }
+    }
+
     /// Tells the store, the disk's readers and sessions what handing out has caused.
     pub(super) fn settle_accounts(&mut self, effects: &mut Vec<Effect>) {
         let now = self.now;
@@ -183,14 +192,8 @@ impl Mesh {
             };
             self.read(purpose, read, effects);
         }
-        let burials = std::mem::take(&mut self.messages.burials);
-        let wrote =
-            !burials.is_empty() || effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
-        for burial in burials {
-            let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
-            effects.push(Effect::Note(Note::Buried { log, seq, reason }));
-            self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
-        }
+        self.write_burials(effects);
+        let wrote = effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
         self.messages.urgent |= !self.messages.parked.is_empty() && self.store_sound;
         self.write_groups(now, wrote, effects);
         self.write_run_claims(effects);

@@ -116,7 +116,7 @@ impl Mesh {
         }
         match how {
             How::Ack => self.ack(id, parts),
-            How::Nack(params) => self.nack(now, id, parts.seq, params, effects),
+            How::Nack(params) => self.nack(now, id, parts.seq, params),
             How::Progress => {
                 let until = self.ack_deadline(now, id);
                 if let Some(reading) = self.messages.readings.get_mut(&id) {
@@ -148,7 +148,7 @@ impl Mesh {
     }
 
     /// Gives an entry back, or sends it to the dead letters when it has failed often enough.
-    fn nack(&mut self, now: Millis, id: GroupId, seq: u64, params: &NackParams, effects: &mut Vec<Effect>) {
+    fn nack(&mut self, now: Millis, id: GroupId, seq: u64, params: &NackParams) {
         let delay_ms = params.delay_ms.map_or(0, |ms| ms.get());
         let delay = (delay_ms > 0).then(|| (now.plus(delay_ms), self.wall.saturating_add(delay_ms)));
         let Some(open) = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq)) else {
@@ -166,7 +166,7 @@ impl Mesh {
         if params.dead || worn_out {
             let given = params.reason.as_deref().filter(|_| params.dead);
             let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });
-            self.kill(id, seq, reason, ReceiptState::Dead, effects);
+            self.kill(id, seq, reason);
             return;
         }
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
@@ -177,21 +177,11 @@ impl Mesh {
     }
 
     /// Sends an open entry to the dead letters.
-    pub(super) fn kill(
-        &mut self,
-        id: GroupId,
-        seq: u64,
-        reason: &str,
-        state: ReceiptState,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn kill(&mut self, id: GroupId, seq: u64, reason: &str) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         let Some(open) = reading.group.remove(seq) else { return };
-        let log = reading.record.log.clone();
         let holder = open.holder().cloned();
-        let wall = self.wall;
-        self.messages.bury(id, seq, Some(open), reason, state, wall, None);
-        effects.push(Effect::Note(Note::Buried { log, seq, reason: reason.to_owned() }));
+        self.messages.bury(id, seq, Some(open), reason, ReceiptState::Dead, self.wall, None);
         self.released(id, seq, holder);
     }
 

@@ -117,7 +117,11 @@ impl Mesh {
             let read = StoreRead::Expired { now: self.wall, limit };
             self.read(Purpose::Expired, read, effects);
         }
-        self.prune_some(effects);
+        // For its readers what is to be buried is settled: it must be a dead letter before it may leave its log.
+        self.write_burials(effects);
+        if !self.messages.owed.is_due() {
+            self.prune_some(effects);
+        }
         self.drop_unused(effects);
     }
 

@@ -10,7 +10,7 @@ use tenure_core::{Effect, Input, Mesh, Millis, Now};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::log::LogName;
-use tenure_proto::message::{SendParams, SendState};
+use tenure_proto::message::{NackParams, SendParams, SendState};
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::{From, SubscribeParams, SubscriptionEventKind};
 
@@ -140,6 +140,27 @@ fn retention_waits_for_a_crew() {
     let b = w.join(2);
     w.subscribe(b, subscription("jobs", Some("crew")));
     assert_eq!(w.drain(b), ["m1", "m2", "m3"]);
+}
+
+#[test]
+fn what_is_given_up_when_old_things_go_is_a_dead_letter() {
+    let config = MeshConfig { retention_ms: 60_000, ..MeshConfig::default() };
+    let mut w = World::new(Engine::memory(), config);
+    let (a, b) = (w.join(1), w.join(2));
+    let ids: Vec<String> = (0..32).map(|n| format!("m{n}")).collect();
+    for id in &ids {
+        w.post(a, letter(to(2), id));
+    }
+    let pushes = w.pushes(b);
+    w.pass(200_000);
+    for push in &pushes {
+        // The broker looks every ten seconds, and every sixth time at what may be deleted.
+        w.pass(9_999);
+        let params = NackParams { dead: true, ..nacked(vec![tag(push)]) };
+        let (input, _) = w.request(b, Call::Nack(params));
+        w.tell_at_deadline(input);
+    }
+    assert_eq!(w.dead(b, &inbox(2)).len(), ids.len());
 }
 
 #[test]

@@ -267,6 +267,15 @@ impl World {
         self.carry_out(effects);
     }
 
+    /// Tells it something when its next deadline has come, before it does what is due.
+    pub(crate) fn tell_at_deadline(&mut self, input: Input) {
+        self.move_to(self.at.max(self.mesh.next_deadline().0));
+        let mut effects = Vec::new();
+        self.mesh.handle(self.now(), input, &mut effects);
+        self.mesh.tick(self.now(), &mut effects);
+        self.carry_out(effects);
+    }
+
     fn next_request(&mut self) -> RequestId {
         self.last_request += 1;
         format!("r{:06}", self.last_request).parse().unwrap()
