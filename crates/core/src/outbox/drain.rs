@@ -343,9 +343,13 @@ impl Drain {
     fn advance(&mut self, now: Now, lane: LaneId, mut batch: Batch) {
         while let Some(row) = batch.rest.pop_front() {
             if self.has_lapsed(now, &row) {
-                // Forgotten, it lapses again: this verdict need not be on the disk before the next row leaves.
                 batch.verdicts.push((row.id, Verdict::Lapsed));
                 continue;
+            }
+            if matches!(batch.verdicts.last(), Some((_, Verdict::Lapsed))) {
+                // Forgotten, a row that lapsed counts as sent, and is sent: nothing may have passed it by then.
+                batch.rest.push_front(row);
+                break;
             }
             batch.sent = row.id;
             self.lanes.insert(lane, Lane::Sending(batch));

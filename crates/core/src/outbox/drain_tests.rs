@@ -338,6 +338,27 @@ fn a_row_whose_time_was_over_before_it_left_is_never_sent() {
 }
 
 #[test]
+fn nothing_passes_a_row_whose_time_was_over_before_that_is_on_the_disk() {
+    let mut world = World::new();
+    world.last += 1;
+    let params = SendParams { ttl_ms: Some(U53::saturating(1_000)), ..params(world.last, "a") };
+    let (_, row) = world.ledger.accept(ME, &params, print(&params), world.now.wall);
+    world.drain.queued(row.unwrap().1);
+    let behind = world.queue("a");
+    world.pass(1_000);
+    world.attach();
+    while !matches!(world.asked.front(), Some(Effect::Settle(_))) {
+        assert!(world.step(Ok(()), Fate::Accepted), "what lapsed is written down");
+        assert_eq!(world.accepted, [0u64; 0], "before anything leaves");
+    }
+    // Forgotten, it counts as sent.
+    world.crash();
+    world.attach();
+    world.run();
+    assert_eq!(world.accepted, [1, behind]);
+}
+
+#[test]
 fn a_row_that_may_be_at_the_broker_is_sent_again_though_its_time_is_over() {
     let mut world = World::attached();
     world.run();
