@@ -3,13 +3,13 @@
 use tenure_core::input::Banned;
 use tenure_core::{Input, MeshConfig};
 
-use crate::daemon::DiskTrouble;
+use crate::daemon::{Daemon, DiskTrouble};
 use crate::disk::Left;
 use crate::fault::Fault;
 use crate::net::{Frame, Way, WireId};
 use crate::rng::Rng;
 use crate::seats::Seat;
-use crate::seen::{Seen, Slot};
+use crate::seen::{Member, Seen, Slot};
 use crate::world::{Event, World};
 
 impl World {
@@ -59,10 +59,10 @@ impl World {
                 }
             }),
             Fault::ClockForward => self.on_a_host(rng, |world, host, rng| {
-                world.hosts[host].clock.off += rng.between(1_000, 7_200_000) as i64;
+                world.turn_clock(host, rng.between(1_000, 7_200_000) as i64);
             }),
             Fault::ClockBack => self.on_a_host(rng, |world, host, rng| {
-                world.hosts[host].clock.off -= rng.between(1_000, 7_200_000) as i64;
+                world.turn_clock(host, -(rng.between(1_000, 7_200_000) as i64));
             }),
             Fault::Kill => {
                 let up: Vec<usize> =
@@ -123,6 +123,16 @@ impl World {
         let host = rng.below(self.hosts.len() as u64) as usize;
         act(self, host, rng);
         true
+    }
+
+    fn turn_clock(&mut self, host: usize, by_ms: i64) {
+        self.hosts[host].clock.off += by_ms;
+        let off = self.hosts[host].clock.off;
+        let here = |daemon: &&Daemon| usize::from(daemon.host) == host;
+        let members: Vec<Member> = self.daemons.iter().filter(here).map(|daemon| daemon.member).collect();
+        for member in members {
+            self.see(&Seen::DaemonClockOff(member, off));
+        }
     }
 
     fn reset(&mut self, wire: WireId, _: &mut Rng) -> bool {

@@ -378,6 +378,8 @@ pub enum Seen {
     Attack(String, /* succeeded */ bool),
     /// The broker is frozen, or wakes.
     Frozen(bool),
+    /// The wall clock of the machine of this member's daemon is so far from where it started.
+    DaemonClockOff(Member, i64),
     /// A broker's wall clock is further off than an hour from where it started: nothing expires.
     BrokerClockOff(bool),
     /// The broker is gone: by a crash, or in good order.

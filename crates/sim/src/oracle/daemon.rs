@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::seen::{Fallback, Fate, Handed, Key, Lane, Letter, Life, Place, Seen, Slot, Spot, To, Verb};
+use crate::seen::{
+    Fallback, Fate, Handed, Key, Lane, Letter, Life, Member, Place, Seen, Slot, Spot, To, Verb,
+};
 
 use super::fate::Fates;
 use super::letters::Letters;
@@ -30,6 +32,8 @@ pub(super) struct Daemons {
     /// What the broker refused, and with which codes.
     refusals: BTreeMap<Key, BTreeSet<String>>,
     given_up: BTreeSet<Key>,
+    /// How far the clock of each one's machine was from where it started, at the least and at the most.
+    clocks: BTreeMap<Member, (i64, i64)>,
     /// What was handed to a daemon, by where it lies; and for whom each id was.
     handed: BTreeMap<(Life, Spot, Lane), (String, /* its own */ bool)>,
     addressees: BTreeSet<(String, String)>,
@@ -70,6 +74,10 @@ impl Daemons {
             Seen::Answered { life, key, outcome: Err(code), .. } if self.desks.contains(life) => {
                 self.refusals.entry(key.clone()).or_default().insert(code.clone());
             }
+            Seen::DaemonClockOff(member, off) => {
+                let (low, high) = self.clocks.entry(*member).or_default();
+                (*low, *high) = ((*low).min(*off), (*high).max(*off));
+            }
             Seen::GivenUp { key, waited_ms, days } => self.give_up(key, *waited_ms, *days, court),
             Seen::Handed(life, handed) if self.desks.contains(life) => self.handed(*life, handed, world),
             Seen::Settles(life, place, spot, lane, Verb::Ack) if self.desks.contains(life) => {
@@ -89,7 +97,8 @@ impl Daemons {
     pub(super) fn judge(&self, letters: &Letters, fates: &Fates, world: &World, court: &mut Court) {
         for (key, post) in self.posts.iter().filter(|(_, post)| post.promised.is_some()) {
             // What its sender gave it may have run out before it left, by the clock of its machine.
-            let over = post.letter.ttl_ms.is_some_and(|ttl| world.now >= post.at + ttl);
+            let ahead = self.clocks.get(&key.member).map_or(0, |(low, high)| high.abs_diff(*low));
+            let over = post.letter.ttl_ms.is_some_and(|ttl| world.now + ahead >= post.at + ttl);
             self.judge_row(key, over, letters, fates, court);
         }
         for gone in self.kept.difference(&self.inbox) {

@@ -161,7 +161,7 @@ impl Runs {
             let text = format!("{} heard {last} of {pieces} pieces of {}", who(life), key.id);
             court.accuse("run", text);
         }
-        call.cause(at, key, fate, world, court);
+        call.cause(at, life, key, fate, world, court);
         if !matches!(fate, RunFate::Refused(_)) {
             call.agree(fate, &format!("{} heard it", who(life)), court);
         }
@@ -203,7 +203,7 @@ impl Call {
     }
 
     /// An end has a cause.
-    fn cause(&self, at: u64, key: &Key, fate: &RunFate, world: &World, court: &mut Court) {
+    fn cause(&self, at: u64, life: Life, key: &Key, fate: &RunFate, world: &World, court: &mut Court) {
         let broker = &world.broker;
         let fits = match fate {
             RunFate::Ok(result) => *result == format!("{}=", self.input) && self.said.contains(fate),
@@ -217,11 +217,18 @@ impl Call {
                 "expired" => at + SLACK_MS >= self.asked_at + self.timeout_ms || broker.clock_jumped,
                 _ => false,
             },
-            // Somebody who was never here cannot be called.
             RunFate::Refused(code) => {
-                let known =
-                    world.session(self.to).is_some_and(|session| session.was_admitted_before(self.asked_at));
-                self.run.is_none() && code == "no_such_session" && !known
+                // Somebody who was never here cannot be called, and somebody who is gone cannot call.
+                let cause = match code.as_str() {
+                    "no_such_session" => !world
+                        .session(self.to)
+                        .is_some_and(|session| session.was_admitted_before(self.asked_at)),
+                    "lease_expired" => {
+                        world.session(life.slot).is_some_and(|session| session.may_have_ended(broker))
+                    }
+                    _ => false,
+                };
+                self.run.is_none() && cause
             }
             RunFate::Living(_) => false,
         };

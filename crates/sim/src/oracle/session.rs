@@ -113,6 +113,8 @@ impl Session {
             Seen::Proof(_) => self.proven(at, broker),
             Seen::Knocks(_) => {
                 self.overdue = self.must_have_ended(broker);
+                // A lease may begin by it although its answer finds nobody.
+                self.latest = broker.awake;
                 self.knocked = Some(Proof::now(broker));
             }
             Seen::Admitted(life, new) => self.admitted(at, *life, *new, broker, court),
