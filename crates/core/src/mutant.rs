@@ -62,6 +62,9 @@ mutants! {
     TouchNotAwaited "touch-not-awaited" "Whoever is back after a start is answered before that is on disk.";
     RunEndUnsynced "run-end-unsynced" "The end of a run is told before it is on disk.";
     ChunkForgotten "chunk-forgotten" "The SDK does not send a chunk again that was not answered.";
+    DrainEndsLeases "drain-ends-leases" "A drain ends the lease of everybody it closes.";
+    SlowEndsLease "slow-ends-lease" "Whoever is closed because it does not read loses its lease.";
+    SlowSkips "slow-skips" "What others did while a socket was slow is skipped without a word.";
     UnheardIsDone "unheard-is-done" "A daemon takes a send that was not answered for accepted.";
     AckBeforePersist "ack-before-persist" "A daemon settles a message before its inbox has it.";
     InflightForgotten "inflight-forgotten" "A daemon that starts does not send again what was on its way.";

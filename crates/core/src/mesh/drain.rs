@@ -18,6 +18,7 @@ use crate::admit::Refusal;
 use crate::deadline::Deadlines;
 use crate::effect::{Effect, Note};
 use crate::lease::{Carrier, Lease, Muted, State};
+use crate::mutant::{self, Mutant};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -190,6 +191,9 @@ impl Mesh {
         let reason = if drain.restart_at.is_some() { Reason::Restart } else { Reason::GoingAway };
         let closing = Closing::new(reason).retry_after(drain.reconnect_after(self.now, &session));
         self.hang_up(conn, closing, reason.as_str(), effects);
+        if mutant::on(Mutant::DrainEndsLeases) {
+            self.expire(session, effects);
+        }
     }
 
     /// Closes who has nothing to wait for, and ends the drain: everybody is gone, or the deadline has come.

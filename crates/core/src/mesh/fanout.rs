@@ -14,6 +14,7 @@ use tenure_proto::peer::Status;
 
 use crate::effect::{Batch, Effect};
 use crate::lease::{Muted, State};
+use crate::mutant::{self, Mutant};
 use crate::presence::Catchup;
 use crate::time::Millis;
 
@@ -186,7 +187,10 @@ impl Mesh {
         let Some(session) = self.conns.get(&conn).copied() else { return };
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
-        carrier.unflushed = None;
+        let since = carrier.unflushed.take();
+        if mutant::on(Mutant::SlowSkips) && since.is_some_and(|since| now.since(since) > 1_000) {
+            lease.stream.skip_presence(self.presence.version());
+        }
         carrier.sent = carrier.sent.max(now);
         let auto = std::mem::take(&mut carrier.auto);
         let waiting = !lease.subs.eager.is_empty() || !lease.subs.cleared.is_empty();

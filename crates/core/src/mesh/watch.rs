@@ -35,7 +35,13 @@ impl Mesh {
                 let muted = carrier.muted;
                 match lease.watch(carrier, &self.config, now) {
                     Verdict::Stale => return self.hang_up_for(conn, Reason::Stale, effects),
-                    Verdict::Slow => return self.hang_up_for(conn, Reason::SlowConsumer, effects),
+                    Verdict::Slow => {
+                        self.hang_up_for(conn, Reason::SlowConsumer, effects);
+                        if mutant::on(Mutant::SlowEndsLease) {
+                            self.expire(session, effects);
+                        }
+                        return;
+                    }
                     Verdict::Fine { ping, tick } => {
                         if let Muted::Deliveries { until, resumed } = muted
                             && now >= until
