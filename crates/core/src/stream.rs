@@ -13,7 +13,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tenure_proto::event::{EventBody, HealthEvent};
+use tenure_proto::event::{EventBody, HealthEvent, Receipt, Resync, ResyncWhat};
+use tenure_proto::ids::RunId;
 use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
 
 use crate::mutant::{self, Mutant};
@@ -29,6 +30,10 @@ pub const FED_EVENTS: usize = 64;
 pub const FED_BYTES: usize = 256 * 1024;
 /// Bytes of a health event, about.
 const HEALTH_BYTES: usize = 64;
+/// Bytes of a receipt, about.
+const RECEIPT_BYTES: usize = 192;
+/// Bytes of a resync, about.
+const RESYNC_BYTES: usize = 64;
 
 /// An event with the room it takes in the ring.
 #[derive(Clone, Debug)]
@@ -86,6 +91,8 @@ pub struct Stream {
     floor_health: u64,
     /// Set when an event had to be dropped: the next attach must resync.
     broken: bool,
+    /// Whether receipts found no room: their receiver is told to ask for what it awaits.
+    unreceipted: bool,
 }
 
 impl Stream {
@@ -106,6 +113,7 @@ impl Stream {
             floor_presence: version,
             floor_health: 0,
             broken: false,
+            unreceipted: false,
         }
     }
 
@@ -147,6 +155,11 @@ impl Stream {
         self.pending.push_front(Direct { event, bytes: HEALTH_BYTES, fed: false });
     }
 
+    /// Something that was to come cannot: its owner resyncs it.
+    pub fn break_off(&mut self) {
+        self.broken = true;
+    }
+
     /// Whether an event had to be dropped.
     pub fn is_broken(&self) -> bool {
         self.broken
@@ -161,17 +174,39 @@ impl Stream {
 
     /// Whether a direct event waits.
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || self.unreceipted
     }
 
     /// Lets an event wait its turn. Past the bound the stream is broken instead: its owner resyncs it.
     pub fn push(&mut self, event: Arc<EventBody>, bytes: usize) {
-        if self.pending.len() - self.fed.0 >= PENDING_EVENTS || self.pending_bytes + bytes > RING_BYTES {
+        if !self.has_room(bytes) {
             self.broken = true;
             return;
         }
         self.pending_bytes += bytes;
         self.pending.push_back(Direct { event, bytes, fed: false });
+    }
+
+    /// Lets a receipt wait its turn. It is a hint at what the store knows: past the bound, and until what waits has left,
+    /// one `resync` stands for all.
+    pub fn push_receipt(&mut self, receipt: Receipt) {
+        if self.unreceipted || !self.has_room(RECEIPT_BYTES) {
+            self.unreceipted = true;
+            return;
+        }
+        self.push(Arc::new(EventBody::Receipt(receipt)), RECEIPT_BYTES);
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.pending.len() - self.fed.0 < PENDING_EVENTS && self.pending_bytes + bytes <= RING_BYTES
+    }
+
+    /// Says that receipts are missing, when all that came before them has left.
+    fn own_up(&mut self) {
+        if self.pending.is_empty() && std::mem::take(&mut self.unreceipted) {
+            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Receipts] });
+            self.push(Arc::new(event), RESYNC_BYTES);
+        }
     }
 
     /// Whether it can be fed: what is fed waits elsewhere while it cannot, so that a slow reader breaks nothing.
@@ -185,8 +220,21 @@ impl Stream {
         self.pending.push_back(Direct { event, bytes, fed: true });
     }
 
+    /// Takes back what was fed of a run and has not left: it is fed anew from elsewhere in the run.
+    pub fn unfeed(&mut self, run: RunId) {
+        let of_it = |event: &EventBody| matches!(event, EventBody::Run(event) if event.run_id == run);
+        self.pending.retain(|direct| {
+            let goes = direct.fed && of_it(&direct.event);
+            if goes {
+                self.fed = (self.fed.0 - 1, self.fed.1 - direct.bytes);
+            }
+            !goes
+        });
+    }
+
     /// Takes the next waiting event out, numbered and remembered.
     pub fn pop(&mut self) -> Option<(u64, Arc<EventBody>)> {
+        self.own_up();
         let direct = self.pending.pop_front()?;
         if direct.fed {
             self.fed = (self.fed.0 - 1, self.fed.1 - direct.bytes);

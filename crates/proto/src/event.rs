@@ -126,6 +126,8 @@ pub enum ResyncWhat {
     Services,
     /// `health`.
     Health,
+    /// `send.status` of whatever receipts are awaited for.
+    Receipts,
 }
 
 /// `event resync`: deltas were dropped; read these again.

@@ -44,6 +44,10 @@ impl Outlet for Way<'_> {
         self.pipe.waiting()
     }
 
+    fn skip(&mut self) {
+        self.pipe.skip();
+    }
+
     fn reserve(&mut self, bytes: usize) {
         self.pipe.reserve(bytes);
     }

@@ -69,6 +69,16 @@ impl<S> Pipe<S> {
         self.waiting.splice(start..start + room, header[..len].iter().copied());
     }
 
+    /// Drops the frames of which nothing has left: whatever waits next leaves sooner.
+    pub(crate) fn skip(&mut self) {
+        // What waits begins with a whole frame, because it is given back only when all of it has left.
+        let mut end = 0;
+        while end < self.written {
+            end += frame_len(&self.waiting[end..]);
+        }
+        self.waiting.truncate(end);
+    }
+
     /// Makes room for so many bytes at once.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         self.waiting.reserve(bytes);
@@ -113,6 +123,17 @@ fn header(kind: Kind, len: usize) -> ([u8; 10], usize) {
             header[2..].copy_from_slice(&(len as u64).to_be_bytes());
             (header, 10)
         }
+    }
+}
+
+/// How long the frame is that begins here; it is ours, so it is not masked.
+fn frame_len(frame: &[u8]) -> usize {
+    let byte = |at: usize| frame.get(at).copied().unwrap_or_default();
+    let long = |from: usize, to: usize| (from..to).fold(0, |len, at| len << 8 | usize::from(byte(at)));
+    match byte(1) & 0x7f {
+        126 => 4 + long(2, 4),
+        127 => 10 + long(2, 10),
+        len => 2 + usize::from(len),
     }
 }
 
@@ -192,6 +213,38 @@ mod tests {
             for _ in 0..4 {
                 assert_eq!(client.next().await.unwrap().unwrap(), Message::text(text.clone()));
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_begun_to_leave_leaves_and_the_rest_can_be_skipped() {
+        for len in [0, 125, 126, 0xffff, 0x10000] {
+            // Enough for the first frame and a part of the second.
+            let (ours, theirs) = tokio::io::duplex(len + 20);
+            let mut pipe = Pipe::new(ours);
+            let text = "x".repeat(len);
+            for _ in 0..50 {
+                pipe.push(Kind::Text, text.as_bytes());
+            }
+            std::future::poll_fn(|cx| {
+                assert!(Pin::new(&mut pipe).poll_flush(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            pipe.skip();
+            pipe.push(Kind::Text, b"last");
+            let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+            let reading = tokio::spawn(async move {
+                let mut before = 0;
+                while client.next().await.unwrap().unwrap() != Message::text("last") {
+                    before += 1;
+                }
+                before
+            });
+            pipe.flush().await.unwrap();
+            assert!((1..50).contains(&reading.await.unwrap()), "{len}");
+            pipe.skip();
+            assert_eq!(pipe.waiting(), 0);
         }
     }
 

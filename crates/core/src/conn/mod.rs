@@ -148,8 +148,13 @@ impl Conn {
         }
         for asked in outs {
             if let Out::Close(closing) = asked {
-                // What the socket can still take goes before the close; what it cannot is lost with it.
-                self.pump(now, house, out);
+                if closing.reason == Reason::SlowConsumer.as_str() {
+                    // Why it is closed comes before what it would not read; that is replayed, or asked for again.
+                    out.skip();
+                } else {
+                    // What the socket can still take goes before the close; what it cannot is lost with it.
+                    self.pump(now, house, out);
+                }
                 let gone = Gone { by_client: false, at: None };
                 return Some(self.close(now, &closing, Some(gone), out));
             }

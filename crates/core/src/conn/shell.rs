@@ -95,6 +95,9 @@ pub trait Outlet: Supply {
     /// Bytes that have not left yet.
     fn waiting(&self) -> usize;
 
+    /// What waits and has not begun to leave need not leave. A shell that cannot take it back keeps it.
+    fn skip(&mut self) {}
+
     /// So many bytes come at once.
     fn reserve(&mut self, bytes: usize) {
         let _ = bytes;

@@ -34,7 +34,7 @@ mod send;
 mod subs;
 
 use tenure_proto::codec::Codec;
-use tenure_proto::event::EventBody;
+use tenure_proto::event::{EventBody, ResyncWhat};
 use tenure_proto::frame::{FrameType, Head};
 use tenure_proto::hello::Challenge;
 use tenure_proto::ids::Epoch;
@@ -404,8 +404,12 @@ impl Link {
                 }
             }
             body => {
-                if let EventBody::Receipt(receipt) = &body {
-                    self.receipts.came(receipt, effects);
+                match &body {
+                    EventBody::Receipt(receipt) => self.receipts.came(receipt, effects),
+                    EventBody::Resync(resync) if resync.what.contains(&ResyncWhat::Receipts) => {
+                        self.ask_receipts(effects);
+                    }
+                    _ => {}
                 }
                 effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_proto::close::Reason;
-use tenure_proto::event::{EventBody, HealthEvent, Resync, ResyncWhat};
+use tenure_proto::event::{EventBody, HealthEvent, Receipt, Resync, ResyncWhat};
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
@@ -70,13 +70,17 @@ impl Mesh {
 
     /// Lets an event wait for one session, and the session's turn come.
     pub(super) fn tell(&mut self, session: SessionKey, event: EventBody, bytes: usize) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
-        lease.stream.push(Arc::new(event), bytes);
-        if let State::Online(carrier) = &lease.state
-            && carrier.unflushed.is_none()
-        {
-            self.caught_up.remove(&session);
-            self.ready.insert(session);
+        if let Some(lease) = self.leases.get_mut(&session) {
+            lease.stream.push(Arc::new(event), bytes);
+            self.rouse(session);
+        }
+    }
+
+    /// Lets the receipt of a message wait for its sender.
+    pub(super) fn tell_receipt(&mut self, session: SessionKey, receipt: Receipt) {
+        if let Some(lease) = self.leases.get_mut(&session) {
+            lease.stream.push_receipt(receipt);
+            self.rouse(session);
         }
     }
 

@@ -379,7 +379,7 @@ impl Mesh {
                 state: ReceiptState::Dead,
                 reason,
             };
-            self.tell(origin.session, EventBody::Receipt(receipt), 192);
+            self.tell_receipt(origin.session, receipt);
         }
         debug_assert!(moved.iter().all(|entry| entry.envelope.fallback == Fallback::Member));
         if let Some(next) = next {

@@ -1,7 +1,7 @@
 //! What waits for the store, and what its answers mean.
 
 use tenure_proto::error::WireError;
-use tenure_proto::event::{EventBody, Receipt};
+use tenure_proto::event::Receipt;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
@@ -194,8 +194,8 @@ impl Mesh {
             Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
             Awaiting::Accept(pending) => refuse(pending.conn, pending.request, unavailable()),
             Awaiting::Run(pending) => {
+                self.run_not_accepted(&pending);
                 refuse(pending.conn, pending.request, unavailable());
-                self.run_not_accepted();
             }
             Awaiting::RunEnd(id) => self.run_not_ended(now, id, effects),
             Awaiting::Topic(name) => self.forget_topic(now, &name),
@@ -235,7 +235,7 @@ impl Mesh {
 
     fn tell_receipts(&mut self, receipts: Vec<(SessionKey, Receipt)>) {
         for (session, receipt) in receipts {
-            self.tell(session, EventBody::Receipt(receipt), 192);
+            self.tell_receipt(session, receipt);
         }
     }
 

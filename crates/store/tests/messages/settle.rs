@@ -5,13 +5,14 @@ use tenure_core::effect::{Note, Push};
 use tenure_core::group::OPEN_MAX;
 use tenure_core::input::Call;
 use tenure_core::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreWrite};
+use tenure_core::stream::PENDING_EVENTS;
 use tenure_proto::dead::DeadRetryParams;
 use tenure_proto::error::ErrorCode;
-use tenure_proto::event::ReceiptState;
+use tenure_proto::event::{EventBody, ReceiptState, Resync, ResyncWhat};
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
 use tenure_proto::log::LogName;
-use tenure_proto::message::{NackParams, TagsParams};
+use tenure_proto::message::{NackParams, SendState, TagsParams};
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
 use tenure_proto::subscribe::{AckMode, SubscribeParams};
 use tenure_store::Write;
@@ -286,4 +287,34 @@ fn no_more_dead_letters_come_back_than_a_reader_may_have_open() {
     let pushes = w.pushes(b);
     w.ack_all(b, &pushes);
     assert_eq!(w.dead_retry(a, &log, &[1]).retried.len(), 1, "there is room again");
+}
+
+#[test]
+fn more_receipts_than_may_wait_are_one_word_and_their_sender_is_kept() {
+    const LETTERS: usize = 2 * PENDING_EVENTS;
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    let ids: Vec<String> = (0..LETTERS).map(|n| format!("m{n}")).collect();
+    for id in &ids {
+        w.post(a, letter(to(2), id));
+    }
+    let mut pushes = w.pushes(b);
+    while pushes.len() < LETTERS {
+        let more = w.fetch(b, "inbox", 256);
+        assert!(!more.is_empty());
+        pushes.extend(more);
+    }
+    let tags = pushes.iter().map(tag).collect();
+    w.settle(b, Call::Ack(TagsParams { tags }));
+    assert!(w.socket(a).open, "whoever reads is kept");
+    let events = std::mem::take(&mut w.sockets.get_mut(&a).unwrap().events);
+    let receipts = events.iter().filter(|event| matches!(event, EventBody::Receipt(_))).count();
+    assert!((1..LETTERS).contains(&receipts), "{receipts}");
+    let resync = EventBody::Resync(Resync { what: vec![ResyncWhat::Receipts] });
+    assert_eq!(events.last(), Some(&resync));
+    assert!(w.status(a, &[&ids[LETTERS - 1]])[0].0 == SendState::Delivered);
+    w.post(a, letter(to(2), "later"));
+    let later = w.pushes(b);
+    w.ack_all(b, &later);
+    assert_eq!(w.receipts(a).len(), 1, "then they come again");
 }
