@@ -46,7 +46,7 @@ use tokio_util::task::TaskTracker;
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
 use mesh_task::{Beginning, MeshHandle};
 use shared::Shared;
-pub use stop::{Stop, Stopping};
+pub use stop::{Hurry, Stop, Stopping};
 
 /// The one mesh of a broker that runs open on loopback.
 const OPEN_MESH: &str = "default";
@@ -140,6 +140,11 @@ impl Broker {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// For whoever stops it and cannot wait.
+    pub fn hurry(&self) -> Hurry {
+        Hurry(self.shared.clone())
     }
 
     /// Waits until an operator has asked it to stop. It drains from then on; [`Broker::stop`] sees it to the end.

@@ -1,5 +1,6 @@
 //! Being told to stop: by a signal or by an operator, once.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -71,6 +72,19 @@ impl Stopping {
         let Note::DrainStarted { reason, sessions, restart_in_ms, deadline_ms } = note else { return None };
         let (restart_in_ms, deadline_ms) = (*restart_in_ms, *deadline_ms);
         Some(Stopping { reason: reason.clone(), sessions: *sessions, restart_in_ms, deadline_ms })
+    }
+}
+
+/// Makes a stop that is under way a short one.
+#[derive(Clone, Debug)]
+pub struct Hurry(pub(crate) Arc<Shared>);
+
+impl Hurry {
+    /// What is on its way is not waited for any longer; everybody is told all the same.
+    pub async fn up(&self) {
+        if let Some(mesh) = self.0.mesh() {
+            mesh.send(MeshMsg::Input(Input::Hurry)).await;
+        }
     }
 }
 

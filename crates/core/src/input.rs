@@ -109,6 +109,8 @@ pub enum Input {
         /// How long sockets may take to be flushed.
         deadline_ms: u64,
     },
+    /// Whoever stops this broker is in a hurry: what is on its way is not waited for, but everybody is told.
+    Hurry,
     /// The mesh runs on these numbers from here on. Numbers that contradict each other change nothing.
     Configure {
         /// All of them.

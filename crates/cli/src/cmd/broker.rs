@@ -195,11 +195,24 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     };
     tracing::info!(event = "stopping", reason);
     manager.stopping("draining: everybody is told, what is on its way arrives");
-    tokio::select! {
-        () = broker.stop(&reason) => {}
-        // Asked twice, do not insist: what is stored is stored.
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let hurry = broker.hurry();
+    let stop = broker.stop(&reason);
+    tokio::pin!(stop);
+    let mut asked = 0;
+    loop {
+        // All are cancel-safe: the stop is polled where it is, the others have taken nothing.
+        tokio::select! {
+            () = &mut stop => break,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        asked += 1;
+        if asked > 1 {
+            // Asked a third time, do not insist: what is stored is stored.
+            break;
+        }
+        tracing::info!(event = "hurrying", "what is on its way is not waited for");
+        hurry.up().await;
     }
     tracing::info!(event = "stopped");
     Ok(())

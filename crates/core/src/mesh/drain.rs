@@ -105,11 +105,20 @@ impl Mesh {
         let sessions = self.conns.len();
         let told = reason.clone();
         let spread = spread(sessions, self.config.lease_ttl_ms);
+        // Whoever is told to go has the time to be told.
+        let deadline_ms = deadline_ms.max(MOMENT_MS);
         self.drain = Some(Drain::new(now, reason, restart_in_ms, deadline_ms, spread));
         let note = Note::DrainStarted { reason: told, sessions, restart_in_ms, deadline_ms };
         effects.push(Effect::Note(note));
         for session in self.conns.values().copied().collect::<Vec<_>>() {
             self.say_shutdown(session);
+        }
+    }
+
+    /// A drain that is under way ends as soon as everybody can have been told.
+    pub(super) fn hurry(&mut self, now: Millis) {
+        if let Some(drain) = &mut self.drain {
+            drain.deadline = drain.deadline.min(now.plus(MOMENT_MS));
         }
     }
 

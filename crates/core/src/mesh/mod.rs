@@ -213,6 +213,7 @@ impl Mesh {
             Input::Drain { reason, restart_in_ms, deadline_ms } => {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms, effects);
             }
+            Input::Hurry => self.hurry(at),
             Input::Configure { config } => self.configure(now.at, *config, effects),
             Input::Ban { subject, on: true } => self.ban(subject, effects),
             Input::Ban { subject, on: false } => self.unban(subject, effects),

@@ -1,6 +1,7 @@
 //! What becomes of messages on their way when a broker stops in good order.
 
 use tenure_core::{Input, MeshConfig};
+use tenure_proto::event::EventBody;
 use tenure_proto::ids::ConnId;
 
 use super::words::*;
@@ -38,6 +39,27 @@ fn what_is_in_hand_can_be_settled_until_the_deadline_and_nothing_more_is_handed_
         w.crash(0);
         let b = w.resume(2, b);
         assert_eq!(w.drain(b), ["third"], "what was settled during the drain is on disk");
+    }
+}
+
+#[test]
+fn a_hurry_and_no_time_at_all_tell_everybody_what_happens() {
+    for hurried in [true, false] {
+        let mut w = World::new(Engine::memory(), MeshConfig::default());
+        let (a, b) = (w.join(1), w.join(2));
+        w.post(a, letter(to(2), "slow"));
+        assert_eq!(w.pushes(b).len(), 1);
+        if hurried {
+            stop(&mut w);
+            w.pass(100);
+            w.tell(Input::Hurry);
+        } else {
+            w.tell(Input::Drain { reason: "now".to_owned(), restart_in_ms: None, deadline_ms: 0 });
+        }
+        w.pass(250);
+        assert_eq!(reason(&w, b), Some(if hurried { "restart" } else { "going_away" }));
+        let shutdown = |event: &EventBody| matches!(event, EventBody::Shutdown(_));
+        assert!(w.socket(b).events.iter().any(shutdown), "and was told before");
     }
 }
 
