@@ -177,7 +177,7 @@ pub fn weight(call: &Call, max_payload: usize) -> usize {
         Call::Send(prepared) => prepared.envelope.weight(),
         Call::RunStart(start) => start.prepared.envelope.weight(),
         Call::RunChunk(params) => run::weight(&params.data),
-        Call::RunEnd(params) => params.result.as_ref().map_or(0, run::weight),
+        Call::RunEnd(params) => run::end_weight(params.result.as_ref(), params.error.as_ref()),
         // A page of entries is as large as one body may be.
         Call::History(_) | Call::Fetch(_) | Call::DeadList(_) | Call::RunGet(_) => max_payload,
         _ => 0,

@@ -235,6 +235,8 @@ pub enum StoreWrite {
         /// Who vouches for it.
         member: MemberKey,
     },
+    /// A run's caller wants it stopped.
+    CancelRun(RunId),
     /// A run has ended. One that has ended before stays as it is.
     EndRun(Box<RunEnding>),
     /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead

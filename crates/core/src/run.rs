@@ -133,7 +133,7 @@ impl Run {
         let RunRecord { id, caller, callee, log, seq, size, last_seq, state, ended_at, .. } = record;
         let mut run = Run::new(id, caller, log, seq, size);
         (run.callee, run.callee_member) = (callee.map(|(session, _)| session), callee.map(|(_, m)| m));
-        (run.last_seq, run.counting) = (last_seq, ended_at.is_some());
+        (run.last_seq, run.counting, run.cancelled) = (last_seq, ended_at.is_some(), record.cancelled);
         if let Some(at) = ended_at {
             let (result, error) = (record.result, record.error);
             run.stage = Stage::Ended(Box::new(RunEnding { id, state, last_seq, result, error, at }));
@@ -168,10 +168,10 @@ impl Run {
         }
     }
 
-    /// Roughly the memory that its result takes, once it has ended.
+    /// Roughly the memory that its result or error takes, once it has ended.
     pub fn result_bytes(&self) -> usize {
         match &self.stage {
-            Stage::Ended(ending) => ending.result.as_ref().map_or(0, weight),
+            Stage::Ended(ending) => end_weight(ending.result.as_ref(), ending.error.as_ref()),
             _ => 0,
         }
     }
@@ -300,7 +300,7 @@ impl Run {
         let seq = ending.last_seq + 1;
         let gap = seq > *next;
         self.watchers.remove(session);
-        let bytes = ending.result.as_ref().map_or(0, weight) + EVENT_BYTES;
+        let bytes = end_weight(ending.result.as_ref(), ending.error.as_ref()) + EVENT_BYTES;
         let (result, error) = (ending.result.clone(), ending.error.clone());
         let end = Some(RunEnd { status: status(ending.state), result, error });
         let event = RunEvent { seq: Some(U53::saturating(seq)), end, gap, ..self.event() };
@@ -405,6 +405,12 @@ pub fn weight(value: &Value) -> usize {
             NODE + fields.iter().map(|(name, value)| 2 * NODE + name.len() + weight(value)).sum::<usize>()
         }
     }
+}
+
+/// Roughly the memory that the end of a run takes.
+pub fn end_weight(result: Option<&Value>, error: Option<&WireError>) -> usize {
+    let details = |error: &WireError| error.message.len() + error.details.as_deref().map_or(0, weight);
+    result.map_or(0, weight) + error.map_or(0, details)
 }
 
 #[cfg(test)]

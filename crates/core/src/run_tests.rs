@@ -118,6 +118,7 @@ fn the_first_number_after_a_start_sets_the_sequence() {
         seq: 1,
         size: 10,
         state: RunState::Running,
+        cancelled: false,
         last_seq: 0,
         result: None,
         error: None,

@@ -63,6 +63,7 @@ impl Mesh {
         let refusal = self.may(session, "run").err().or(prepared.refusal);
         let refusal = refusal.or_else(|| self.too_many_runs(&member));
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
+        let refusal = refusal.or_else(|| self.count_send(session));
         let remember_until = self.config.remember_until(self.wall);
         let run = Some(self.wall.saturating_add(timeout_ms));
         let (envelope, full) = (Arc::new(envelope), Vec::new());
@@ -70,7 +71,7 @@ impl Mesh {
         if let (Route::Log(log), None) = (&accept.route, &accept.refusal) {
             self.place_inbox(log, Lane::of(log, accept.envelope.priority), effects);
         }
-        self.messages.runs.starting += 1;
+        self.messages.runs.starts(member);
         let pending = PendingRun { conn, request, accept: accept.clone(), timeout_ms, from_seq };
         self.write_for(Awaiting::Run(Box::new(pending)), StoreWrite::Accept(accept), effects);
     }
@@ -96,10 +97,13 @@ impl Mesh {
         accepted: Accepted,
         effects: &mut Vec<Effect>,
     ) {
-        self.messages.runs.starting = self.messages.runs.starting.saturating_sub(1);
         let PendingRun { conn, request, accept, timeout_ms, from_seq } = pending;
         let envelope = &accept.envelope;
         let session = envelope.from.session;
+        self.messages.runs.started(&envelope.from.member);
+        if !matches!(accepted, Accepted::Fresh { .. }) && accept.refusal.is_none() {
+            self.uncount_send(session);
+        }
         let outcome = match accepted {
             Accepted::Fresh { log, lane, seq } => {
                 let (id, size) = (RunId(envelope.id.0), envelope.body.as_bytes().len() as u64);
@@ -131,8 +135,8 @@ impl Mesh {
     }
 
     /// A run could not be accepted: nothing was done.
-    pub(super) fn run_not_accepted(&mut self) {
-        self.messages.runs.starting = self.messages.runs.starting.saturating_sub(1);
+    pub(super) fn run_not_accepted(&mut self, pending: &PendingRun) {
+        self.messages.runs.started(&pending.accept.envelope.from.member);
     }
 
     /// Streams a run to a session from here on; what it is told.
@@ -148,6 +152,9 @@ impl Mesh {
             if !self.messages.runs.watch(id, session, from_seq) {
                 let text = format!("a run streams to at most {RUN_WATCHERS} sessions of its caller");
                 return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
+            }
+            if let Some(lease) = self.leases.get_mut(&session).filter(|_| from_seq.is_some()) {
+                lease.stream.unfeed(id);
             }
             self.rouse(session);
         }
@@ -172,7 +179,9 @@ impl Mesh {
             let text = "too many ended runs wait to be told; ask with run.get, or try again";
             return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000));
         }
-        self.join_run(conn, id, comeback.session, comeback.from_seq)
+        let outcome = self.join_run(conn, id, comeback.session, comeback.from_seq);
+        self.break_bereft();
+        outcome
     }
 
     pub(super) fn run_get(
@@ -224,9 +233,14 @@ impl Mesh {
             self.end_run(id, RunState::Cancelled, None, "cancelled", Some(waiter));
             return Ok(None);
         };
-        run.cancelled = true;
-        self.tell_cancel(callee, id);
-        Ok(Some(Answer::Empty))
+        if !std::mem::replace(&mut run.cancelled, true) {
+            self.tell_cancel(callee, id);
+        }
+        // Whoever answers hears of it after a start too, so it is answered when it is on disk; also when it was said
+        // before, of which the answer may still be under way.
+        let answer = Awaiting::Answer(conn, request.clone(), Box::new(Answer::Empty));
+        self.write_for(answer, StoreWrite::CancelRun(id), effects);
+        Ok(None)
     }
 
     /// Tells who answers a run that it is wanted no more.

@@ -1,8 +1,8 @@
 //! How much a member may ask for: its rates, which all its sessions share.
 //!
-//! What settles, ends or lists what is in hand is never held up: refusing it would only make more of it. A `send` is
-//! counted when it comes and given back when it turns out to be the retry of one that was accepted, which is answered
-//! whatever the rate ([`crate::accept`]).
+//! What settles, ends or lists what is in hand is never held up: refusing it would only make more of it. A `send` or a
+//! `run.start` is counted when it comes and given back when it turns out to be the retry of one that was accepted, which is
+//! answered whatever the rate ([`crate::accept`]).
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
@@ -39,7 +39,9 @@ impl Mesh {
         let free = match call {
             Call::Bye | Call::Ping | Call::Ack(_) | Call::Nack(_) | Call::Progress(_) => true,
             // By itself, when its id is looked up.
-            Call::Send(_) => true,
+            Call::Send(_) | Call::RunStart(_) => true,
+            // Of a run that somebody asked for, and in order: one that was refused would be a gap.
+            Call::RunChunk(_) | Call::RunEnd(_) => true,
             Call::Reconcile(_) | Call::Unsubscribe(_) => true,
             _ => false,
         };

@@ -49,8 +49,11 @@ pub(super) struct Runs {
     pub(super) claims: Vec<RunId>,
     /// Runs whose end the store is to be told.
     pub(super) ends: Vec<RunId>,
-    /// Runs that the store is about to accept.
-    pub(super) starting: usize,
+    /// How many of each member the store is about to accept, and of all.
+    starting: BTreeMap<MemberKey, usize>,
+    all_starting: usize,
+    /// Sessions that a run was to be told to which was forgotten: what their streams lack they ask for.
+    pub(super) bereft: Vec<SessionKey>,
     /// Bytes of all rings, and their chunks in the order they came; those that their rings let go may still be there.
     ring_bytes: usize,
     /// Bytes of the results of those that have ended.
@@ -70,12 +73,25 @@ impl Runs {
 
     /// Runs that have not ended, and that are about to begin.
     pub(super) fn living(&self) -> usize {
-        self.places.len() + self.starting
+        self.places.len() + self.all_starting
     }
 
-    /// Those of a member that have not ended.
+    /// Those of a member.
     pub(super) fn living_of(&self, member: &MemberKey) -> usize {
-        self.callers.get(member).copied().unwrap_or_default()
+        let of = |runs: &BTreeMap<MemberKey, usize>| runs.get(member).copied().unwrap_or_default();
+        of(&self.callers) + of(&self.starting)
+    }
+
+    /// The store is asked to accept a run of this member.
+    pub(super) fn starts(&mut self, member: MemberKey) {
+        *self.starting.entry(member).or_default() += 1;
+        self.all_starting += 1;
+    }
+
+    /// It has answered.
+    pub(super) fn started(&mut self, member: &MemberKey) {
+        one_less(&mut self.starting, member);
+        self.all_starting = self.all_starting.saturating_sub(1);
     }
 
     /// Takes up a run that has not ended.
@@ -108,12 +124,7 @@ impl Runs {
         let Some(run) = self.runs.get(&id) else { return };
         let (caller, callee, place) = (run.caller, run.callee, (run.log.clone(), run.seq));
         self.places.remove(&place);
-        if let Some(count) = self.callers.get_mut(&caller) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.callers.remove(&caller);
-            }
-        }
+        one_less(&mut self.callers, &caller);
         if let Some(callee) = callee {
             remove(&mut self.serving, &callee, &id);
         }
@@ -126,17 +137,20 @@ impl Runs {
         self.make_room();
     }
 
-    /// Forgets ended runs that nobody waits for while there are too many, or their results too large.
+    /// Forgets ended runs while there are too many, or their results too large: the store tells of them.
     fn make_room(&mut self) {
         while (self.runs.len() - self.places.len() > RUNS_PER_MESH || self.result_bytes > RUN_RINGS_BYTES)
             && self.forget_oldest()
         {}
     }
 
-    /// Forgets the oldest that has ended and is streamed to nobody.
+    /// Forgets the oldest that has ended; one that is still to be told only if there is no other.
     fn forget_oldest(&mut self) -> bool {
-        let over = |(_, run): &(&RunId, &Run)| run.has_ended() && run.watched() == 0;
-        let Some(id) = self.runs.iter().find(over).map(|(id, _)| *id) else { return false };
+        let ended = || self.runs.iter().filter(|(_, run)| run.has_ended());
+        let told = ended().find(|(_, run)| run.watched() == 0);
+        let Some((id, run)) = told.or_else(|| ended().next()) else { return false };
+        let (id, bereft) = (*id, run.watchers().copied().collect::<Vec<_>>());
+        self.bereft.extend(bereft);
         self.forget(id);
         true
     }
@@ -279,8 +293,8 @@ impl Runs {
         // What a member has is bounded where it is started; what a start finds may be more.
         counts.extend([
             count("runs", self.places.len(), RUNS_PER_MESH),
-            // A run ends although all that have ended are still to be told.
-            count("ended runs that are kept", ended, 2 * RUNS_PER_MESH),
+            count("ended runs that are kept", ended, RUNS_PER_MESH),
+            count("bytes of the results of ended runs", self.result_bytes, RUN_RINGS_BYTES),
             count("deadlines of runs", self.due.len(), self.runs.len()),
             count("bytes of the rings of runs", self.ring_bytes, RUN_RINGS_BYTES),
             count("chunks of runs in their order", self.oldest.len(), 2 * self.chunks + CHUNKS_SLACK),
@@ -301,6 +315,15 @@ impl Runs {
                     .map(|run| (run.ring_bytes(), RUN_RING_BYTES)),
             ),
         ]);
+    }
+}
+
+fn one_less(counts: &mut BTreeMap<MemberKey, usize>, member: &MemberKey) {
+    if let Some(count) = counts.get_mut(member) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(member);
+        }
     }
 }
 
@@ -402,4 +425,46 @@ impl Messages {
 fn burial(log: LogName, lane: Lane, seq: u64, reason: &str, at: u64) -> Burial {
     let reason = reason.to_owned();
     Burial { log, lane, seq, group: None, attempts: 0, reason, at, remove: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tenure_proto::error::{ErrorCode, WireError};
+
+    use super::*;
+
+    fn ended(runs: &mut Runs, n: u128, error: Option<WireError>) {
+        let id = RunId(n);
+        let mut run = Run::new(id, MemberKey([1; 32]), LogName::Session(SessionKey([2; 32])), n as u64, 0);
+        run.decide(RunState::Error, None, error, 0, None);
+        run.end();
+        assert!(runs.insert_ended(id, run, Millis(0)));
+    }
+
+    #[test]
+    fn ended_runs_are_bounded_and_whoever_was_not_told_is_known() {
+        let mut runs = Runs::default();
+        let [away, other] = [3, 4].map(|n| SessionKey([n; 32]));
+        for n in 0..RUNS_PER_MESH as u128 {
+            ended(&mut runs, n, None);
+            assert!(runs.watch(RunId(n), if n == 0 { away } else { other }, None));
+        }
+        assert_eq!(runs.bereft, []);
+        ended(&mut runs, RUNS_PER_MESH as u128, None);
+        assert_eq!(runs.bereft, [away], "there was no other to forget");
+        assert!(runs.get(&RunId(0)).is_none() && runs.runs.len() == RUNS_PER_MESH);
+        ended(&mut runs, RUNS_PER_MESH as u128 + 1, None);
+        assert_eq!(runs.bereft, [away], "one that nobody waits for goes first");
+    }
+
+    #[test]
+    fn an_error_weighs_what_it_holds() {
+        let mut runs = Runs::default();
+        let details = json!(vec![0; 1_000]);
+        ended(&mut runs, 1, Some(WireError::new(ErrorCode::Internal, "x".repeat(500)).with_details(details)));
+        assert!(runs.result_bytes > 32_000 + 500, "{}", runs.result_bytes);
+        runs.forget(RunId(1));
+        assert_eq!(runs.result_bytes, 0);
+    }
 }

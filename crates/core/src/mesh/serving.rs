@@ -187,6 +187,8 @@ impl Mesh {
                 self.messages.runs.ends.push(id);
             } else if run.orphaned {
                 self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
+            } else if run.cancelled && run.callee.is_none() {
+                self.end_run(id, RunState::Cancelled, None, "cancelled", None);
             } else {
                 let text = "the run took longer than its timeoutMs; ask for more time, or for less";
                 let error = WireError::new(ErrorCode::Expired, text);
@@ -245,6 +247,17 @@ impl Mesh {
         }
         self.messages.runs.ended(id, now.plus(LINGER_MS));
         self.rouse_watchers(id);
+        self.break_bereft();
+    }
+
+    /// Whoever was to be told of a run that had to be forgotten resyncs, and asks for it.
+    pub(super) fn break_bereft(&mut self) {
+        for session in std::mem::take(&mut self.messages.runs.bereft) {
+            if let Some(lease) = self.leases.get_mut(&session) {
+                lease.stream.break_off();
+                self.rouse(session);
+            }
+        }
     }
 
     /// The store could not take the end of a run: it is told again in a while, and nobody yet.
@@ -275,6 +288,10 @@ impl Mesh {
             let mut run = Run::restored(record);
             run.orphaned = stored.is_some_and(|(callee, _)| !self.leases.contains_key(&callee));
             if run.orphaned {
+                due = self.now;
+            }
+            // That somebody had taken it was lost with the crash: nobody is to begin with it.
+            if run.cancelled && run.callee.is_none() && holder.is_none() {
                 due = self.now;
             }
             self.messages.runs.insert(id, run, due);

@@ -29,6 +29,8 @@ pub struct RunRecord {
     pub size: u64,
     /// Where it stands.
     pub state: RunState,
+    /// Whether its caller wants it stopped.
+    pub cancelled: bool,
     /// The last chunk's number, of one that has ended.
     pub last_seq: u64,
     /// The answer.

@@ -60,6 +60,7 @@ pub(crate) fn a_run_is_kept_with_its_message_and_reads_as_it_was<E: Engine>() {
         seq: 1,
         size: plain(1).body.as_bytes().len() as u64,
         state: RunState::Queued,
+        cancelled: false,
         last_seq: 0,
         result: None,
         error: None,
@@ -78,6 +79,8 @@ pub(crate) fn a_run_is_kept_with_its_message_and_reads_as_it_was<E: Engine>() {
     apply(&mut store, claim(1, 4));
     let taken = RunRecord { callee: Some((session(3), member(3))), state: RunState::Running, ..fresh };
     assert_eq!(run(&store, 1), Some(taken.clone()), "the first answers for good");
+    apply(&mut store, StoreWrite::CancelRun(id(1)));
+    let taken = RunRecord { cancelled: true, ..taken };
     drop(store);
     let mut store = engine.open();
     assert_eq!(store.restore(&mesh()).unwrap().runs, std::slice::from_ref(&taken));
@@ -103,6 +106,7 @@ pub(crate) fn a_refused_run_leaves_no_trace<E: Engine>() {
     send(&mut store, Accept { refusal, ..call(1) });
     assert_eq!(run(&store, 1), None);
     apply(&mut store, claim(1, 3));
+    apply(&mut store, StoreWrite::CancelRun(id(1)));
     apply(&mut store, StoreWrite::EndRun(Box::new(end(1, NOW))));
     assert_eq!(run(&store, 1), None, "what is not there is not made");
 }

@@ -159,6 +159,7 @@ impl Messages {
                     .for_each(|kept| kept.timeless = true);
             }
             StoreWrite::ClaimRun { run, callee, member } => self.claim_run(*run, *callee, *member),
+            StoreWrite::CancelRun(run) => self.cancel_run(*run),
             StoreWrite::EndRun(ending) => self.end_run(ending),
             // Touching a lease is the leases' business; a sweep concerns all meshes.
             StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}

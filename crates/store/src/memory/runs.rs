@@ -22,6 +22,7 @@ impl Messages {
             seq,
             size: 0,
             state: RunState::Queued,
+            cancelled: false,
             last_seq: 0,
             result: None,
             error: None,
@@ -34,6 +35,12 @@ impl Messages {
     pub(super) fn claim_run(&mut self, run: RunId, callee: SessionKey, member: MemberKey) {
         if let Some(run) = self.runs.get_mut(&run).filter(|run| run.state == RunState::Queued) {
             (run.callee, run.state) = (Some((callee, member)), RunState::Running);
+        }
+    }
+
+    pub(super) fn cancel_run(&mut self, run: RunId) {
+        if let Some(run) = self.runs.get_mut(&run).filter(|run| run.ended_at.is_none()) {
+            run.cancelled = true;
         }
     }
 

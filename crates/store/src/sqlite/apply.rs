@@ -96,6 +96,7 @@ fn of_mesh(
         StoreWrite::ClaimRun { run, callee, member } => {
             call::claim(connection, mesh.id, *run, callee, member)?
         }
+        StoreWrite::CancelRun(run) => call::cancel(connection, mesh.id, *run)?,
         StoreWrite::EndRun(ending) => call::end(connection, mesh.id, ending)?,
         StoreWrite::Sweep { .. } => {}
     }

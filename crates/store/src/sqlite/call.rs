@@ -17,7 +17,7 @@ use crate::Result;
 /// What [`record`] reads.
 const COLUMNS: &str =
     "id, caller, caller_session, callee, callee_member, place, state, last_seq, result, error,
-    deadline, started_at, ended_at,
+    deadline, started_at, ended_at, cancelled,
     coalesce((SELECT octet_length(body) FROM entries WHERE entries.place = calls.place), 0)";
 
 /// Keeps a run whose message was accepted at `place`.
@@ -61,6 +61,14 @@ pub(super) fn claim(
              WHERE mesh = ?1 AND id = ?2 AND state = 'queued'",
         )?
         .execute(params![mesh, run.0.to_be_bytes(), callee.0, member.0])?;
+    Ok(())
+}
+
+/// Notes that a run's caller wants it stopped.
+pub(super) fn cancel(connection: &Connection, mesh: i64, run: RunId) -> Result<(), Fault> {
+    connection
+        .prepare_cached("UPDATE calls SET cancelled = 1 WHERE mesh = ?1 AND id = ?2 AND ended_at IS NULL")?
+        .execute(params![mesh, run.0.to_be_bytes()])?;
     Ok(())
 }
 
@@ -131,8 +139,9 @@ fn record(connection: &Connection, row: &Row<'_>) -> Result<RunRecord, Fault> {
         log,
         lane: place.lane,
         seq: place.seq,
-        size: natural(row.get(13)?, "a size")?,
+        size: natural(row.get(14)?, "a size")?,
         state: state_of(&state).ok_or_else(|| Fault::corrupt(format!("run {id} is {state}")))?,
+        cancelled: row.get(13)?,
         last_seq: natural(row.get(7)?, "last_seq")?,
         result: unjson(row, 8)?,
         error: unjson(row, 9)?,

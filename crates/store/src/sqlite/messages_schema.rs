@@ -214,3 +214,8 @@ CREATE TABLE calls (
 CREATE INDEX calls_living ON calls (mesh, id) WHERE ended_at IS NULL;
 CREATE INDEX calls_ended ON calls (ended_at) WHERE ended_at IS NOT NULL;
 ";
+
+/// The fifth step.
+pub(super) const CANCELLED_CALLS: &str = "
+ALTER TABLE calls ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;  -- 1: its caller wants it stopped
+";

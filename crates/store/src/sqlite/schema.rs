@@ -8,7 +8,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::messages_schema::{CALLS, IDS_BY_TIME, MESSAGES};
+use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES};
 use super::transact;
 use crate::{Result, StoreError};
 
@@ -63,6 +63,7 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     MESSAGES,
     IDS_BY_TIME,
     CALLS,
+    CANCELLED_CALLS,
 ];
 
 /// The schema version of this program.

@@ -7,7 +7,7 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_TIMEOUT_MS};
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{ClientInflight, InflightState, ReconcileParams};
-use tenure_proto::run::{RunChunkParams, RunState};
+use tenure_proto::run::{RunChunkParams, RunIdParams, RunState};
 
 use super::runs::{called, chunk, ending, from, on_both, ring};
 use super::words::*;
@@ -253,4 +253,42 @@ fn runs_take_turns_on_a_slow_socket() {
     assert_eq!(told.len(), 403);
     let last = told.iter().rposition(|word| word.ends_with('o')).unwrap();
     assert!(last < 400, "{last}");
+}
+
+#[test]
+fn whoever_asks_for_a_run_from_a_chunk_on_gets_that_next() {
+    let mut w = world();
+    let (a, b, run) = called(&mut w);
+    w.sockets.get_mut(&a).unwrap().flushes = false;
+    for seq in 1..=400 {
+        w.done(b, chunk(run, seq, "x"));
+    }
+    w.start_run(a, from(ring(to(2), "k"), 50));
+    w.unblock(a);
+    let heard = w.told(a);
+    let expected: Vec<String> = std::iter::once(1).chain(50..=400).map(|seq| format!("{seq} x")).collect();
+    assert_eq!(heard, expected, "the first had left");
+}
+
+#[test]
+fn a_cancel_is_told_once_and_after_a_start_again() {
+    on_both(|mut w| {
+        let (a, b, run) = called(&mut w);
+        for _ in 0..3 {
+            w.cancel(a, run);
+        }
+        assert_eq!(w.told(b), ["cancel"]);
+        w.restart();
+        let b = w.join(2);
+        assert_eq!(w.told(b), ["cancel"]);
+    });
+}
+
+#[test]
+fn a_cancel_is_answered_when_it_is_on_disk() {
+    let mut w = world();
+    let (a, _, run) = called(&mut w);
+    w.set_disk(Disk::Fails);
+    let outcome = w.call(a, Call::RunCancel(RunIdParams { run_id: run }));
+    assert_eq!(code(&outcome), ErrorCode::Unavailable);
 }

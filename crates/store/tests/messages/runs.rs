@@ -5,6 +5,7 @@ use tenure_core::MeshConfig;
 use tenure_core::admit::Admission;
 use tenure_core::effect::{Answer, Note, Push};
 use tenure_core::input::Call;
+use tenure_core::rate::Rate;
 use tenure_core::run::start;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
@@ -455,6 +456,41 @@ fn bad_starts_are_refused_and_bounds_hold() {
     let b = w.join(2);
     w.done(b, ending(first.run_id, 1));
     w.start_run(a, ring(to(2), "more"));
+}
+
+#[test]
+fn runs_that_the_store_is_about_to_accept_count() {
+    let mut w = world();
+    let (a, _) = (w.join(11), w.join(2));
+    let calls = (0..RUNS_PER_MEMBER + 10).map(|n| w.starting(ring(to(2), &format!("k{n}"))).unwrap());
+    let calls = calls.collect();
+    let requests = w.ask_all(a, calls);
+    let outcomes: Vec<_> = requests.iter().map(|request| w.answered(a, request).unwrap()).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), RUNS_PER_MEMBER);
+    assert!(outcomes.iter().skip(RUNS_PER_MEMBER).all(|outcome| code(outcome) == ErrorCode::Busy));
+}
+
+#[test]
+fn what_answers_a_run_and_the_retry_of_a_call_are_never_too_often() {
+    let rate = Rate { burst: 3, per_second: 1 };
+    let config = MeshConfig { send_rate: rate, request_rate: rate, ..MeshConfig::default() };
+    let mut w = World::new(Engine::memory(), config);
+    let (a, b) = (w.dial(counted(11)), w.dial(counted(2)));
+    let run = w.start_run(a, ring(to(2), "k")).run_id;
+    for _ in 0..20 {
+        w.start_run(a, ring(to(2), "k"));
+    }
+    for seq in 1..=20 {
+        w.done(b, chunk(run, seq, "x"));
+    }
+    w.done(b, ending(run, 21));
+    let fresh: Vec<_> = (0..4).map(|n| w.try_start(a, ring(to(2), &format!("k{n}")))).collect();
+    assert_eq!(fresh.iter().filter(|outcome| outcome.is_ok()).count(), 2, "one of three was taken");
+    assert_eq!(code(&fresh[2]), ErrorCode::RateLimited);
+}
+
+fn counted(n: u8) -> Admission {
+    Admission { counted: true, ..knock(n) }
 }
 
 #[test]
