@@ -5,102 +5,13 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::proc::Proc;
-use common::{Broker, World, join, lease, patience};
+use common::stage::{Stage, gone, piece, pieces, text};
+use common::{World, join, lease, patience};
 use serde_json::{Value, json};
 use tenure_cli::flaky::{Fault, Flaky};
 use tenure_client::{Answer, CallError, Events, Options, Run, RunError, Session, random_key};
-
-/// A broker and the commands that speak with it.
-struct Stage {
-    world: World,
-    broker: Option<Broker>,
-    addr: SocketAddr,
-}
-
-impl Stage {
-    async fn new() -> Stage {
-        let world = World::new();
-        let broker = world.broker().await;
-        let addr = broker.addr;
-        Stage { world, broker: Some(broker), addr }
-    }
-
-    fn command(&self, args: &[&str]) -> std::process::Command {
-        let mut command = self.world.tenure(args);
-        command.env("TENURE_BROKER", format!("ws://{}", self.addr));
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).stdin(Stdio::null()).output().expect("run tenure")
-    }
-
-    fn spawn(&self, name: &str, args: &[&str]) -> Proc {
-        Proc::spawn(name, self.command(args))
-    }
-
-    /// A command that answers runs, and is there.
-    async fn serve(&self, name: &str, script: &str) -> Proc {
-        let mut serve = self.spawn(name, &["serve", "--json", "--name", name, "--exec", script]);
-        serve.until("ready", |line| line["event"] == "ready").await;
-        serve
-    }
-
-    /// Ends the broker as a power cut would, and starts another on the same disk.
-    async fn restart(&mut self) {
-        let addr = self.broker.take().unwrap().kill().await;
-        self.broker = Some(self.world.broker_at(&addr.to_string()).await);
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.world.home().join(name)
-    }
-
-    /// Waits until a file has a whole line; gives it.
-    async fn line_of(&self, name: &str) -> String {
-        let start = Instant::now();
-        loop {
-            let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
-            if text.ends_with('\n') {
-                return text.trim().to_owned();
-            }
-            assert!(start.elapsed() < patience(), "{name} was never written");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-fn text(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-/// The pieces that a call has printed with `--json`.
-fn pieces(call: &mut Proc) -> Vec<Value> {
-    call.events("chunk").iter().map(|line| line["data"].clone()).collect()
-}
-
-async fn piece(call: &mut Proc, data: &str) {
-    call.until(data, |line| line["event"] == "chunk" && line["data"] == data).await;
-}
-
-/// Waits until a process is gone; one that is dead and not yet waited for is.
-async fn gone(pid: &str) {
-    let start = Instant::now();
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])) {
-            return;
-        }
-        assert!(start.elapsed() < patience(), "{pid} runs on");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_called_and_answers_line_by_line() {

@@ -30,7 +30,9 @@ const URGENT: usize = 16;
 /// JSON, and in its environment TENURE_RUN_ID, the run, and TENURE_FROM, the address of who calls. Each line that it prints is
 /// a piece of the answer, sent at once; a line of more than 64 KiB is several. When it ends with code 0 the run went well, and
 /// its result is null: the lines are the answer. Any other end is an error, with the code and the last 4 KiB of what it said
-/// on standard error.
+/// on standard error. All that it wrote is sent before its run ends, however long that takes; bytes that are not UTF-8 become
+/// U+FFFD. What it leaves running in its process group is killed when that has said nothing for a second; if it goes on
+/// speaking for five, the run fails.
 ///
 /// When the caller cancels the run, or its time is over, CMD and everything it has started are told to terminate, and killed
 /// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another.

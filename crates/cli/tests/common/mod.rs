@@ -7,6 +7,7 @@ pub(crate) mod fleet;
 pub(crate) mod host;
 pub(crate) mod proc;
 pub(crate) mod raw;
+pub(crate) mod stage;
 pub(crate) mod tap;
 
 use std::net::SocketAddr;

@@ -1,8 +1,12 @@
 //! One run of the command: a process group of its own, the input on its standard input, its lines as pieces of the answer.
+//!
+//! What it promises: what the command wrote to its standard output is sent before the run ends well, however long that takes;
+//! the run's own time, and the lease of who answers, bound it. What cannot be sent ends the run with an error.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tenure_client::proto::error::{ErrorCode, WireError};
@@ -10,6 +14,7 @@ use tenure_client::{Run, RunError};
 use tenure_daemon::group::Group;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::Instant;
 
 /// Bytes of a line that are one piece; a longer line is several.
 const LINE: usize = 64 * 1024;
@@ -17,8 +22,10 @@ const LINE: usize = 64 * 1024;
 const TAIL: usize = 4 * 1024;
 /// How long it has between being told to end and being killed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long what is left of its output may take once its group is dead.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long what it has left behind may hold its output open without a word.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long what it has left behind may go on speaking.
+const AFTERWARDS: Duration = Duration::from_secs(5);
 
 /// Runs `command` to its end and gives what that means. Dropped before that, it and everything that it has started are
 /// killed.
@@ -26,47 +33,39 @@ pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
     let failed = |error: std::io::Error| RunError::failed(format!("the command cannot be run: {error}"));
     let mut child = spawn(&run, command).map_err(failed)?;
     let group = Group::of(&child);
-    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let ended = group.ended().shared();
     let mut tail = Vec::new();
-    let last_words = &mut tail;
-    let mut speech = Box::pin(async {
-        let (input, output, errors) = pipes;
-        tokio::join!(feed(input, &run.input), relay(output, &run), listen(errors, last_words)).1
+    let mut beside = Box::pin(async {
+        tokio::join!(feed(input, &run.input), listen(errors, &mut tail));
     });
-    let over = group.ended();
-    tokio::pin!(over);
-    let mut spoken = None;
-    let cancelled = loop {
+    let mut beside_over = false;
+    let work = async {
+        relay(output, &run, &group, ended.clone()).await?;
+        // It has closed its output, and may go on.
+        ended.clone().await;
+        Ok(())
+    };
+    tokio::pin!(work);
+    let done = loop {
         tokio::select! {
-            () = &mut over => break false,
-            // It has closed its ends, and may go on; unless the run is over and there is nobody to speak to.
-            said = &mut speech, if spoken.is_none() => {
-                let stop = said.is_err();
-                spoken = Some(said);
-                if stop {
-                    break false;
-                }
-            }
+            done = &mut work => break done,
+            () = &mut beside, if !beside_over => beside_over = true,
             () = run.cancelled() => {
                 group.tell(Signal::TERM);
-                let _ = tokio::time::timeout(GRACE, &mut over).await;
-                break true;
+                let _ = tokio::time::timeout(GRACE, ended.clone()).await;
+                break Err(RunError::Cancelled);
             }
         }
     };
-    drop(group);
-    if spoken.is_none() {
-        // Of one that is cancelled nobody waits for more.
-        let patience = if cancelled { Duration::ZERO } else { LAST_WORDS };
-        spoken = tokio::time::timeout(patience, &mut speech).await.ok();
+    group.tell(Signal::KILL);
+    if !beside_over {
+        // What it said last is in the pipe; somebody who has left the group may keep that open.
+        let _ = tokio::time::timeout(QUIET, &mut beside).await;
     }
-    drop(speech);
-    let status = child.wait().await.map_err(failed)?;
-    match spoken {
-        _ if cancelled => Err(RunError::Cancelled),
-        Some(Err(error)) => Err(error),
-        _ => verdict(status, &tail),
-    }
+    drop(beside);
+    done?;
+    verdict(child.wait().await.map_err(failed)?, &tail)
 }
 
 fn spawn(run: &Run, command: &str) -> std::io::Result<Child> {
@@ -91,27 +90,74 @@ async fn feed(stdin: Option<ChildStdin>, input: &Value) {
     let _ = stdin.write_all(text.as_bytes()).await;
 }
 
-/// Sends its lines. While the broker is behind it waits, and so does the command in the end.
-async fn relay(output: Option<impl AsyncRead + Unpin>, run: &Run) -> Result<(), RunError> {
+/// Sends its lines, all of them. While the broker is behind it waits, and so does the command in the end. When the command
+/// has ended and what it has left behind says nothing, or does not stop speaking, that is killed, and the rest is sent.
+async fn relay(
+    output: Option<impl AsyncRead + Unpin>,
+    run: &Run,
+    group: &Group,
+    ended: impl Future<Output = ()> + Clone,
+) -> Result<(), RunError> {
     let Some(output) = output else { return Ok(()) };
     let mut output = BufReader::new(output);
-    let mut line = Vec::new();
+    let (mut line, mut over, mut killed) = (Vec::new(), None, false);
     loop {
-        let room = (LINE - line.len()) as u64;
-        let read = (&mut output).take(room).read_until(b'\n', &mut line).await.unwrap_or(0);
-        if read == 0 && line.is_empty() {
-            return Ok(());
+        let silence = async {
+            ended.clone().await;
+            over.get_or_insert_with(|| Instant::now() + AFTERWARDS);
+            tokio::time::sleep(QUIET).await;
+        };
+        // Both are cancel-safe; what is there is read before anybody is found to be silent.
+        let bytes = tokio::select! {
+            biased;
+            bytes = output.fill_buf() => bytes.map_err(|error| {
+                RunError::failed(format!("the output of the command cannot be read: {error}"))
+            })?,
+            () = silence => {
+                if std::mem::replace(&mut killed, true) {
+                    // Whoever still holds it is none of the group.
+                    return last_piece(line, run).await;
+                }
+                group.tell(Signal::KILL);
+                continue;
+            }
+        };
+        if bytes.is_empty() {
+            return last_piece(line, run).await;
         }
+        if over.is_some_and(|over| Instant::now() >= over) {
+            group.tell(Signal::KILL);
+            let text = "the command has ended, and something that it had started went on speaking: its output is cut off";
+            return Err(RunError::failed(text));
+        }
+        let room = bytes.len().min(LINE - line.len());
+        let taken = bytes[..room].iter().position(|byte| *byte == b'\n').map_or(room, |at| at + 1);
+        line.extend_from_slice(&bytes[..taken]);
+        output.consume(taken);
         let whole = line.last() == Some(&b'\n');
+        if !whole && line.len() < LINE {
+            continue;
+        }
         // A piece of a longer line ends with a whole character, if it is text.
-        let end = if whole || read == 0 { line.len() } else { whole_characters(&line) };
+        let end = if whole { line.len() } else { whole_characters(&line) };
         let rest = line.split_off(end);
         if whole {
             line.pop();
         }
+        let began = Instant::now();
         run.chunk(String::from_utf8_lossy(&line).into_owned()).await?;
+        // That the broker is behind is not its fault.
+        over = over.map(|over| over + began.elapsed());
         line = rest;
     }
+}
+
+/// Sends what stands behind the last line, if anything does.
+async fn last_piece(line: Vec<u8>, run: &Run) -> Result<(), RunError> {
+    if !line.is_empty() {
+        run.chunk(String::from_utf8_lossy(&line).into_owned()).await?;
+    }
+    Ok(())
 }
 
 /// The length of `bytes` without the beginning of a character at its end.

@@ -1,0 +1,63 @@
+//! `tenure serve --exec`, with real processes: what its command says arrives, or the run says that it did not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::pass;
+use common::stage::{Stage, gone, piece, pieces, text};
+use serde_json::Value;
+
+/// The numbers up to `last`, as the pieces of an answer.
+fn numbers(last: u32) -> Vec<Value> {
+    (1..=last).map(|n| Value::String(n.to_string())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_a_quick_command_says_arrives() {
+    let stage = Stage::new().await;
+    // All of it is in the pipe when the command has ended, and takes its time from there.
+    let _serve = stage.serve("counter", "yes '' | head -n 20000; echo done").await;
+    let (code, stdout, stderr) = text(&stage.run(&["call", "counter", "x"]));
+    assert_eq!((code, stdout.lines().count()), (Some(0), 20_001), "{stderr}");
+    assert!(stdout.ends_with("\ndone\n"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_said_while_the_broker_was_away_is_sent_afterwards() {
+    let mut stage = Stage::new().await;
+    let (go, pid) = (stage.path("go"), stage.path("pid"));
+    let (go, pid) = (go.display(), pid.display());
+    let script = format!("echo $$ > {pid}; echo 1; while ! test -e {go}; do sleep 0.05; done; seq 2 5000");
+    let _serve = stage.serve("counter", &script).await;
+    let mut call = stage.spawn("call", &["call", "counter", "x", "--json"]);
+    piece(&mut call, "1").await;
+    stage.kill_broker().await;
+    std::fs::write(stage.path("go"), "").unwrap();
+    gone(&stage.line_of("pid").await).await;
+    // Long enough for whoever would give up on it.
+    pass(1, 2).await;
+    stage.start_broker().await;
+    assert_eq!(call.exit_code().await, Some(0), "{}", call.stderr());
+    assert_eq!(pieces(&mut call), numbers(5_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_is_ended_and_heard_to_the_end() {
+    let stage = Stage::new().await;
+    let pid = stage.path("pid");
+    let script = format!("sleep 1000 & echo $! > {}; (sleep 0.3; echo behind) & echo now", pid.display());
+    let _serve = stage.serve("worker", &script).await;
+    let (code, stdout, stderr) = text(&stage.run(&["call", "worker", "x"]));
+    assert_eq!((code, stdout.as_str()), (Some(0), "now\nbehind\n"), "{stderr}");
+    gone(&stage.line_of("pid").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_off_is_an_error() {
+    let stage = Stage::new().await;
+    let _serve = stage.serve("worker", "while :; do echo more; sleep 0.1; done & echo now").await;
+    let (code, stdout, stderr) = text(&stage.run(&["call", "worker", "x"]));
+    assert!(code == Some(7) && stderr.contains("went on speaking"), "{code:?} {stderr}");
+    assert!(stdout.starts_with("now\n") || stdout.starts_with("more\n"), "{stdout}");
+}
