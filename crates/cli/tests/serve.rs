@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use common::pass;
 use common::stage::{Stage, gone, piece, pieces, text};
 use serde_json::Value;
@@ -60,4 +63,26 @@ async fn what_is_cut_off_is_an_error() {
     let (code, stdout, stderr) = text(&stage.run(&["call", "worker", "x"]));
     assert!(code == Some(7) && stderr.contains("went on speaking"), "{code:?} {stderr}");
     assert!(stdout.starts_with("now\n") || stdout.starts_with("more\n"), "{stdout}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_reader_of_its_events_it_stops_in_good_order() {
+    let stage = Stage::new().await;
+    let pid = stage.path("pid");
+    let script =
+        format!("read -r what; test $what = quick || {{ echo $$ > {}; sleep 1000; }}", pid.display());
+    let args = ["serve", "--json", "--name", "worker", "--exec", &script];
+    let mut serve = stage.command(&args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    // It reads one line and goes away.
+    BufReader::new(serve.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.contains("ready"), "{ready}");
+    let mut slow = stage.spawn("slow", &["call", "worker", "slow\n", "--json"]);
+    let command = stage.line_of("pid").await;
+    let (code, _, stderr) = text(&stage.run(&["call", "worker", "quick\n"]));
+    assert_eq!(code, Some(0), "its end came first: {stderr}");
+    assert_eq!(slow.exit_code().await, Some(7), "{}", slow.stderr());
+    assert_eq!(slow.events("end")[0]["error"]["code"], "unavailable", "it was told");
+    assert_eq!(serve.wait().unwrap().code(), Some(1));
+    gone(&command).await;
 }

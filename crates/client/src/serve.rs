@@ -110,6 +110,12 @@ impl Run {
         self.state.cancelled.is_cancelled()
     }
 
+    /// Completes when the broker has its end, or it is over without us. It does not hold the run.
+    pub fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
+        let settled = self.state.settled.clone();
+        async move { settled.cancelled().await }
+    }
+
     fn over(&self) -> ChunkError {
         ChunkError::Over(self.state.over.get().cloned().unwrap_or_else(over))
     }
@@ -119,6 +125,8 @@ impl Run {
 #[derive(Debug)]
 pub(crate) struct RunState {
     cancelled: CancellationToken,
+    /// Nothing more is to be said of it.
+    settled: CancellationToken,
     over: OnceLock<WireError>,
     /// Room for pieces without an answer.
     window: Arc<Semaphore>,
@@ -131,7 +139,8 @@ pub(crate) struct Served(Arc<RunState>);
 impl Served {
     pub(crate) fn new() -> Served {
         let window = Arc::new(Semaphore::new(CHUNK_WINDOW));
-        Served(Arc::new(RunState { cancelled: CancellationToken::new(), over: OnceLock::new(), window }))
+        let (cancelled, settled) = (CancellationToken::new(), CancellationToken::new());
+        Served(Arc::new(RunState { cancelled, settled, over: OnceLock::new(), window }))
     }
 
     pub(crate) fn state(&self) -> Arc<RunState> {
@@ -152,6 +161,7 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.0.window.close();
         self.0.cancelled.cancel();
+        self.0.settled.cancel();
     }
 }
 
@@ -271,7 +281,8 @@ where
                         continue;
                     };
                     let (session, order) = (session.clone(), AsyncMutex::new(()));
-                    let run = Run { id, from: message.from, input, handle, session, state, order };
+                    let run =
+                        Run { id, from: message.from, input, handle, session, state, order };
                     handlers.spawn(answer(run, ending, Arc::clone(&handler), Arc::clone(&places)));
                 }
                 Some(Incoming::Ended(end)) => return ServeEnd::Session(end),

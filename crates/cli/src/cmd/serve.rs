@@ -2,17 +2,19 @@
 
 mod exec;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 use tenure_client::proto::message::Priority;
 use tenure_client::{InboxChoice, Run, RunError, ServeEnd, Session};
+use tokio::sync::mpsc;
 
 use super::Where;
 use super::guest::{Signals, Stay, Who, ended};
 use crate::exit::Failure;
-use crate::output::{println, safe, sentence};
+use crate::output::{emit, safe, sentence};
 
 /// What it is called unless told otherwise.
 const NAME: &str = "serve";
@@ -38,6 +40,8 @@ const URGENT: usize = 16;
 /// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another.
 ///
 /// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
+///
+/// With --json, output that cannot be written (a reader that went away, a full disk) ends it as a signal does, with code 1.
 ///
 /// Messages that are no runs are left in the inbox (`tenure inbox --as NAME` when this has ended), except that of those sent with
 /// --priority now no more than 16 are: the next go to the dead letters, for their senders to see.
@@ -71,16 +75,18 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
         let guest = args.at.enter(who, stay).await?;
         let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
-        if args.json {
-            println(&json!({"event": "ready", "name": name, "session": key}).to_string());
-        } else {
-            eprintln!("answering runs as {}, session:{key}", safe(name));
-        }
-        let (command, json) = (args.exec.clone(), args.json);
-        let server = guest.session.serve_runs(move |run| answer(run, command.clone(), json));
+        let (trouble, mut unprinted) = mpsc::unbounded_channel();
+        let desk = Arc::new(Desk { command: args.exec.clone(), json: args.json, trouble });
+        let ready = json!({"event": "ready", "name": name, "session": key});
+        desk.say(&ready, || format!("answering runs as {}, session:{key}", safe(name)));
+        let server = guest.session.serve_runs(move |run| answer(run, Arc::clone(&desk)));
         let outcome = tokio::select! {
             end = server.concurrency(usize::from(args.jobs)).into_future() => Err(failure(end)),
             end = leave_lying(&guest.session) => Err(end),
+            Some(error) = unprinted.recv() => {
+                let text = format!("write to standard output: {error}; no more runs are answered");
+                Err(Failure::Failed(text))
+            }
             () = signals.recv() => Ok(()),
         };
         guest.leave().await;
@@ -121,21 +127,42 @@ fn failure(end: ServeEnd) -> Failure {
     }
 }
 
-async fn answer(run: Run, command: String, json: bool) -> Result<Value, RunError> {
-    let (id, from, since) = (run.id, safe(&run.from.name), Instant::now());
-    let outcome = exec::answer(run, &command).await;
+/// What the answers to all runs share.
+struct Desk {
+    command: String,
+    json: bool,
+    /// That nobody can read what is said.
+    trouble: mpsc::UnboundedSender<std::io::Error>,
+}
+
+impl Desk {
+    /// Says something: to programs on stdout, to people on stderr.
+    fn say(&self, event: &Value, words: impl FnOnce() -> String) {
+        if !self.json {
+            eprintln!("{}", words());
+        } else if let Err(error) = emit(event.to_string().as_bytes()) {
+            let _ = self.trouble.send(error);
+        }
+    }
+}
+
+async fn answer(run: Run, desk: Arc<Desk>) -> Result<Value, RunError> {
+    let (id, from, since, settled) = (run.id, safe(&run.from.name), Instant::now(), run.settled());
+    let outcome = exec::answer(run, &desk.command).await;
     let (status, error) = match &outcome {
         Ok(_) => ("ok", None),
         Err(RunError::Cancelled) => ("cancelled", None),
-        Err(RunError::Failed(error)) => ("error", Some(error)),
+        Err(RunError::Failed(error)) => ("error", Some(error.clone())),
     };
-    if json {
-        println(
-            &json!({"event": "run", "runId": id, "from": from, "status": status, "error": error}).to_string(),
-        );
-    } else {
-        let why = error.map(|error| format!(": {}", sentence(&error.to_string()))).unwrap_or_default();
-        eprintln!("{id} from {from}: {status} after {:.1} s{why}", since.elapsed().as_secs_f64());
-    }
+    let took = since.elapsed().as_secs_f64();
+    // When the broker has its end: whatever comes of saying this, that comes first.
+    tokio::spawn(async move {
+        settled.await;
+        let event = json!({"event": "run", "runId": id, "from": from, "status": status, "error": error});
+        desk.say(&event, || {
+            let why = error.map(|error| format!(": {}", sentence(&error.to_string()))).unwrap_or_default();
+            format!("{id} from {from}: {status} after {took:.1} s{why}")
+        });
+    });
     outcome
 }
