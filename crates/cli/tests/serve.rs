@@ -66,6 +66,47 @@ async fn what_is_cut_off_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_cut_off_in_the_middle_is_not_begun_again() {
+    let stage = Stage::new().await;
+    let begun = stage.path("begun");
+    let script = format!("echo $$ >> {}; echo $$; sleep 1000", begun.display());
+    let mut serve = stage.serve("worker", &script).await;
+    let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
+    call.until("a piece", |line| line["event"] == "chunk").await;
+    serve.signal("KILL");
+    serve.exit_code().await;
+    let mut serve = stage.serve("worker", &script).await;
+    assert_eq!(call.exit_code().await, Some(7), "{}", call.stderr());
+    let end = call.events("end").remove(0);
+    assert_eq!(end["error"]["code"], "unavailable", "{end}");
+    assert!(end["error"]["message"].as_str().unwrap().contains("cut off"), "{end}");
+    assert_eq!(pieces(&mut call).len(), 1);
+    assert_eq!(std::fs::read_to_string(&begun).unwrap().lines().count(), 1, "it was begun once");
+    let ended = serve.until("the run", |line| line["event"] == "run").await;
+    assert_eq!(ended["status"], "error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_which_nothing_was_said_is_begun_again() {
+    let stage = Stage::new().await;
+    let (begun, go) = (stage.path("begun"), stage.path("go"));
+    let script = format!(
+        "echo $$ >> {}; while ! test -e {}; do sleep 0.05; done; echo done",
+        begun.display(),
+        go.display()
+    );
+    let mut serve = stage.serve("worker", &script).await;
+    let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
+    stage.line_of("begun").await;
+    serve.signal("KILL");
+    serve.exit_code().await;
+    let _serve = stage.serve("worker", &script).await;
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(call.exit_code().await, Some(0), "{}", call.stderr());
+    assert_eq!(pieces(&mut call), ["done"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_reader_of_its_events_it_stops_in_good_order() {
     let stage = Stage::new().await;
     let pid = stage.path("pid");

@@ -33,6 +33,9 @@ pub struct Run {
     pub from: Sender,
     /// What they ask.
     pub input: Value,
+    /// Whether it may have been handed out before, to a process of this session that is gone. What that one has said of it
+    /// stays said: ask [`Session::run_get`] how much that is before you answer from the beginning.
+    pub redelivered: bool,
     handle: ServedHandle,
     session: Session,
     state: Arc<RunState>,
@@ -274,7 +277,7 @@ where
             incoming = mouth.next() => match incoming {
                 Some(Incoming::Run(handle, id, delivery, state)) => {
                     let ending = work.begin(handle);
-                    let message = delivery.message;
+                    let (redelivered, message) = (delivery.redelivered, delivery.message);
                     let input = message.body.as_deref().map(serde_json::from_str);
                     let Some(Ok(input)) = input else {
                         ending.end(error(WireError::bad_request("the input of the run is not JSON")));
@@ -282,7 +285,7 @@ where
                     };
                     let (session, order) = (session.clone(), AsyncMutex::new(()));
                     let run =
-                        Run { id, from: message.from, input, handle, session, state, order };
+                        Run { id, from: message.from, input, redelivered, handle, session, state, order };
                     handlers.spawn(answer(run, ending, Arc::clone(&handler), Arc::clone(&places)));
                 }
                 Some(Incoming::Ended(end)) => return ServeEnd::Session(end),

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
+use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::message::Priority;
 use tenure_client::{InboxChoice, Run, RunError, ServeEnd, Session};
 use tokio::sync::mpsc;
@@ -37,7 +38,9 @@ const URGENT: usize = 16;
 /// speaking for five, the run fails.
 ///
 /// When the caller cancels the run, or its time is over, CMD and everything it has started are told to terminate, and killed
-/// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another.
+/// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another. Killed itself
+/// (kill -9), it cannot see to that, and its commands go on without anybody to hear them. Started again with the same --name
+/// within its lease it is handed their runs once more: those of which something was sent fail, the others begin anew.
 ///
 /// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
 ///
@@ -76,7 +79,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let guest = args.at.enter(who, stay).await?;
         let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
         let (trouble, mut unprinted) = mpsc::unbounded_channel();
-        let desk = Arc::new(Desk { command: args.exec.clone(), json: args.json, trouble });
+        let desk = Arc::new(Desk {
+            command: args.exec.clone(),
+            json: args.json,
+            session: guest.session.clone(),
+            trouble,
+        });
         let ready = json!({"event": "ready", "name": name, "session": key});
         desk.say(&ready, || format!("answering runs as {}, session:{key}", safe(name)));
         let server = guest.session.serve_runs(move |run| answer(run, Arc::clone(&desk)));
@@ -131,6 +139,7 @@ fn failure(end: ServeEnd) -> Failure {
 struct Desk {
     command: String,
     json: bool,
+    session: Session,
     /// That nobody can read what is said.
     trouble: mpsc::UnboundedSender<std::io::Error>,
 }
@@ -148,7 +157,10 @@ impl Desk {
 
 async fn answer(run: Run, desk: Arc<Desk>) -> Result<Value, RunError> {
     let (id, from, since, settled) = (run.id, safe(&run.from.name), Instant::now(), run.settled());
-    let outcome = exec::answer(run, &desk.command).await;
+    let outcome = match cut_off(&run, &desk.session).await {
+        Some(error) => Err(error),
+        None => exec::answer(run, &desk.command).await,
+    };
     let (status, error) = match &outcome {
         Ok(_) => ("ok", None),
         Err(RunError::Cancelled) => ("cancelled", None),
@@ -165,4 +177,20 @@ async fn answer(run: Run, desk: Arc<Desk>) -> Result<Value, RunError> {
         });
     });
     outcome
+}
+
+/// Why a run is not answered from the beginning, if a process before this one has said something of it: its caller has that,
+/// and would take the two for one answer.
+async fn cut_off(run: &Run, session: &Session) -> Option<RunError> {
+    if !run.redelivered {
+        return None;
+    }
+    match session.run_get(run.id).await {
+        Ok(known) if known.last_seq.get() == 0 => None,
+        Ok(_) => {
+            let text = "its command was cut off with the process that ran it; call again under another key";
+            Some(RunError::Failed(WireError::new(ErrorCode::Unavailable, text)))
+        }
+        Err(error) => Some(RunError::Failed(error)),
+    }
 }
