@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// The variable that says where the manager listens.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -25,9 +26,11 @@ impl Manager {
         self.say(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// Says that the process is about to end by its own will.
-    pub(crate) fn stopping(&self, status: &str) {
-        self.say(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
+    /// Says that the process is about to end by its own will, and how long that may take at most, whatever the manager has
+    /// been told before.
+    pub(crate) fn stopping(&self, status: &str, within: Duration) {
+        let (status, micros) = (one_line(status), within.as_micros());
+        self.say(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\nSTATUS={status}"));
     }
 
     /// Nothing depends on it here: a manager that does not listen is its own affair.
@@ -67,14 +70,14 @@ mod tests {
         let listener = UnixDatagram::bind(&path).unwrap();
         let manager = Manager { at: Some(address(&path.into_os_string()).unwrap()) };
         manager.ready("listening\nFDSTORE=1");
-        manager.stopping("draining");
+        manager.stopping("draining", Duration::from_millis(1_500));
         let mut heard = [0; 256];
         let mut next = || {
             let read = listener.recv(&mut heard).unwrap();
             String::from_utf8_lossy(&heard[..read]).into_owned()
         };
         assert_eq!(next(), "READY=1\nSTATUS=listening FDSTORE=1");
-        assert_eq!(next(), "STOPPING=1\nSTATUS=draining");
+        assert_eq!(next(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=1500000\nSTATUS=draining");
     }
 
     #[cfg(target_os = "linux")]

@@ -241,8 +241,18 @@ async fn the_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
     assert!(ready.starts_with("READY=1\nSTATUS=listening on ws://127.0.0.1:"), "{ready}");
     proc.signal("TERM");
     let stopping = hear();
-    assert!(stopping.starts_with("STOPPING=1\nSTATUS=draining"), "{stopping}");
+    assert!(stopping.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=33000000\nSTATUS=draining"), "{stopping}");
     assert_eq!(proc.exit_code().await, Some(0));
+    // A drain that may take longer says so, whatever TimeoutStopSec is.
+    let mut command = world.tenure(&["broker", "--json", "--listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut proc = Proc::spawn("broker", command);
+    let line = proc.until("ready", |line| line["event"] == "ready").await;
+    let addr = line["listen"].as_str().unwrap().parse().unwrap();
+    assert!(hear().starts_with("READY=1\n"));
+    drained(drain(&world, addr, &["--deadline", NEVER])).await;
+    let stopping = hear();
+    assert!(stopping.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=330000000\n"), "{stopping}");
 }
 
 #[test]

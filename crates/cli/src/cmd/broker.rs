@@ -1,9 +1,10 @@
 //! `tenure broker`: run a broker in the foreground.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use tenure_broker::{Broker, Config, RawConfig, StoreChoice};
+use tenure_broker::{Broker, Config, RawConfig, Stop, StoreChoice};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -11,6 +12,9 @@ use crate::exit::Failure;
 use crate::home::Home;
 use crate::notify::Manager;
 use crate::output::{print, println, wants_colour};
+
+/// How long after the deadline of its drain it may take to close its store, as the service manager is told.
+const CLOSING: Duration = Duration::from_secs(30);
 
 /// What is logged unless told otherwise.
 const DEFAULT_LOG: &str = "info";
@@ -188,13 +192,15 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     tracing::info!(event = "ready", listen = %format!("ws://{listen}"), store, "an open broker for this machine");
     manager.ready(&format!("listening on ws://{listen}"));
     // All are cancel-safe: those that lose have taken nothing.
-    let reason = tokio::select! {
-        _ = terminate.recv() => "terminated".to_owned(),
-        _ = interrupt.recv() => "interrupted".to_owned(),
-        stopping = broker.told_to_stop() => stopping.reason,
+    let usual = Stop::default().deadline_ms;
+    let (reason, deadline_ms) = tokio::select! {
+        _ = terminate.recv() => ("terminated".to_owned(), usual),
+        _ = interrupt.recv() => ("interrupted".to_owned(), usual),
+        stopping = broker.told_to_stop() => (stopping.reason, stopping.deadline_ms),
     };
     tracing::info!(event = "stopping", reason);
-    manager.stopping("draining: everybody is told, what is on its way arrives");
+    let within = Duration::from_millis(deadline_ms).saturating_add(CLOSING);
+    manager.stopping("draining: everybody is told, what is on its way arrives", within);
     let hurry = broker.hurry();
     let stop = broker.stop(&reason);
     tokio::pin!(stop);
