@@ -197,7 +197,17 @@ async fn what_nobody_could_read_is_not_acked() {
     let mut child = stage.command(&["inbox"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0), "a reader that went away is the end, not an error");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for args in [&["inbox"][..], &["inbox", "--follow"]] {
+        let output = stage.command(args).stdin(Stdio::null()).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "a full disk is one: {}", stderr(&output));
+        assert!(stderr(&output).contains("write to standard output"), "{}", stderr(&output));
+    }
     assert_eq!(bodies(&stage.lines(&["inbox", "--json"])), ["one", "two", "three"]);
+    stage.good(&["pub", "posts", "one"]);
+    let sub = ["sub", "posts", "--from", "earliest", "--count", "1"];
+    let output = stage.command(&sub).stdin(Stdio::null()).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
 }
 
 #[tokio::test(flavor = "multi_thread")]

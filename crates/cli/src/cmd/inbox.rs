@@ -142,7 +142,7 @@ async fn drain(guest: &Guest, inbox: &mut Subscription, reader: &mut Reader) -> 
         }
         batch.sort_by_key(|message| (message.priority, message.seq));
         for message in batch {
-            if let Some(done) = reader.take(message) {
+            if let Some(done) = reader.take(message)? {
                 return Ok(done);
             }
         }

@@ -10,7 +10,7 @@ use tenure_client::{Item, Received, Settling, Subscription, Unsettled};
 use super::guest::{Signals, ended};
 use super::show::Show;
 use crate::exit::Failure;
-use crate::output::{emit, sentence};
+use crate::output::{emit, sentence, unread};
 
 /// How long the last acks may take once the work is over.
 const LAST_ACKS: Duration = Duration::from_secs(10);
@@ -66,14 +66,14 @@ impl Reader {
     }
 
     /// Prints one message; says when it was the last, or could not be printed. One that was not printed is not
-    /// acked.
-    pub(crate) fn take(&mut self, message: Received) -> Option<Done> {
+    /// acked; that nobody reads is an end, that it cannot be written a failure.
+    pub(crate) fn take(&mut self, message: Received) -> Result<Option<Done>, Failure> {
         if self.left == Some(0) {
-            return Some(Done::Enough);
+            return Ok(Some(Done::Enough));
         }
         let facts = json!({"attempt": message.attempt(), "redelivered": message.redelivered()});
-        if emit(&self.show.line(&message, facts)).is_err() {
-            return Some(Done::Unread);
+        if let Err(error) = emit(&self.show.line(&message, facts)) {
+            return unread(&error).map(|()| Some(Done::Unread));
         }
         self.fresh = false;
         if self.acks {
@@ -81,9 +81,9 @@ impl Reader {
         } else if self.held.len() < HELD {
             self.held.push(message);
         }
-        let left = self.left.as_mut()?;
+        let Some(left) = self.left.as_mut() else { return Ok(None) };
         *left -= 1;
-        (*left == 0).then_some(Done::Enough)
+        Ok((*left == 0).then_some(Done::Enough))
     }
 
     /// Prints what comes until there is a reason to stop.
@@ -96,7 +96,7 @@ impl Reader {
             tokio::select! {
                 item = stream.next() => match item.map_err(ended)? {
                     Item::Message(message) => {
-                        if let Some(done) = self.take(message) {
+                        if let Some(done) = self.take(message)? {
                             return Ok(done);
                         }
                     }
