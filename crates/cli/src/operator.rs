@@ -89,6 +89,15 @@ impl Operator {
         Ok(Answer { status, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
 
+    /// What it means that the broker has no such route.
+    pub(crate) fn unmanaged(&self) -> Failure {
+        let address = &self.address;
+        Failure::Refused(format!(
+            "not_found: the broker at {address} has no operator: give it a TENURE_ADMIN_TOKEN when it starts, or stop it with a \
+             signal"
+        ))
+    }
+
     /// What it means that there was no answer.
     pub(crate) fn unreached(&self, silence: &Silence) -> Failure {
         let address = &self.address;

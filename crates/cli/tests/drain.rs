@@ -265,11 +265,28 @@ fn what_cannot_be_drained_says_why() {
         assert!(said.contains(says), "{args:?} does not say {says:?}: {said}");
     };
     fails(&["drain", "--restart-in", "soon"], 2, "a time is a number");
+    fails(&["drain", "--restart-in", "2h"], 2, "within 1h");
+    fails(&["drain", "--deadline", "10m"], 2, "at most 5m");
+    fails(&["drain", "--reason", &"x".repeat(257)], 2, "at most 256 bytes");
     fails(&["drain"], 2, "TENURE_ADMIN_TOKEN");
     fails(&["drain", "--broker", "http://x"], 2, "ws://HOST:PORT");
     let nowhere = ["drain", "--broker", "ws://127.0.0.1:1"];
     let output = world.tenure(&nowhere).env("TENURE_ADMIN_TOKEN", "0123456789abcdef").output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_without_an_operator_says_so() {
+    let world = World::new();
+    let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--store", "memory"];
+    let mut proc = Proc::spawn("broker", world.tenure(&args));
+    let ready = proc.until("ready", |line| line["event"] == "ready").await;
+    let url = format!("ws://{}", ready["listen"].as_str().unwrap());
+    let mut command = world.tenure(&["drain", "--broker", &url]);
+    let output = command.env("TENURE_ADMIN_TOKEN", "0123456789abcdef").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("not_found: the broker at") && said.contains("TENURE_ADMIN_TOKEN"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

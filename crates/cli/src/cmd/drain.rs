@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use tenure_client::proto::limits::REASON_BYTES;
 
 use super::Where;
 use super::status::duration;
@@ -20,6 +21,9 @@ const DRAIN: &str = "/v1/admin/drain";
 const LOOK: Duration = Duration::from_millis(50);
 /// How long after its deadline a broker may take to close its store.
 const AFTER: Duration = Duration::from_secs(30);
+/// The longest deadline, and the furthest restart, that a broker takes.
+const DEADLINE_MAX: Duration = Duration::from_secs(5 * 60);
+const RESTART_IN_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Stop a broker in good order: everybody is told when to come back, what is on its way arrives, nobody blinks.
 ///
@@ -30,14 +34,14 @@ const AFTER: Duration = Duration::from_secs(30);
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
-    /// Promise that a broker is back after this time: --restart-in 5s; without it none is promised
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    /// Promise that a broker is back after this time: --restart-in 5s, at most 1h; without it none is promised
+    #[arg(long, value_name = "TIME", value_parser = restart_in)]
     restart_in: Option<Duration>,
-    /// How long what is on its way may take
-    #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "3s")]
+    /// How long what is on its way may take, at most 5m
+    #[arg(long, value_name = "TIME", value_parser = deadline, default_value = "3s")]
     deadline: Duration,
-    /// Why, as every session is told
-    #[arg(long, value_name = "TEXT", default_value = "maintenance")]
+    /// Why, as every session is told, in at most 256 bytes
+    #[arg(long, value_name = "TEXT", default_value = "maintenance", value_parser = reason)]
     reason: String,
     /// Where the broker keeps its state, and the operator's token [default: $TENURE_HOME/broker]
     #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR")]
@@ -45,6 +49,26 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn restart_in(text: &str) -> Result<Duration, String> {
+    within(text, RESTART_IN_MAX, "a restart is promised for within 1h")
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    within(text, DEADLINE_MAX, "what is on its way may take at most 5m")
+}
+
+fn within(text: &str, most: Duration, else_say: &str) -> Result<Duration, String> {
+    let time = span::parse(text)?;
+    if time > most { Err(else_say.to_owned()) } else { Ok(time) }
+}
+
+fn reason(text: &str) -> Result<String, String> {
+    if text.len() > REASON_BYTES {
+        return Err(format!("a reason has at most {REASON_BYTES} bytes"));
+    }
+    Ok(text.to_owned())
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -60,7 +84,11 @@ async fn drain(args: &Args, operator: &Operator) -> Result<(), Failure> {
     }
     let began = Instant::now();
     let answer = operator.call(Method::POST, DRAIN, Some(&asked)).await;
-    let mut under_way = answer.map_err(|silence| operator.unreached(&silence))?.good()?;
+    let answer = answer.map_err(|silence| operator.unreached(&silence))?;
+    if answer.status == StatusCode::NOT_FOUND {
+        return Err(operator.unmanaged());
+    }
+    let mut under_way = answer.good()?;
     let deadline = Duration::from_millis(under_way["deadlineMs"].as_u64().unwrap_or_default());
     while !is_gone(operator).await {
         if began.elapsed() > deadline + AFTER {
