@@ -206,13 +206,17 @@ async fn a_kill_during_a_drain_loses_nothing() {
     let addr = broker.addr;
     let (sender, _events) = join(addr, "sender").await;
     let mut reader = Reader::new(addr, &sender).await;
-    let mut draining = drain(&world, addr, &["--restart-in", "200ms", "--deadline", NEVER]);
+    let url = format!("ws://{addr}");
+    let args = ["drain", "--broker", &url, "--restart-in", "200ms", "--deadline", NEVER];
+    let mut draining = Proc::spawn("drain", world.tenure(&args));
     shutdown(&mut reader.events).await;
     // A drain takes what it is given: whoever comes back with a good token may send.
     sender.send(reader.key(), "second").await.expect("accepted");
     sender.send(reader.key(), "third").await.expect("accepted");
     broker.kill().await;
-    draining.exit_code().await;
+    assert_eq!(draining.exit_code().await, Some(0), "it is gone: {}", draining.stderr());
+    let said = draining.seen()[0].as_str().unwrap().to_owned();
+    assert!(said.contains("its log says how it ended"), "whether it ended well is not known here: {said}");
     let _broker = world.broker_at(&addr.to_string()).await;
     assert_eq!(reader.in_hand.text(), Some("first"));
     reader.in_hand.ack().await.expect("still its own");

@@ -28,7 +28,8 @@ const RESTART_IN_MAX: Duration = Duration::from_secs(60 * 60);
 /// Stop a broker in good order: everybody is told when to come back, what is on its way arrives, nobody blinks.
 ///
 /// Asks with the operator's token: TENURE_ADMIN_TOKEN, or the one that the broker keeps in its data directory. Returns
-/// when the broker is gone, or another is in its place; exit code 6 when that takes too long.
+/// when the broker is gone, or another is in its place; exit code 6 when that takes too long. That one that is gone has ended in
+/// good order, and was not killed meanwhile, only its own log tells.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: tenure drain --restart-in 5s && tenure broker")]
 pub(crate) struct Args {
@@ -112,7 +113,7 @@ async fn drain(args: &Args, operator: &Operator) -> Result<(), Failure> {
 /// Whether the broker that was asked is not there any more.
 async fn is_gone(operator: &Operator) -> bool {
     match operator.call(Method::GET, DRAIN, None).await {
-        // It listens until its store is closed.
+        // It listens until its store is closed, unless it was killed: that cannot be told from here.
         Err(Silence::Nobody) => true,
         Err(Silence::Lost(_)) => false,
         Ok(answer) => answer.body["draining"] != true,
@@ -130,7 +131,10 @@ fn told(under_way: &Value, took: u64) -> String {
             format!(" It was stopping already ({}).", line(under_way["reason"].as_str().unwrap_or_default()))
         }
     };
-    format!("{sessions} told; the broker was gone after {}.{already}", duration(took))
+    format!(
+        "{sessions} told; the broker was gone after {}; its log says how it ended.{already}",
+        duration(took)
+    )
 }
 
 #[cfg(test)]
@@ -140,11 +144,14 @@ mod tests {
     #[test]
     fn it_says_how_many_were_told_and_who_was_first() {
         let one = json!({"begun": true, "sessions": 1});
-        assert_eq!(told(&one, 412), "1 session was told; the broker was gone after 412 ms.");
+        assert_eq!(
+            told(&one, 412),
+            "1 session was told; the broker was gone after 412 ms; its log says how it ended."
+        );
         let late = json!({"begun": false, "sessions": 3, "reason": "terminated"});
         assert_eq!(
             told(&late, 2_000),
-            "3 sessions were told; the broker was gone after 2 s. It was stopping already (terminated)."
+            "3 sessions were told; the broker was gone after 2 s; its log says how it ended. It was stopping already (terminated)."
         );
     }
 }
