@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
+use tenure_client::proto::codec::Codec;
+use tenure_client::proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS};
 use tenure_client::proto::message::Address;
 use tenure_client::{Answer, Body, CallError, RunStream};
 
@@ -43,15 +45,31 @@ pub(crate) struct Args {
     /// INPUT is a string, whatever it looks like
     #[arg(long)]
     text: bool,
-    /// How long the run may take before the broker ends it, such as 30m [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    /// How long the run may take before the broker ends it, such as 30m; at most a day [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
     /// Your own key for it, such as release-417: called twice with one key, it is one run [default: a new ULID]
-    #[arg(long)]
+    #[arg(long, value_parser = key)]
     key: Option<String>,
     /// Print one JSON object a line: that it started, each piece, the end
     #[arg(long)]
     json: bool,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let time = span::parse(text)?;
+    if time.is_zero() || time > Duration::from_millis(RUN_TIMEOUT_MAX_MS) {
+        return Err("a run may take from 1ms to 1d".to_owned());
+    }
+    Ok(time)
+}
+
+fn key(text: &str) -> Result<String, String> {
+    let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    if text.is_empty() || text.len() > RUN_KEY_BYTES || !printable {
+        return Err(format!("a key is 1 to {RUN_KEY_BYTES} printable ASCII characters"));
+    }
+    Ok(text.to_owned())
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
@@ -79,8 +97,14 @@ fn input(args: &Args) -> Result<Value, Failure> {
         },
         text => text.to_owned(),
     };
-    let json = if args.text { None } else { serde_json::from_str(&text).ok() };
-    Ok(json.unwrap_or(Value::String(text)))
+    if args.text || serde_json::from_str::<Value>(&text).is_err() {
+        return Ok(Value::String(text));
+    }
+    // What two readers would read differently is refused here as everywhere.
+    Codec::Json.decode(text.as_bytes()).map_err(|error| {
+        let error = sentence(&error.to_string());
+        Failure::Usage(format!("INPUT is no good JSON: {error}; with --text it is a string"))
+    })
 }
 
 async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -> Result<(), Failure> {
