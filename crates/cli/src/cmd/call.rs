@@ -1,6 +1,6 @@
 //! `tenure call`: ask an agent something and print its answer as it comes.
 
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
@@ -18,6 +18,9 @@ use crate::exit::Failure;
 use crate::output::{emit, line, sentence};
 use crate::span;
 
+/// How long the broker may take to hear that an answer is wanted no more.
+const LAST_WORD: Duration = Duration::from_secs(3);
+
 /// Call an agent and print its answer as it comes.
 ///
 /// TO is session:<hex>, member:<hex>, or the display name of somebody who is here; a name that means nobody or several is
@@ -33,7 +36,8 @@ use crate::span;
   tenure call solver '{\"n\": 8}' --json | jq .
   tenure call builder release --key release-417   # run twice, built once
 
-Exit codes: 7 when the run failed or was cancelled; the others as everywhere.")]
+Exit codes: 7 when the run failed or was cancelled, also because whoever read the answer went away; 1 when the
+answer could not be written; the others as everywhere.")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
@@ -125,25 +129,28 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
         }
     };
     let screen = Screen { json: args.json, terminal: std::io::stdout().is_terminal() };
-    screen.say(&json!({"event": "started", "runId": stream.run_id(), "key": key}));
+    let mut printed = screen.say(&json!({"event": "started", "runId": stream.run_id(), "key": key}));
     let mut cancelled = false;
     loop {
+        if let Err(error) = printed {
+            return Err(unread(&stream, &error).await);
+        }
+        printed = Ok(());
         tokio::select! {
             answer = stream.next() => match answer {
                 Ok(Answer::Chunk { data, gap }) => {
                     screen.gap(gap, "this piece");
-                    if !screen.chunk(&data, gap) {
-                        // Nobody reads what it says: then nobody needs it.
-                        return cancel(&stream).await;
-                    }
+                    printed = screen.chunk(&data, gap);
                 }
                 Ok(Answer::End { result, gap }) => {
                     screen.gap(gap, "the end");
-                    screen.result(&result, gap);
-                    return Ok(());
+                    let unwritten =
+                        |error| Failure::Failed(format!("write to standard output: {error}"));
+                    return screen.result(&result, gap).map_err(unwritten);
                 }
                 Err(error) => {
-                    screen.error(&error);
+                    // How it ended is said by the exit code in any case.
+                    let _ = screen.error(&error);
                     return Err(failure(guest, error));
                 }
             },
@@ -163,6 +170,18 @@ async fn cancel(stream: &RunStream) -> Result<(), Failure> {
     stream.cancel().await.map_err(|error| Failure::Refused(sentence(&error.to_string())))
 }
 
+/// Nobody reads what it says: then nobody needs it, and the run is cancelled.
+async fn unread(stream: &RunStream, error: &std::io::Error) -> Failure {
+    let what = match tokio::time::timeout(LAST_WORD, stream.cancel()).await {
+        Ok(Ok(())) => "the run is cancelled",
+        _ => "the run could not be cancelled",
+    };
+    match error.kind() {
+        ErrorKind::BrokenPipe => Failure::Run(format!("nobody reads the answer any more; {what}")),
+        _ => Failure::Failed(format!("write to standard output: {error}; {what}")),
+    }
+}
+
 /// What the end of a call means for the exit code, its text made safe for a terminal.
 fn failure(guest: &Guest, error: CallError) -> Failure {
     match error {
@@ -179,10 +198,8 @@ struct Screen {
 }
 
 impl Screen {
-    fn say(&self, event: &Value) {
-        if self.json {
-            let _ = emit(event.to_string().as_bytes());
-        }
+    fn say(&self, event: &Value) -> io::Result<()> {
+        if self.json { emit(event.to_string().as_bytes()) } else { Ok(()) }
     }
 
     fn gap(&self, gap: bool, before: &str) {
@@ -191,19 +208,18 @@ impl Screen {
         }
     }
 
-    /// Prints a piece; says whether anybody reads it.
-    fn chunk(&self, data: &Value, gap: bool) -> bool {
-        if self.json {
-            let mut event = json!({"event": "chunk", "data": data});
-            if gap {
-                event["gap"] = json!(true);
-            }
-            return emit(event.to_string().as_bytes()).is_ok();
+    fn chunk(&self, data: &Value, gap: bool) -> io::Result<()> {
+        if !self.json {
+            return self.plain(data);
         }
-        self.plain(data)
+        let mut event = json!({"event": "chunk", "data": data});
+        if gap {
+            event["gap"] = json!(true);
+        }
+        self.say(&event)
     }
 
-    fn result(&self, result: &Value, gap: bool) {
+    fn result(&self, result: &Value, gap: bool) -> io::Result<()> {
         if self.json {
             let mut event = json!({"event": "end", "status": "ok", "result": result});
             if gap {
@@ -211,28 +227,25 @@ impl Screen {
             }
             return self.say(&event);
         }
-        if !result.is_null() {
-            let _ = self.plain(result);
-        }
+        if result.is_null() { Ok(()) } else { self.plain(result) }
     }
 
-    fn error(&self, error: &CallError) {
+    fn error(&self, error: &CallError) -> io::Result<()> {
         match error {
-            CallError::Failed(error) => {
-                self.say(&json!({"event": "end", "status": "error", "error": error}));
-            }
+            CallError::Failed(error) => self.say(&json!({"event": "end", "status": "error", "error": error})),
             CallError::Cancelled => self.say(&json!({"event": "end", "status": "cancelled"})),
-            CallError::Refused(_) | CallError::Session(_) => {}
+            CallError::Refused(_) | CallError::Session(_) => Ok(()),
         }
     }
 
     /// A string as it is, unless a terminal would act on it; anything else as JSON.
-    fn plain(&self, value: &Value) -> bool {
-        let text = match value {
-            Value::String(text) if self.terminal => text.split('\n').map(line).collect::<Vec<_>>().join("\n"),
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
-        };
-        emit(text.as_bytes()).is_ok()
+    fn plain(&self, value: &Value) -> io::Result<()> {
+        match value {
+            Value::String(text) if self.terminal => {
+                emit(text.split('\n').map(line).collect::<Vec<_>>().join("\n").as_bytes())
+            }
+            Value::String(text) => emit(text.as_bytes()),
+            value => emit(value.to_string().as_bytes()),
+        }
     }
 }
