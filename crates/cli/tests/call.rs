@@ -8,10 +8,60 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::stage::{Stage, text};
+use common::host::until;
+use common::patience;
+use common::proc::Proc;
+use common::stage::{Stage, piece, text};
+use tokio::net::TcpListener;
 
 /// Prints a line and works on.
 const AT_WORK: &str = "echo at work; sleep 1000";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_interrupt_leaves_at_once_whatever_the_broker_does() {
+    let mut stage = Stage::new().await;
+    let _serve = stage.serve("worker", AT_WORK).await;
+    let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
+    piece(&mut call, "at work").await;
+    stage.kill_broker().await;
+    call.signal("INT");
+    until("the first is heard", || call.stderr().contains("cancelling the run"));
+    call.signal("INT");
+    // The broker's answer to the first would have been waited for until it is given up, which has another code.
+    assert_eq!(call.exit_code().await, Some(1), "{}", call.stderr());
+    assert!(call.stderr().contains("to itself: --key"), "{}", call.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_cancelled_while_the_broker_was_away_is_cancelled_when_it_is_back() {
+    let mut stage = Stage::new().await;
+    let _serve = stage.serve("worker", AT_WORK).await;
+    let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
+    piece(&mut call, "at work").await;
+    stage.kill_broker().await;
+    call.signal("INT");
+    until("it is heard", || call.stderr().contains("cancelling the run"));
+    stage.start_broker().await;
+    assert_eq!(call.exit_code().await, Some(7), "{}", call.stderr());
+    assert_eq!(call.events("end")[0]["status"], "cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_ends_the_dialling() {
+    let stage = Stage::new().await;
+    // Somebody who takes every connection and never says a word.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    for args in [&["call", "x", "y"][..], &["serve", "--exec", "cat"], &["inbox"], &["sub", "topic"]] {
+        let mut command = stage.command(args);
+        command.env("TENURE_BROKER", &url);
+        let mut process = Proc::spawn(args[0], command);
+        let _dialled = tokio::time::timeout(patience(), listener.accept()).await.expect("it dials").unwrap();
+        process.signal("INT");
+        assert_eq!(process.exit_code().await, Some(1), "{args:?}: {}", process.stderr());
+        assert!(process.stderr().contains("stopped before the broker had answered"), "{}", process.stderr());
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_written_is_a_failure_and_is_wanted_no_more() {

@@ -127,9 +127,12 @@ impl RunStream {
 
     /// Asks for the run to be stopped. One that nobody has taken yet is cancelled at once; else its callee is told, and the
     /// stream ends when that has ended it, however it did. A broker that starts again is told once more.
-    pub async fn cancel(&self) -> Result<(), WireError> {
+    ///
+    /// It is asked for at once; the future is the broker's answer, and goes on while the stream is read.
+    pub fn cancel(&self) -> impl Future<Output = Result<(), WireError>> + Send + use<> {
         let _ = self.session.hands.send(HandCommand::Cancelled(self.handle));
-        self.session.run_cancel(self.run).await
+        let (session, run) = (self.session.clone(), self.run);
+        async move { session.run_cancel(run).await }
     }
 }
 

@@ -1,11 +1,13 @@
 //! `tenure call`: ask an agent something and print its answer as it comes.
 
 use std::io::{self, ErrorKind, IsTerminal};
+use std::pin::Pin;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 use tenure_client::proto::codec::Codec;
+use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS};
 use tenure_client::proto::message::Address;
 use tenure_client::{Answer, Body, CallError, RunStream};
@@ -86,9 +88,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         let name = user();
         let stay = Stay { talks: true, ..Stay::default() };
-        let guest = args.at.enter(Who::Visit(&name), stay).await?;
+        let guest = signals.unless(args.at.enter(Who::Visit(&name), stay)).await?;
         let outcome = call(&guest, &args, input, &mut signals).await;
-        guest.leave().await;
+        guest.leave_soon(&mut signals).await;
         outcome
     })
 }
@@ -112,7 +114,7 @@ fn input(args: &Args) -> Result<Value, Failure> {
 }
 
 async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -> Result<(), Failure> {
-    let to = resolve(guest, &args.to).await?;
+    let to = signals.unless(resolve(guest, &args.to)).await?;
     let mut call = guest.session.call(to, input);
     if let Some(timeout) = args.timeout {
         call = call.timeout(timeout);
@@ -130,12 +132,14 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
     };
     let screen = Screen { json: args.json, terminal: std::io::stdout().is_terminal() };
     let mut printed = screen.say(&json!({"event": "started", "runId": stream.run_id(), "key": key}));
+    let mut cancelling: Option<Cancelling> = None;
     let mut cancelled = false;
     loop {
         if let Err(error) = printed {
             return Err(unread(&stream, &error).await);
         }
         printed = Ok(());
+        // All are cancel-safe.
         tokio::select! {
             answer = stream.next() => match answer {
                 Ok(Answer::Chunk { data, gap }) => {
@@ -154,20 +158,34 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
                     return Err(failure(guest, error));
                 }
             },
+            outcome = heard(&mut cancelling) => {
+                cancelling = None;
+                match outcome {
+                    // While the broker is away it waits, and is said again when that is back.
+                    Err(error) if error.code != ErrorCode::Unavailable => return Err(guest.failure(&error)),
+                    _ => {}
+                }
+            }
             () = signals.recv() => {
                 if std::mem::replace(&mut cancelled, true) {
                     let run = stream.run_id();
                     return Err(Failure::Failed(format!("left {run} to itself: --key {key} finds it")));
                 }
                 eprintln!("cancelling the run; interrupt again to leave it");
-                cancel(&stream).await?;
+                cancelling = Some(Box::pin(stream.cancel()));
             }
         }
     }
 }
 
-async fn cancel(stream: &RunStream) -> Result<(), Failure> {
-    stream.cancel().await.map_err(|error| Failure::Refused(sentence(&error.to_string())))
+type Cancelling = Pin<Box<dyn Future<Output = Result<(), WireError>> + Send>>;
+
+/// What the broker says to the cancelling, if there is one.
+async fn heard(cancelling: &mut Option<Cancelling>) -> Result<(), WireError> {
+    match cancelling {
+        Some(cancelling) => cancelling.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Nobody reads what it says: then nobody needs it, and the run is cancelled.

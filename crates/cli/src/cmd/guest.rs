@@ -177,6 +177,16 @@ impl Guest {
         let _ = tokio::time::timeout(GOODBYE, self.events).await;
     }
 
+    /// Says goodbye, and waits for that only while there is somebody to hear it and nobody who is in a hurry.
+    pub(crate) async fn leave_soon(self, signals: &mut Signals) {
+        if *self.attached.borrow() {
+            tokio::select! {
+                () = self.leave() => {}
+                () = signals.recv() => {}
+            }
+        }
+    }
+
     /// Says goodbye whatever came of the work, and gives that.
     pub(crate) async fn leave_with<T>(self, outcome: Result<T, WireError>) -> Result<T, Failure> {
         let outcome = outcome.map_err(|error| self.failure(&error));
@@ -214,6 +224,17 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
         })
+    }
+
+    /// Does something that waits for a broker, unless one of them comes first.
+    pub(crate) async fn unless<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            done = work => done,
+            () = self.recv() => Err(Failure::Failed("stopped before the broker had answered".to_owned())),
+        }
     }
 
     /// The next one. Cancel-safe.

@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             talks: args.follow,
             ..Stay::default()
         };
-        let guest = args.at.enter(who, stay).await?;
+        let guest = signals.unless(args.at.enter(who, stay)).await?;
         let mut reader = Reader::new(args.format.show(), !args.no_ack, args.limit);
         let outcome = read(&guest, &args, &mut reader, &mut signals).await;
         let settled = reader.settle().await;

@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         let stay = Stay { inbox: InboxChoice::Session, talks: true, serves: true, ..Stay::default() };
         let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
-        let guest = args.at.enter(who, stay).await?;
+        let guest = signals.unless(args.at.enter(who, stay)).await?;
         let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
         let (trouble, mut unprinted) = mpsc::unbounded_channel();
         let desk = Arc::new(Desk {

@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             };
         }
         let stay = Stay { talks: true, ..Stay::default() };
-        let guest = args.at.enter(Who::Visit("tenure sub"), stay).await?;
+        let guest = signals.unless(args.at.enter(Who::Visit("tenure sub"), stay)).await?;
         let mut reader = Reader::new(args.format.show(), !args.no_ack, args.count);
         let outcome = follow(&guest, &args, &mut reader, &mut signals).await;
         guest.leave().await;

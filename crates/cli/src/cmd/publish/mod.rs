@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let name = user();
         let talks = std::io::stderr().is_terminal();
         let stay = Stay { patience: PATIENCE, talks, ..Stay::default() };
-        let guest = args.at.enter(Who::Visit(&name), stay).await?;
+        let guest = signals.unless(args.at.enter(Who::Visit(&name), stay)).await?;
         let outcome = publish(&guest, &args, source, &mut signals).await;
         guest.leave().await;
         outcome

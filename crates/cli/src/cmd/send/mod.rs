@@ -167,7 +167,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
         let name = user();
         let who = args.speak_as.as_deref().map_or(Who::Visit(&name), Who::Named);
-        let guest = args.at.enter(who, Stay::default()).await?;
+        let guest = signals.unless(args.at.enter(who, Stay::default())).await?;
         let outcome = send(&guest, &args, body, &mut signals).await;
         guest.leave().await;
         outcome
