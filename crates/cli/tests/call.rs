@@ -12,6 +12,8 @@ use common::host::until;
 use common::patience;
 use common::proc::Proc;
 use common::stage::{Stage, piece, text};
+use serde_json::json;
+use tenure_client::{Options, Run, Session, random_key};
 use tokio::net::TcpListener;
 
 /// Prints a line and works on.
@@ -101,6 +103,53 @@ async fn a_reader_that_goes_away_cancels_the_run() {
     assert!(code == Some(7) && stderr.contains("nobody reads the answer"), "{code:?} {stderr}");
     let ended = serve.until("the run", |line| line["event"] == "run").await;
     assert_eq!(ended["status"], "cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_waits_for_its_caller_in_the_result() {
+    let mut stage = Stage::new().await;
+    let mut serve = stage.serve("worker", "echo one; echo; echo three").await;
+    let args = ["call", "worker", "x", "--key", "k"];
+    let (code, stdout, stderr) = text(&stage.run(&args));
+    assert_eq!((code, stdout.as_str()), (Some(0), "one\n\nthree\n"), "{stderr}");
+    serve.until("the run", |line| line["event"] == "run").await;
+    // With it go the pieces of the answer.
+    stage.restart().await;
+    let (code, stdout, stderr) = text(&stage.run(&args));
+    assert_eq!((code, stdout.as_str()), (Some(0), "one\n\nthree\n"), "{stderr}");
+    let mut call = stage.spawn("call", &["call", "worker", "x", "--key", "k", "--json"]);
+    assert_eq!(call.exit_code().await, Some(0), "{}", call.stderr());
+    let end = call.events("end").remove(0);
+    assert_eq!((&end["result"], &end["gap"]), (&json!("one\n\nthree"), &json!(true)), "{end}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_a_gap_that_nothing_fills_is_not_a_success() {
+    let mut stage = Stage::new().await;
+    let mut serve = stage.serve("worker", "head -c 1100000 /dev/zero | tr '\\0' x | fold -w 1000").await;
+    let args = ["call", "worker", "x", "--key", "k"];
+    stage.run(&args);
+    serve.until("the run", |line| line["status"] == "ok").await;
+    let url = format!("ws://{}", stage.addr);
+    let options = Options::new(&url, random_key().unwrap(), "speaker").unwrap().serve_runs();
+    let (speaker, events) = Session::connect(options).await.unwrap();
+    drop(events);
+    let speak = |run: Run| async move {
+        run.chunk("one").await?;
+        run.chunk("two").await?;
+        Ok(json!("done"))
+    };
+    let serving = tokio::spawn(speaker.serve_runs(speak).into_future());
+    let spoken = ["call", "speaker", "x", "--key", "s"];
+    let (code, stdout, stderr) = text(&stage.run(&spoken));
+    assert_eq!((code, stdout.as_str()), (Some(0), "one\ntwo\ndone\n"), "{stderr}");
+    stage.restart().await;
+    let (code, stdout, stderr) = text(&stage.run(&args));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("some of its answer is gone"), "{stderr}");
+    let (code, stdout, stderr) = text(&stage.run(&spoken));
+    assert_eq!((code, stdout.as_str()), (Some(1), "done\n"), "a result is not all of an answer: {stderr}");
+    serving.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

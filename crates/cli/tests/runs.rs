@@ -23,7 +23,7 @@ async fn an_agent_is_called_and_answers_line_by_line() {
     assert_eq!((&ended["status"], &ended["error"]), (&json!("ok"), &Value::Null));
     let run = ended["runId"].as_str().unwrap();
     let (code, stdout, stderr) = text(&stage.run(&["runs", "get", run]));
-    assert_eq!((code, stdout.as_str()), (Some(0), "ok  2 pieces\n"), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (Some(0), "ok  2 pieces  \"BE QUICK\\nOR NOT\"\n"), "{stderr}");
     let (code, _, stderr) = text(&stage.run(&["call", "nobody", "x"]));
     assert!(code == Some(2) && stderr.contains("shouter"), "{stderr}");
     let (code, _, stderr) = text(&stage.run(&["call", "topic:jobs", "x"]));
@@ -48,7 +48,8 @@ async fn a_command_finds_the_run_in_its_input_and_environment() {
     let long: Vec<usize> = pieces[3..].iter().map(|piece| piece.as_str().unwrap().len()).collect();
     assert_eq!(long, [65_536, 34_464], "a long line is several");
     let end = call.events("end").remove(0);
-    assert_eq!((&end["status"], &end["result"]), (&json!("ok"), &Value::Null));
+    let whole = pieces.iter().map(|piece| piece.as_str().unwrap()).collect::<Vec<_>>().join("\n");
+    assert_eq!((&end["status"], &end["result"]), (&json!("ok"), &json!(whole)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

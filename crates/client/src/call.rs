@@ -25,8 +25,8 @@ pub enum Answer {
     Chunk {
         /// What it says.
         data: Value,
-        /// Whether pieces before it are gone for good: a broker that crashed keeps none, and one that waits for a slow
-        /// reader only so many.
+        /// Whether pieces before it are gone for good: a broker keeps the last mebibyte of them, for a minute after the
+        /// end, and one that crashed none.
         gap: bool,
     },
     /// The end of a run that went well.
@@ -50,7 +50,8 @@ pub enum CallError {
     /// The broker did not start it, or does not know it any more.
     #[error(transparent)]
     Refused(WireError),
-    /// This session is over. The run is not: a call with the same key finds it again, for a day after its end.
+    /// This session is over. The run is not: a call with the same key finds it again, its pieces for a minute after its end
+    /// and its result for a day.
     #[error("{0}; the run goes on, and a call with the same key finds it")]
     Session(SubEnd),
 }

@@ -1,23 +1,26 @@
 //! `tenure call`: ask an agent something and print its answer as it comes.
 
-use std::io::{self, ErrorKind, IsTerminal};
+mod screen;
+
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tenure_client::proto::codec::Codec;
 use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS};
 use tenure_client::proto::message::Address;
 use tenure_client::{Answer, Body, CallError, RunStream};
 
+use self::screen::Screen;
 use super::Where;
 use super::guest::{Guest, Signals, Stay, Who, user};
 use super::names::{self, Target, resolve};
 use super::send::stdin;
 use crate::exit::Failure;
-use crate::output::{emit, line, sentence};
+use crate::output::sentence;
 use crate::span;
 
 /// How long the broker may take to hear that an answer is wanted no more.
@@ -27,10 +30,14 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 ///
 /// TO is session:<hex>, member:<hex>, or the display name of somebody who is here; a name that means nobody or several is
 /// refused with those it might mean. Whoever answers runs there (`tenure serve`, or a program) gets INPUT. Each piece of the
-/// answer is printed when it comes, a string as a line and anything else as JSON, and at the end the result, if there is one.
+/// answer is printed when it comes, a string as a line and anything else as JSON, and at the end the result, if there is one
+/// and it does not say what the pieces said, line by line.
 ///
 /// Broken connections and restarts of the broker do not end it. Interrupt it, and the run is cancelled; interrupt it again,
-/// and it is left to itself. Killed, it leaves the run at work: the same --key finds it again, for a day after its end.
+/// and it is left to itself. Killed, it leaves the run at work: the same --key finds it again. The result of a run is kept
+/// for a day after its end; its pieces only in the broker's memory, the last 1 MiB of them, and for a minute after the end.
+/// What of an answer is gone is made good from a result that says all of it, as that of `tenure serve` does up to 1 MiB;
+/// what follows a gap is therefore printed at the end. Where nothing makes it good, the code is 1.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure call reviewer 'is main green?'
@@ -38,8 +45,8 @@ const LAST_WORD: Duration = Duration::from_secs(3);
   tenure call solver '{\"n\": 8}' --json | jq .
   tenure call builder release --key release-417   # run twice, built once
 
-Exit codes: 7 when the run failed or was cancelled, also because whoever read the answer went away; 1 when the
-answer could not be written; the others as everywhere.")]
+Exit codes: 7 when the run failed or was cancelled, also because whoever read the answer went away; 1 when part of the
+answer is gone or could not be written; the others as everywhere.")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
@@ -130,8 +137,8 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
             return Err(Failure::Failed(text));
         }
     };
-    let screen = Screen { json: args.json, terminal: std::io::stdout().is_terminal() };
-    let mut printed = screen.say(&json!({"event": "started", "runId": stream.run_id(), "key": key}));
+    let mut screen = Screen::new(args.json);
+    let mut printed = screen.started(stream.run_id(), &key);
     let mut cancelling: Option<Cancelling> = None;
     let mut cancelled = false;
     loop {
@@ -142,15 +149,14 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
         // All are cancel-safe.
         tokio::select! {
             answer = stream.next() => match answer {
-                Ok(Answer::Chunk { data, gap }) => {
-                    screen.gap(gap, "this piece");
-                    printed = screen.chunk(&data, gap);
-                }
+                Ok(Answer::Chunk { data, gap }) => printed = screen.chunk(data, gap),
                 Ok(Answer::End { result, gap }) => {
-                    screen.gap(gap, "the end");
-                    let unwritten =
-                        |error| Failure::Failed(format!("write to standard output: {error}"));
-                    return screen.result(&result, gap).map_err(unwritten);
+                    let pieces = tokio::select! {
+                        pieces = pieces(guest, &stream), if screen.misses(gap) => pieces,
+                        () = signals.recv(), if screen.misses(gap) => None,
+                        else => None,
+                    };
+                    return screen.end(&result, gap, pieces);
                 }
                 Err(error) => {
                     // How it ended is said by the exit code in any case.
@@ -188,6 +194,11 @@ async fn heard(cancelling: &mut Option<Cancelling>) -> Result<(), WireError> {
     }
 }
 
+/// How many pieces the answer had.
+async fn pieces(guest: &Guest, stream: &RunStream) -> Option<u64> {
+    guest.session.run_get(stream.run_id()).await.ok().map(|run| run.last_seq.get())
+}
+
 /// Nobody reads what it says: then nobody needs it, and the run is cancelled.
 async fn unread(stream: &RunStream, error: &std::io::Error) -> Failure {
     let what = match tokio::time::timeout(LAST_WORD, stream.cancel()).await {
@@ -206,64 +217,5 @@ fn failure(guest: &Guest, error: CallError) -> Failure {
         CallError::Failed(_) | CallError::Cancelled => Failure::Run(sentence(&error.to_string())),
         CallError::Refused(error) => guest.failure(&error),
         CallError::Session(end) => Failure::from(end),
-    }
-}
-
-/// Prints an answer.
-struct Screen {
-    json: bool,
-    terminal: bool,
-}
-
-impl Screen {
-    fn say(&self, event: &Value) -> io::Result<()> {
-        if self.json { emit(event.to_string().as_bytes()) } else { Ok(()) }
-    }
-
-    fn gap(&self, gap: bool, before: &str) {
-        if gap && !self.json {
-            eprintln!("gap: some of the answer before {before} was lost with a broker");
-        }
-    }
-
-    fn chunk(&self, data: &Value, gap: bool) -> io::Result<()> {
-        if !self.json {
-            return self.plain(data);
-        }
-        let mut event = json!({"event": "chunk", "data": data});
-        if gap {
-            event["gap"] = json!(true);
-        }
-        self.say(&event)
-    }
-
-    fn result(&self, result: &Value, gap: bool) -> io::Result<()> {
-        if self.json {
-            let mut event = json!({"event": "end", "status": "ok", "result": result});
-            if gap {
-                event["gap"] = json!(true);
-            }
-            return self.say(&event);
-        }
-        if result.is_null() { Ok(()) } else { self.plain(result) }
-    }
-
-    fn error(&self, error: &CallError) -> io::Result<()> {
-        match error {
-            CallError::Failed(error) => self.say(&json!({"event": "end", "status": "error", "error": error})),
-            CallError::Cancelled => self.say(&json!({"event": "end", "status": "cancelled"})),
-            CallError::Refused(_) | CallError::Session(_) => Ok(()),
-        }
-    }
-
-    /// A string as it is, unless a terminal would act on it; anything else as JSON.
-    fn plain(&self, value: &Value) -> io::Result<()> {
-        match value {
-            Value::String(text) if self.terminal => {
-                emit(text.split('\n').map(line).collect::<Vec<_>>().join("\n").as_bytes())
-            }
-            Value::String(text) => emit(text.as_bytes()),
-            value => emit(value.to_string().as_bytes()),
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_client::proto::canonical::session_key;
 use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::event::EventBody;
+use tenure_client::proto::limits::MAX_PAYLOAD_BYTES_FLOOR;
 use tenure_client::proto::log::LogName;
 use tenure_client::proto::peer::{Peer, Profile, Status};
 use tenure_client::{
@@ -66,6 +67,7 @@ pub(crate) struct Guest {
     pub(crate) session: Session,
     events: JoinHandle<()>,
     attached: watch::Receiver<bool>,
+    max_payload: watch::Receiver<usize>,
 }
 
 impl Where {
@@ -99,8 +101,9 @@ impl Where {
             .client("tenure", env!("CARGO_PKG_VERSION"));
         let (session, events) = self.connect(options).await?;
         let (tell, attached) = watch::channel(true);
-        let events = tokio::spawn(listen(events, tell, stay.talks));
-        Ok(Guest { session, events, attached })
+        let (tell_payload, max_payload) = watch::channel(MAX_PAYLOAD_BYTES_FLOOR);
+        let events = tokio::spawn(listen(events, tell, tell_payload, stay.talks));
+        Ok(Guest { session, events, attached, max_payload })
     }
 
     /// Joins for a few questions.
@@ -127,11 +130,18 @@ impl Where {
 }
 
 /// Reads events until the session is over.
-async fn listen(mut events: Events, attached: watch::Sender<bool>, talks: bool) {
+async fn listen(
+    mut events: Events,
+    attached: watch::Sender<bool>,
+    max_payload: watch::Sender<usize>,
+    talks: bool,
+) {
     let mut told = false;
     while let Ok(event) = events.next().await {
         match event {
-            SessionEvent::Attached(_) => {
+            SessionEvent::Attached(hello) => {
+                let bytes = hello.policy.max_payload.get();
+                max_payload.send_replace(usize::try_from(bytes).unwrap_or(usize::MAX));
                 attached.send_replace(true);
                 if talks && std::mem::take(&mut told) {
                     eprintln!("the broker is back");
@@ -160,6 +170,11 @@ impl Guest {
         let own = self.session.key();
         peers.retain(|peer| peer.session != own && !peer.tags.iter().any(|tag| tag == VISIT));
         Ok(peers)
+    }
+
+    /// Bytes of a body, or of a result, that the broker takes; what every broker takes, until it has said so.
+    pub(crate) fn max_payload(&self) -> watch::Receiver<usize> {
+        self.max_payload.clone()
     }
 
     /// What a refusal means for the exit code: one that no broker made is a broker that is away.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::message::Priority;
 use tenure_client::{InboxChoice, Run, RunError, ServeEnd, Session};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Where;
 use super::guest::{Signals, Stay, Who, ended};
@@ -32,7 +32,8 @@ const URGENT: usize = 16;
 /// CMD is run by sh for each run that comes. It gets the input on its standard input, a string as it is and anything else as
 /// JSON, and in its environment TENURE_RUN_ID, the run, and TENURE_FROM, the address of who calls. Each line that it prints is
 /// a piece of the answer, sent at once; a line of more than 64 KiB is several. When it ends with code 0 the run went well, and
-/// its result is null: the lines are the answer. Any other end is an error, with the code and the last 4 KiB of what it said
+/// its result is all of them, one a line, for who comes later; null when that is more than the broker takes (1 MiB of JSON, unless
+/// it says otherwise). Any other end is an error, with the code and the last 4 KiB of what it said
 /// on standard error. All that it wrote is sent before its run ends, however long that takes; bytes that are not UTF-8 become
 /// U+FFFD. What it leaves running in its process group is killed when that has said nothing for a second; if it goes on
 /// speaking for five, the run fails.
@@ -83,6 +84,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             command: args.exec.clone(),
             json: args.json,
             session: guest.session.clone(),
+            max_payload: guest.max_payload(),
             trouble,
         });
         let ready = json!({"event": "ready", "name": name, "session": key});
@@ -140,6 +142,8 @@ struct Desk {
     command: String,
     json: bool,
     session: Session,
+    /// Bytes of a result.
+    max_payload: watch::Receiver<usize>,
     /// That nobody can read what is said.
     trouble: mpsc::UnboundedSender<std::io::Error>,
 }
@@ -159,7 +163,10 @@ async fn answer(run: Run, desk: Arc<Desk>) -> Result<Value, RunError> {
     let (id, from, since, settled) = (run.id, safe(&run.from.name), Instant::now(), run.settled());
     let outcome = match cut_off(&run, &desk.session).await {
         Some(error) => Err(error),
-        None => exec::answer(run, &desk.command).await,
+        None => {
+            let most = *desk.max_payload.borrow();
+            exec::answer(run, &desk.command, most).await
+        }
     };
     let (status, error) = match &outcome {
         Ok(_) => ("ok", None),

@@ -27,9 +27,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How long what it has left behind may go on speaking.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
-/// Runs `command` to its end and gives what that means. Dropped before that, it and everything that it has started are
+/// Runs `command` to its end and gives what that means: all that it said, if that is at most `most` bytes of JSON. Dropped before that, it and everything that it has started are
 /// killed.
-pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
+pub(super) async fn answer(run: Run, command: &str, most: usize) -> Result<Value, RunError> {
     let failed = |error: std::io::Error| RunError::failed(format!("the command cannot be run: {error}"));
     let mut child = spawn(&run, command).map_err(failed)?;
     let group = Group::of(&child);
@@ -41,10 +41,11 @@ pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
     });
     let mut beside_over = false;
     let work = async {
-        relay(output, &run, &group, ended.clone()).await?;
+        let mut mouth = Mouth { run: &run, whole: Whole::new(most) };
+        relay(output, &mut mouth, &group, ended.clone()).await?;
         // It has closed its output, and may go on.
         ended.clone().await;
-        Ok(())
+        Ok(mouth.whole.result())
     };
     tokio::pin!(work);
     let done = loop {
@@ -64,8 +65,8 @@ pub(super) async fn answer(run: Run, command: &str) -> Result<Value, RunError> {
         let _ = tokio::time::timeout(QUIET, &mut beside).await;
     }
     drop(beside);
-    done?;
-    verdict(child.wait().await.map_err(failed)?, &tail)
+    let result = done?;
+    verdict(child.wait().await.map_err(failed)?, result, &tail)
 }
 
 fn spawn(run: &Run, command: &str) -> std::io::Result<Child> {
@@ -94,7 +95,7 @@ async fn feed(stdin: Option<ChildStdin>, input: &Value) {
 /// has ended and what it has left behind says nothing, or does not stop speaking, that is killed, and the rest is sent.
 async fn relay(
     output: Option<impl AsyncRead + Unpin>,
-    run: &Run,
+    mouth: &mut Mouth<'_>,
     group: &Group,
     ended: impl Future<Output = ()> + Clone,
 ) -> Result<(), RunError> {
@@ -116,14 +117,14 @@ async fn relay(
             () = silence => {
                 if std::mem::replace(&mut killed, true) {
                     // Whoever still holds it is none of the group.
-                    return last_piece(line, run).await;
+                    return mouth.last(&line).await;
                 }
                 group.tell(Signal::KILL);
                 continue;
             }
         };
         if bytes.is_empty() {
-            return last_piece(line, run).await;
+            return mouth.last(&line).await;
         }
         if over.is_some_and(|over| Instant::now() >= over) {
             group.tell(Signal::KILL);
@@ -145,19 +146,62 @@ async fn relay(
             line.pop();
         }
         let began = Instant::now();
-        run.chunk(String::from_utf8_lossy(&line).into_owned()).await?;
+        mouth.say(&line).await?;
         // That the broker is behind is not its fault.
         over = over.map(|over| over + began.elapsed());
         line = rest;
     }
 }
 
-/// Sends what stands behind the last line, if anything does.
-async fn last_piece(line: Vec<u8>, run: &Run) -> Result<(), RunError> {
-    if !line.is_empty() {
-        run.chunk(String::from_utf8_lossy(&line).into_owned()).await?;
+/// What says the pieces of an answer, and remembers them.
+struct Mouth<'a> {
+    run: &'a Run,
+    whole: Whole,
+}
+
+impl Mouth<'_> {
+    async fn say(&mut self, line: &[u8]) -> Result<(), RunError> {
+        let piece = String::from_utf8_lossy(line).into_owned();
+        self.whole.add(&piece);
+        Ok(self.run.chunk(piece).await?)
     }
-    Ok(())
+
+    /// Sends what stands behind the last line, if anything does.
+    async fn last(&mut self, line: &[u8]) -> Result<(), RunError> {
+        if line.is_empty() { Ok(()) } else { self.say(line).await }
+    }
+}
+
+/// All pieces of an answer, one a line, as long as they are not too much for a result.
+struct Whole {
+    text: Option<String>,
+    pieces: u64,
+    most: usize,
+}
+
+impl Whole {
+    fn new(most: usize) -> Whole {
+        Whole { text: Some(String::new()), pieces: 0, most }
+    }
+
+    fn add(&mut self, piece: &str) {
+        let room = self.most;
+        self.text = self.text.take().filter(|text| text.len() + 1 + piece.len() <= room);
+        if let Some(text) = &mut self.text {
+            if self.pieces > 0 {
+                text.push('\n');
+            }
+            text.push_str(piece);
+        }
+        self.pieces += 1;
+    }
+
+    /// The result of the run; null when nothing was said, or too much.
+    fn result(self) -> Value {
+        let text = self.text.filter(|_| self.pieces > 0).map(Value::String);
+        // As JSON it is longer.
+        text.filter(|text| text.to_string().len() <= self.most).unwrap_or(Value::Null)
+    }
 }
 
 /// The length of `bytes` without the beginning of a character at its end.
@@ -179,9 +223,9 @@ async fn listen(errors: Option<impl AsyncRead + Unpin>, tail: &mut Vec<u8>) {
 }
 
 /// What the end of the command means.
-fn verdict(status: ExitStatus, tail: &[u8]) -> Result<Value, RunError> {
+fn verdict(status: ExitStatus, result: Value, tail: &[u8]) -> Result<Value, RunError> {
     if status.success() {
-        return Ok(Value::Null);
+        return Ok(result);
     }
     let stderr = String::from_utf8_lossy(tail);
     let mut message = match status.code() {
@@ -198,6 +242,22 @@ fn verdict(status: ExitStatus, tail: &[u8]) -> Result<Value, RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_is_all_that_was_said_or_nothing() {
+        let result = |most, pieces: &[&str]| {
+            let mut whole = Whole::new(most);
+            pieces.iter().for_each(|piece| whole.add(piece));
+            whole.result()
+        };
+        assert_eq!(result(16, &["a", "", "b"]), json!("a\n\nb"));
+        assert_eq!(result(16, &[""]), json!(""));
+        assert_eq!(result(16, &[]), Value::Null);
+        assert_eq!(result(16, &["12345678901234"]), json!("12345678901234"));
+        assert_eq!(result(16, &["123456789012345"]), Value::Null, "its quotes count");
+        assert_eq!(result(16, &["\u{1}\u{1}\u{1}"]), Value::Null, "and how it is spelled");
+        assert_eq!(result(4, &["12345", "1"]), Value::Null, "there is no half of it");
+    }
 
     #[test]
     fn a_character_is_not_torn() {
