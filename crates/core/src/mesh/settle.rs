@@ -99,6 +99,8 @@ impl Mesh {
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         match reading.claim(parts.seq, parts.attempt, &session) {
             Claim::Stale(reason) => return Err(reason),
+            // There is nothing to prolong, and whoever works on it may stop.
+            Claim::Done if matches!(how, How::Progress) => return Err("settled"),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
                 self.messages.urgent |= self.messages.dirty.contains(&id) || self.messages.owed.is_due();

@@ -318,3 +318,16 @@ fn more_receipts_than_may_wait_are_one_word_and_their_sender_is_kept() {
     w.ack_all(b, &later);
     assert_eq!(w.receipts(a).len(), 1, "then they come again");
 }
+
+#[test]
+fn progress_of_what_somebody_else_has_settled_is_stale() {
+    let (mut w, a, b, push) = crew(grace(1_000));
+    w.drop_socket(a);
+    w.pass(1_000);
+    let taken = w.pushes(b);
+    assert_eq!(taken.len(), 1);
+    w.ack_all(b, &taken);
+    let a = w.resume(2, a);
+    let result = w.settle(a, Call::Progress(TagsParams { tags: vec![tag(&push)] }));
+    assert_eq!((result.settled.len(), result.stale[0].reason.as_str()), (0, "settled"));
+}
