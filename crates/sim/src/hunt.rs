@@ -19,8 +19,8 @@ use crate::scenario::Scenario;
 pub struct Hunt {
     /// Virtual minutes of trouble for each seed.
     pub minutes: u64,
-    /// Whether each seed runs twice, and its traces are compared.
-    pub twice: bool,
+    /// Each so manieth seed runs twice, and its traces are compared; 0 is none.
+    pub twice: u64,
     /// A deliberate bug, in a build that has them.
     pub mutant: Option<Mutant>,
     /// Stop at the first seed that breaks something.
@@ -34,7 +34,9 @@ pub struct Bag {
     pub seeds: u64,
     /// What was broken, by seed.
     pub broken: BTreeMap<u64, Vec<Violation>>,
-    /// Seeds whose second run was another.
+    /// Seeds that ran twice.
+    pub compared: u64,
+    /// Those whose second run was another.
     pub unlike: Vec<u64>,
     /// How often each fault struck.
     pub injected: BTreeMap<Fault, u64>,
@@ -70,7 +72,7 @@ impl Hunt {
                             Ok((verdict, alike)) => {
                                 each(seed, &verdict);
                                 if let Ok(mut bag) = bag.lock() {
-                                    bag.add(seed, verdict, alike, self.twice);
+                                    bag.add(seed, verdict, alike);
                                     if self.first && !bag.broken.is_empty() {
                                         stop.store(true, Ordering::Relaxed);
                                     }
@@ -95,18 +97,21 @@ impl Hunt {
         Ok(bag)
     }
 
-    fn seed(self, seed: u64) -> Result<(Verdict, bool), Broken> {
+    /// Runs a seed; the second time, if there is one, whether it was alike.
+    fn seed(self, seed: u64) -> Result<(Verdict, Option<bool>), Broken> {
         let scenario = Scenario::of(seed, self.minutes);
         let verdict = run(&scenario, false)?;
-        let alike = !self.twice || run(&scenario, false)?.mark == verdict.mark;
+        let again = self.twice > 0 && seed.is_multiple_of(self.twice);
+        let alike = again.then(|| run(&scenario, false)).transpose()?.map(|other| other.mark == verdict.mark);
         Ok((verdict, alike))
     }
 }
 
 impl Bag {
-    fn add(&mut self, seed: u64, verdict: Verdict, alike: bool, twice: bool) {
+    fn add(&mut self, seed: u64, verdict: Verdict, alike: Option<bool>) {
         self.seeds += 1;
-        let runs = if twice { 2 } else { 1 };
+        self.compared += u64::from(alike.is_some());
+        let runs = 1 + u64::from(alike.is_some());
         self.worlds += runs;
         self.operations += verdict.operations;
         self.virtual_ms += verdict.virtual_ms;
@@ -117,7 +122,7 @@ impl Bag {
         if !verdict.violations.is_empty() {
             self.broken.insert(seed, verdict.violations);
         }
-        if !alike {
+        if alike == Some(false) {
             self.unlike.push(seed);
         }
     }

@@ -31,8 +31,11 @@ struct Args {
     #[arg(long)]
     forever: bool,
     /// Run each seed once, and do not compare two runs of it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "twice")]
     once: bool,
+    /// Run each seed twice, however many there are; of more than a thousand only each tenth is otherwise
+    #[arg(long)]
+    twice: bool,
     /// Show that every deliberate bug is found, within so many seeds (needs a build with --cfg tenure_mutants)
     #[arg(long)]
     mutants: bool,
@@ -80,13 +83,18 @@ fn main() -> Result<ExitCode> {
     }
     let mut range = args.seeds.clone().unwrap_or(0..200);
     loop {
-        let hunt = Hunt { minutes: args.minutes, twice: !args.once, mutant: wanted, first: false };
+        let twice = match (args.once, args.twice || range.end - range.start <= 1_000) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 10,
+        };
+        let hunt = Hunt { minutes: args.minutes, twice, mutant: wanted, first: false };
         let bag = hunt.run(range.clone(), |seed, verdict| {
             if let Some(violation) = verdict.violations.first() {
                 println!("seed {seed} at {} ms: {}: {}", violation.at, violation.rule, violation.what);
             }
         })?;
-        words::report(&range, &bag, &hunt);
+        words::report(&range, &bag);
         if let Some(seed) = bag.broken.keys().next() {
             mutant::set(wanted);
             one(&args, &Scenario::of(*seed, args.minutes))?;
@@ -121,13 +129,13 @@ fn mutants(args: &Args, wanted: Option<Mutant>) -> Result<ExitCode> {
     let mut missed = 0;
     let seeds = args.seeds.clone().unwrap_or(0..500);
     // What is found must be the bug's doing.
-    let hunt = Hunt { minutes: args.minutes, twice: false, mutant: None, first: true };
+    let hunt = Hunt { minutes: args.minutes, twice: 0, mutant: None, first: true };
     if let Some((seed, _)) = hunt.run(seeds.clone(), |_, _| {})?.broken.first_key_value() {
         bail!("seed {seed} breaks something without any deliberate bug");
     }
     println!("no violation without a deliberate bug");
     for mutant in Mutant::ALL.iter().copied().filter(|mutant| wanted.is_none_or(|wanted| wanted == *mutant)) {
-        let hunt = Hunt { minutes: args.minutes, twice: false, mutant: Some(mutant), first: true };
+        let hunt = Hunt { minutes: args.minutes, twice: 0, mutant: Some(mutant), first: true };
         let bag = hunt.run(seeds.clone(), |_, _| {})?;
         words::mutant(mutant, &bag);
         missed += usize::from(bag.broken.is_empty());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tenure_core::mutant::Mutant;
 use tenure_sim::fault::Fault;
-use tenure_sim::hunt::{Bag, Hunt};
+use tenure_sim::hunt::Bag;
 use tenure_sim::run::Verdict;
 use tenure_sim::scenario::Scenario;
 
@@ -13,7 +13,7 @@ const BEFORE: usize = 60;
 const AFTER: usize = 10;
 
 /// The table of a hunt.
-pub(crate) fn report(seeds: &Range<u64>, bag: &Bag, hunt: &Hunt) {
+pub(crate) fn report(seeds: &Range<u64>, bag: &Bag) {
     println!("faults injected");
     for fault in Fault::ALL {
         println!("  {:<24}{:>12}", fault.name(), bag.injected.get(&fault).copied().unwrap_or(0));
@@ -29,11 +29,11 @@ pub(crate) fn report(seeds: &Range<u64>, bag: &Bag, hunt: &Hunt) {
     println!("  real time               {seconds:.1} s");
     println!("  virtual h per real s    {:.2}", hours(bag.simulated_ms) / seconds);
     println!("  operations              {}", bag.operations);
-    if hunt.twice {
+    if bag.compared > 0 {
         println!(
-            "  determinism             {} of {} seeds gave the same trace twice",
-            bag.seeds - bag.unlike.len() as u64,
-            bag.seeds
+            "  determinism             {} of {} seeds that ran twice gave the same trace",
+            bag.compared - bag.unlike.len() as u64,
+            bag.compared
         );
     }
     let violations: usize = bag.broken.values().map(Vec::len).sum();

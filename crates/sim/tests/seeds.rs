@@ -9,7 +9,7 @@ const SEEDS: u64 = 200;
 
 #[test]
 fn no_seed_breaks_a_promise_and_each_is_one_world() {
-    let hunt = Hunt { minutes: 1, twice: true, mutant: None, first: false };
+    let hunt = Hunt { minutes: 1, twice: 1, mutant: None, first: false };
     let bag = hunt.run(0..SEEDS, |_, _| {}).expect("the machine does its part");
     assert_eq!(bag.seeds, SEEDS);
     for (seed, violations) in &bag.broken {
