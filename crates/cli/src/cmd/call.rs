@@ -202,8 +202,8 @@ async fn pieces(guest: &Guest, stream: &RunStream) -> Option<u64> {
 /// Nobody reads what it says: then nobody needs it, and the run is cancelled.
 async fn unread(stream: &RunStream, error: &std::io::Error) -> Failure {
     let what = match tokio::time::timeout(LAST_WORD, stream.cancel()).await {
-        Ok(Ok(())) => "the run is cancelled",
-        _ => "the run could not be cancelled",
+        Ok(Ok(())) => "the run was told to stop",
+        _ => "the run could not be told to stop",
     };
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::Run(format!("nobody reads the answer any more; {what}")),
