@@ -135,6 +135,18 @@ fn plain(name: &str) -> Option<Value> {
         "ReplyTo" => json!({"type": "string", "maxLength": REPLY_TO_BYTES}),
         "ContentType" => json!({"type": "string", "maxLength": CONTENT_TYPE_BYTES}),
         "RowStatus" => json!({"type": "string", "enum": STATUSES}),
+        // Whatever has one canonical form in all languages.
+        "Json" => {
+            let whole = U53::MAX.get();
+            let inside = json!({"$ref": "#/$defs/Json"});
+            json!({"anyOf": [
+                {"type": ["null", "boolean", "string"]},
+                {"type": "number", "minimum": -(whole as i64), "maximum": whole},
+                {"type": "array", "items": inside},
+                {"type": "object", "additionalProperties": inside},
+            ]})
+        }
+        "Meta" => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/Json"}}),
         _ => return None,
     })
 }
@@ -185,8 +197,9 @@ pub(super) fn complete(document: &mut Value) {
     }
 }
 
-/// Says of a run what its schema leaves to the rules: whom it may be for, and for how long.
+/// Says of a run what its schema leaves to the rules: whom it may be for, with what, and for how long.
 fn callable(schema: &mut Value) {
+    schema["properties"]["input"] = json!({"$ref": "#/$defs/Json"});
     schema["properties"]["to"] = json!({"type": "string", "pattern": "^(session|member):[0-9a-f]{64}$"});
     schema["properties"]["timeoutMs"] =
         json!({"type": "integer", "minimum": 1, "maximum": RUN_TIMEOUT_MAX_MS});
