@@ -204,9 +204,13 @@ impl Stream {
     /// Says that receipts are missing, when all that came before them has left.
     fn own_up(&mut self) {
         if self.pending.is_empty() && std::mem::take(&mut self.unreceipted) {
-            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Receipts] });
-            self.push(Arc::new(event), RESYNC_BYTES);
+            self.resync(ResyncWhat::Receipts);
         }
+    }
+
+    /// Lets the word wait its turn that something is to be read again.
+    pub fn resync(&mut self, what: ResyncWhat) {
+        self.push(Arc::new(EventBody::Resync(Resync { what: vec![what] })), RESYNC_BYTES);
     }
 
     /// Whether it can be fed: what is fed waits elsewhere while it cannot, so that a slow reader breaks nothing.

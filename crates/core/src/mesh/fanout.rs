@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_proto::close::Reason;
-use tenure_proto::event::{EventBody, HealthEvent, Receipt, Resync, ResyncWhat};
+use tenure_proto::event::{EventBody, HealthEvent, Receipt, ResyncWhat};
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
@@ -131,8 +131,7 @@ impl Mesh {
             behind.then(|| &*deltas.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)));
         if let Some(Catchup::Resync(version)) = catchup {
             stream.skip_presence(*version);
-            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Presence] });
-            stream.push(Arc::new(event), 64);
+            stream.resync(ResyncWhat::Presence);
         }
         while stream.is_hungry()
             && let Some(feed) = self.messages.runs.feed(&session)

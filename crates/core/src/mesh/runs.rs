@@ -105,18 +105,12 @@ impl Runs {
         self.runs.insert(id, run);
     }
 
-    /// Takes up one that has ended, to be told to who asks for it. `false`: there is no room.
-    pub(super) fn insert_ended(&mut self, id: RunId, run: Run, due: Millis) -> bool {
-        if self.runs.len() - self.places.len() >= RUNS_PER_MESH && !self.forget_oldest() {
-            return false;
-        }
+    /// Takes up one that has ended, to be told to who asks for it. Others make room for it.
+    pub(super) fn insert_ended(&mut self, id: RunId, run: Run, due: Millis) {
+        self.make_room(1, run.result_bytes());
         self.due.set(id, due);
-        if !self.runs.contains_key(&id) {
-            self.result_bytes += run.result_bytes();
-            self.runs.insert(id, run);
-        }
-        self.make_room();
-        true
+        self.result_bytes += run.result_bytes();
+        self.runs.insert(id, run);
     }
 
     /// A run's end is on disk: it is none that lives any more. It is kept a while, unless too many are.
@@ -134,12 +128,14 @@ impl Runs {
             self.starve(session, id);
         }
         self.result_bytes += self.runs.get(&id).map_or(0, Run::result_bytes);
-        self.make_room();
+        self.make_room(0, 0);
     }
 
-    /// Forgets ended runs while there are too many, or their results too large: the store tells of them.
-    fn make_room(&mut self) {
-        while (self.runs.len() - self.places.len() > RUNS_PER_MESH || self.result_bytes > RUN_RINGS_BYTES)
+    /// Forgets ended runs while there are too many, or their results too large, for `more` of them with so many `bytes`:
+    /// the store tells of them.
+    fn make_room(&mut self, more: usize, bytes: usize) {
+        while (self.runs.len() - self.places.len() + more > RUNS_PER_MESH
+            || self.result_bytes + bytes > RUN_RINGS_BYTES)
             && self.forget_oldest()
         {}
     }
@@ -439,7 +435,7 @@ mod tests {
         let mut run = Run::new(id, MemberKey([1; 32]), LogName::Session(SessionKey([2; 32])), n as u64, 0);
         run.decide(RunState::Error, None, error, 0, None);
         run.end();
-        assert!(runs.insert_ended(id, run, Millis(0)));
+        runs.insert_ended(id, run, Millis(0));
     }
 
     #[test]
@@ -456,6 +452,8 @@ mod tests {
         assert!(runs.get(&RunId(0)).is_none() && runs.runs.len() == RUNS_PER_MESH);
         ended(&mut runs, RUNS_PER_MESH as u128 + 1, None);
         assert_eq!(runs.bereft, [away], "one that nobody waits for goes first");
+        ended(&mut runs, 0, None);
+        assert!(runs.get(&RunId(0)).is_some(), "however old, whoever is asked for is kept");
     }
 
     #[test]

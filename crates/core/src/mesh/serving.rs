@@ -287,11 +287,9 @@ impl Mesh {
             let holder = self.holder_of(&record);
             let mut run = Run::restored(record);
             run.orphaned = stored.is_some_and(|(callee, _)| !self.leases.contains_key(&callee));
-            if run.orphaned {
-                due = self.now;
-            }
-            // That somebody had taken it was lost with the crash: nobody is to begin with it.
-            if run.cancelled && run.callee.is_none() && holder.is_none() {
+            // That somebody had taken what is cancelled was lost with the crash: nobody is to begin with it.
+            let unwanted = run.cancelled && run.callee.is_none() && holder.is_none();
+            if run.orphaned || unwanted {
                 due = self.now;
             }
             self.messages.runs.insert(id, run, due);
