@@ -46,7 +46,7 @@ use tokio_util::task::TaskTracker;
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
 use mesh_task::{Beginning, MeshHandle};
 use shared::Shared;
-pub use stop::{Hurry, Stop, Stopping};
+pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
 
 /// The one mesh of a broker that runs open on loopback.
 const OPEN_MESH: &str = "default";

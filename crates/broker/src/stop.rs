@@ -14,9 +14,9 @@ use crate::shared::Shared;
 /// How long what is on its way may take unless somebody says otherwise.
 pub(crate) const DEADLINE_MS: u64 = 3_000;
 /// How long it may take at most: nobody new gets in meanwhile.
-pub(crate) const DEADLINE_MAX_MS: u64 = 300_000;
+pub const DEADLINE_MAX_MS: u64 = 300_000;
 /// How far ahead a restart may be promised.
-pub(crate) const RESTART_IN_MAX_MS: u64 = 3_600_000;
+pub const RESTART_IN_MAX_MS: u64 = 3_600_000;
 
 /// How a broker is to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]

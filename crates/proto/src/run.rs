@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::error::WireError;
 use crate::ids::RunId;
+use crate::limits::RUN_KEY_BYTES;
 use crate::message::Address;
 use crate::number::U53;
 
@@ -27,6 +28,13 @@ pub struct RunStartParams {
     /// The first chunk wanted, of a run that exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<U53>,
+}
+
+impl RunStartParams {
+    /// Whether a text can be a caller's key.
+    pub fn is_key(text: &str) -> bool {
+        (1..=RUN_KEY_BYTES).contains(&text.len()) && text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
+    }
 }
 
 /// Where a run stands.

@@ -12,6 +12,7 @@ use tenure_client::proto::codec::Codec;
 use tenure_client::proto::error::{ErrorCode, WireError};
 use tenure_client::proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS};
 use tenure_client::proto::message::Address;
+use tenure_client::proto::run::RunStartParams;
 use tenure_client::{Answer, Body, CallError, RunStream};
 
 use self::screen::Screen;
@@ -78,8 +79,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 fn key(text: &str) -> Result<String, String> {
-    let printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
-    if text.is_empty() || text.len() > RUN_KEY_BYTES || !printable {
+    if !RunStartParams::is_key(text) {
         return Err(format!("a key is 1 to {RUN_KEY_BYTES} printable ASCII characters"));
     }
     Ok(text.to_owned())

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use tenure_broker::{DEADLINE_MAX_MS, RESTART_IN_MAX_MS};
 use tenure_client::proto::limits::REASON_BYTES;
 
 use super::Where;
@@ -21,9 +22,6 @@ const DRAIN: &str = "/v1/admin/drain";
 const LOOK: Duration = Duration::from_millis(50);
 /// How long after its deadline a broker may take to close its store.
 const AFTER: Duration = Duration::from_secs(30);
-/// The longest deadline, and the furthest restart, that a broker takes.
-const DEADLINE_MAX: Duration = Duration::from_secs(5 * 60);
-const RESTART_IN_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Stop a broker in good order: everybody is told when to come back, what is on its way arrives, nobody blinks.
 ///
@@ -53,16 +51,16 @@ pub(crate) struct Args {
 }
 
 fn restart_in(text: &str) -> Result<Duration, String> {
-    within(text, RESTART_IN_MAX, "a restart is promised for within 1h")
+    within(text, RESTART_IN_MAX_MS, "a restart is promised for within 1h")
 }
 
 fn deadline(text: &str) -> Result<Duration, String> {
-    within(text, DEADLINE_MAX, "what is on its way may take at most 5m")
+    within(text, DEADLINE_MAX_MS, "what is on its way may take at most 5m")
 }
 
-fn within(text: &str, most: Duration, else_say: &str) -> Result<Duration, String> {
+fn within(text: &str, most_ms: u64, else_say: &str) -> Result<Duration, String> {
     let time = span::parse(text)?;
-    if time > most { Err(else_say.to_owned()) } else { Ok(time) }
+    if time > Duration::from_millis(most_ms) { Err(else_say.to_owned()) } else { Ok(time) }
 }
 
 fn reason(text: &str) -> Result<String, String> {

@@ -36,8 +36,7 @@ pub fn prepare(
     if matches!(to, Address::Topic(_)) {
         return Err(WireError::bad_request("a run is for a session or a member; send to a topic instead"));
     }
-    let printable = key.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
-    if key.is_empty() || key.len() > RUN_KEY_BYTES || !printable {
+    if !RunStartParams::is_key(&key) {
         let text = format!("idempotencyKey is 1 to {RUN_KEY_BYTES} printable ASCII characters");
         return Err(WireError::bad_request(text));
     }
