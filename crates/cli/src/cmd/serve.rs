@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
         let guest = signals.unless(args.at.enter(who, stay)).await?;
         let (key, name) = (guest.session.key(), args.name.as_deref().unwrap_or(NAME));
-        let (trouble, mut unprinted) = mpsc::unbounded_channel();
+        let (trouble, mut unprinted) = mpsc::channel(1);
         let desk = Arc::new(Desk {
             command: args.exec.clone(),
             json: args.json,
@@ -144,8 +144,8 @@ struct Desk {
     session: Session,
     /// Bytes of a result.
     max_payload: watch::Receiver<usize>,
-    /// That nobody can read what is said.
-    trouble: mpsc::UnboundedSender<std::io::Error>,
+    /// That nobody can read what is said; the first time is enough.
+    trouble: mpsc::Sender<std::io::Error>,
 }
 
 impl Desk {
@@ -154,7 +154,7 @@ impl Desk {
         if !self.json {
             eprintln!("{}", words());
         } else if let Err(error) = emit(event.to_string().as_bytes()) {
-            let _ = self.trouble.send(error);
+            let _ = self.trouble.try_send(error);
         }
     }
 }
