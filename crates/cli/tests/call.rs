@@ -19,15 +19,21 @@ use tokio::net::TcpListener;
 /// Prints a line and works on.
 const AT_WORK: &str = "echo at work; sleep 1000";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_interrupt_leaves_at_once_whatever_the_broker_does() {
+/// A call whose broker went away at work, and which then heard an interrupt; with its stage and who answers it.
+async fn interrupted_while_away() -> (Stage, Proc, Proc) {
     let mut stage = Stage::new().await;
-    let _serve = stage.serve("worker", AT_WORK).await;
+    let serve = stage.serve("worker", AT_WORK).await;
     let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
     piece(&mut call, "at work").await;
     stage.kill_broker().await;
     call.signal("INT");
-    until("the first is heard", || call.stderr().contains("cancelling the run"));
+    until("it is heard", || call.stderr().contains("cancelling the run"));
+    (stage, serve, call)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_interrupt_leaves_at_once_whatever_the_broker_does() {
+    let (_stage, _serve, mut call) = interrupted_while_away().await;
     call.signal("INT");
     // The broker's answer to the first would have been waited for until it is given up, which has another code.
     assert_eq!(call.exit_code().await, Some(1), "{}", call.stderr());
@@ -36,13 +42,7 @@ async fn a_second_interrupt_leaves_at_once_whatever_the_broker_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_cancelled_while_the_broker_was_away_is_cancelled_when_it_is_back() {
-    let mut stage = Stage::new().await;
-    let _serve = stage.serve("worker", AT_WORK).await;
-    let mut call = stage.spawn("call", &["call", "worker", "x", "--json"]);
-    piece(&mut call, "at work").await;
-    stage.kill_broker().await;
-    call.signal("INT");
-    until("it is heard", || call.stderr().contains("cancelling the run"));
+    let (mut stage, _serve, mut call) = interrupted_while_away().await;
     stage.start_broker().await;
     assert_eq!(call.exit_code().await, Some(7), "{}", call.stderr());
     assert_eq!(call.events("end")[0]["status"], "cancelled");

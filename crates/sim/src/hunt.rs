@@ -19,7 +19,7 @@ use crate::scenario::Scenario;
 pub struct Hunt {
     /// Virtual minutes of trouble for each seed.
     pub minutes: u64,
-    /// Each so manieth seed runs twice, and its traces are compared; 0 is none.
+    /// Of so many seeds one runs twice, and its traces are compared: 1 is all of them, 0 none.
     pub twice: u64,
     /// A deliberate bug, in a build that has them.
     pub mutant: Option<Mutant>,
