@@ -43,6 +43,7 @@ pub mod presence;
 pub mod rate;
 pub mod reconcile;
 pub mod record;
+pub mod relay;
 pub mod run;
 pub mod secret;
 pub mod send;

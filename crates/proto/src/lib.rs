@@ -29,10 +29,12 @@ pub mod log;
 pub mod message;
 pub mod method;
 pub mod name;
+pub mod noise;
 mod null;
 pub mod number;
 pub mod peer;
 pub mod reconcile;
+pub mod relay;
 pub mod run;
 #[cfg(any(test, feature = "schema"))]
 pub mod schema;

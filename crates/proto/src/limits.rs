@@ -163,6 +163,15 @@ pub const RUNS_PER_MEMBER: usize = 1_024;
 /// Sessions that one run streams to; one more is `busy`.
 pub const RUN_WATCHERS: usize = 16;
 
+/// Bytes of a frame that opens or answers a relayed stream.
+pub const RELAY_FRAME_BYTES: usize = 8 * 1024;
+/// Streams that one relay socket carries at once; one more is `busy`.
+pub const RELAY_STREAMS_PER_SOCKET: usize = 1_024;
+/// Bytes of a request's head that the relay reads.
+pub const RELAY_HEAD_BYTES: usize = 64 * 1024;
+/// Headers of a request or an answer that the relay passes on.
+pub const RELAY_HEADERS: usize = 128;
+
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 const _: () = {

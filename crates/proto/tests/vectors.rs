@@ -15,6 +15,7 @@ use tenure_proto::fingerprint::fingerprint;
 use tenure_proto::ids::{ClientMessageId, RequestId};
 use tenure_proto::message::{Address, SendParams};
 use tenure_proto::method::Method;
+use tenure_proto::noise::NoiseKey;
 use tenure_proto::token::ResumeToken;
 use tenure_proto::{Cap, Codec, MemberKey, MeshName, MessageId, SessionKey, TopicName, text};
 use wire::{CODECS, entries, frame_of, text_of, transcode, vectors};
@@ -83,6 +84,25 @@ fn proofs_hold_exactly_when_the_vectors_say() {
         let valid = case["valid"] == true;
         assert_eq!(proof.verify(text_of(case, "signature")), valid, "{case}");
         let signed = sign(&keys[text_of(case, "session")], &proof.line());
+        assert_eq!(signed == text_of(case, "signature"), valid, "{case}");
+    }
+}
+
+#[test]
+fn statements_of_keys_hold_exactly_when_the_vectors_say() {
+    let file = vectors("signatures.json");
+    let keys = keys(&file);
+    let cases = entries(&file, "noiseKeys");
+    assert_eq!(count_verdicts(cases), (1, 4));
+    for case in cases {
+        let (mesh, member, session): (MeshName, MemberKey, SessionKey) =
+            (parsed(case, "mesh"), parsed(case, "member"), parsed(case, "session"));
+        let key = tenure_proto::text::unhex_array(text_of(case, "key")).expect("a key");
+        let stated = NoiseKey { mesh: &mesh, member: &member, session: &session, key: &key };
+        assert_eq!(stated.line(), text_of(case, "line"), "{case}");
+        let valid = case["valid"] == true;
+        assert_eq!(stated.verify(text_of(case, "signature")), valid, "{case}");
+        let signed = stated.sign(&keys[text_of(case, "session")]);
         assert_eq!(signed == text_of(case, "signature"), valid, "{case}");
     }
 }

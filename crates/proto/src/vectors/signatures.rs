@@ -6,6 +6,7 @@ use super::{MEMBER, SESSION, STRANGER, key, key_pair};
 use crate::canonical::{Attested, Proof, member_key, session_key, sign};
 use crate::ids::{MemberKey, SessionKey};
 use crate::name::{Cap, MeshName};
+use crate::noise::NoiseKey;
 use crate::text;
 
 const NONCE: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
@@ -21,10 +22,11 @@ const ORDER: [u8; 32] = [
 pub(super) fn signatures() -> Value {
     json!({
         "about": "Ed25519 over one line of text. `line` is what the other fields say; `valid` is whether `signature` \
-                  is, by strict verification, that of `member` (attestations) or of `session` (proofs).",
+                  is, by strict verification, that of `member` (attestations) or of `session` (proofs, noiseKeys).",
         "keys": {"member": key_pair(MEMBER), "session": key_pair(SESSION), "stranger": key_pair(STRANGER)},
         "attestations": attestations(),
         "proofs": proofs(),
+        "noiseKeys": noise_keys(),
     })
 }
 
@@ -149,6 +151,29 @@ fn proofs() -> Vec<Value> {
         true,
     ));
     entries
+}
+
+/// What a session signs for an X25519 key of its own.
+fn noise_keys() -> Vec<Value> {
+    let (mesh_name, member, session) =
+        (mesh("default"), member_key(&key(MEMBER)), session_key(&key(SESSION)));
+    let (ours, other) = ([9; 32], [8; 32]);
+    let line =
+        |mesh: &MeshName, key: &[u8; 32]| NoiseKey { mesh, member: &member, session: &session, key }.line();
+    let good = line(&mesh_name, &ours);
+    let entry = |name: &str, mesh: &MeshName, noise: &[u8; 32], signer: u8, valid: bool| {
+        json!({
+            "name": name, "mesh": mesh, "member": member, "session": session, "key": text::hex(noise),
+            "line": line(mesh, noise), "signature": sign(&key(signer), &good), "valid": valid,
+        })
+    };
+    vec![
+        entry("a session's key", &mesh_name, &ours, SESSION, true),
+        entry("another key", &mesh_name, &other, SESSION, false),
+        entry("another mesh", &mesh("other"), &ours, SESSION, false),
+        entry("by the member instead of the session", &mesh_name, &ours, MEMBER, false),
+        entry("by the wrong key", &mesh_name, &ours, STRANGER, false),
+    ]
 }
 
 /// Spellings near `signature` that are not signatures.
