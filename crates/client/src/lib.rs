@@ -42,6 +42,7 @@ mod feed;
 mod ids;
 mod options;
 mod received;
+pub mod relay;
 mod send;
 mod serve;
 mod session;

@@ -26,6 +26,7 @@ use crate::driver::{Command, Driver, MakeRequest};
 use crate::ids::Mint;
 use crate::options::{Options, OptionsError};
 use crate::received::Hands;
+use crate::relay::Identity;
 use crate::send::{Body, Publisher, SendBuilder, To};
 use crate::serve::{Run, RunError, RunSlot, ServeBuilder};
 use crate::subscription::{InboxError, InboxSlot, SubscribeBuilder, Subscription};
@@ -64,6 +65,7 @@ pub struct Session {
     inbox: Option<InboxSlot>,
     member_inbox: Option<InboxSlot>,
     pub(crate) runs: Option<RunSlot>,
+    identity: Identity,
 }
 
 /// The events of a session, in order; messages are not among them, they have streams of their own. An application
@@ -86,6 +88,7 @@ impl Session {
             options.link.inbox = InboxChoice::Session;
         }
         let serves = options.serves;
+        let identity = Identity::new(&options.link).map_err(|_| OptionsError::Entropy)?;
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (hands, settling) = mpsc::unbounded_channel();
         let (told, events) = mpsc::channel(EVENTS);
@@ -99,8 +102,19 @@ impl Session {
         let member_inbox = members.then(|| slot(SubHandle::MEMBER));
         let runs = serves.then(|| Arc::new(Mutex::new(Some(driver.runs()))));
         let ids = Arc::default();
-        let session =
-            Session { commands, hands, ids, codec, timeout_ms, session, member, inbox, member_inbox, runs };
+        let session = Session {
+            commands,
+            hands,
+            ids,
+            codec,
+            timeout_ms,
+            session,
+            member,
+            inbox,
+            member_inbox,
+            runs,
+            identity,
+        };
         tokio::spawn(driver.run(asked, settling));
         Ok((session, Events { events, first: None, end: None }))
     }
@@ -138,6 +152,11 @@ impl Session {
     /// Its member's key.
     pub fn member(&self) -> MemberKey {
         self.member
+    }
+
+    /// Who it is to the other end of a relayed stream.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// A message to somebody: describe it further, then await it.

@@ -163,6 +163,8 @@ pub const RUNS_PER_MEMBER: usize = 1_024;
 /// Sessions that one run streams to; one more is `busy`.
 pub const RUN_WATCHERS: usize = 16;
 
+/// Milliseconds that a stream waits for a stale service to come back.
+pub const RELAY_WAIT_MS: u64 = 10_000;
 /// Bytes of a frame that opens or answers a relayed stream.
 pub const RELAY_FRAME_BYTES: usize = 8 * 1024;
 /// Streams that one relay socket carries at once; one more is `busy`.

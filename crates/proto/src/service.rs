@@ -213,4 +213,7 @@ pub struct RelayOpenResult {
     /// Who answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<SessionKey>,
+    /// Where HTTP services are found, with `*` for the name: `http://*.localhost:7480/`. Absent where they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public: Option<String>,
 }

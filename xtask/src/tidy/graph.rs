@@ -56,9 +56,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("tenure-proto", &[]),
     ("tenure-core", &["tenure-proto"]),
     ("tenure-store", &["tenure-proto", "tenure-core"]),
-    ("tenure-client", &["tenure-proto", "tenure-core"]),
+    ("tenure-mux", &["tenure-proto"]),
+    ("tenure-client", &["tenure-proto", "tenure-core", "tenure-mux"]),
     ("tenure-sim", &["tenure-proto", "tenure-core", "tenure-store"]),
-    ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-store"]),
+    ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-mux", "tenure-store"]),
     ("tenure-daemon", &["tenure-proto", "tenure-core", "tenure-client"]),
 ];
 

@@ -60,6 +60,14 @@ impl Default for Framing {
 }
 
 impl Framing {
+    /// Bytes of the longest line, and of the longest head: with more than that without an end nothing good can come.
+    pub const LINE_BYTES: usize = RELAY_HEAD_BYTES;
+
+    /// Whether nothing can be said before a line is complete.
+    pub fn waits_for_line(&self) -> bool {
+        matches!(self.at, At::Head | At::ChunkLine | At::Trailers(_))
+    }
+
     /// Looks at `bytes`, which go on where the last good byte was.
     pub fn read(&mut self, bytes: &[u8]) -> Read {
         let mut good = 0;

@@ -19,6 +19,8 @@ const HOP_BY_HOP: &[&str] = &[
     "transfer-encoding",
     "upgrade",
     "http2-settings",
+    // Answered where the body is first read, which is here.
+    "expect",
 ];
 
 /// Headers that say where a request came from.

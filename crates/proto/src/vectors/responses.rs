@@ -199,6 +199,7 @@ fn runs_and_services() -> Vec<Value> {
         url: "ws://127.0.0.1:7480/relay".to_owned(),
         expires_at: n(NOW + 30_000),
         peer: Some(samples::session()),
+        public: Some("http://*.localhost:7480/".to_owned()),
     };
     let started = RunStartResult { run_id: samples::run_id(), state: RunState::Queued };
     vec![
