@@ -25,6 +25,8 @@ mod mesh_task;
 mod metrics;
 mod peer;
 mod reader;
+#[cfg_attr(not(test), allow(dead_code, reason = "the relay is what asks for streams"))]
+mod routes;
 mod shared;
 mod socket;
 mod stop;
@@ -111,6 +113,7 @@ impl Broker {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cluster: identity.cluster_id,
             key,
+            secure: false,
             doors,
             mesh: mesh.clone(),
             config: config.mesh.clone(),
@@ -128,7 +131,9 @@ impl Broker {
         threads.extend(checkpoints);
         let heard = mesh_task::Heard::default();
         let handle = MeshHandle::new(inputs, heard.clone());
-        let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, heard, writes, reads));
+        let routes = handle.routes().clone();
+        let ways = mesh_task::Ways { heard, routes, writes, reads };
+        let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, ways));
         tasks.spawn(die_with(mesh_task));
         shared.set_mesh(handle);
         let listen = listen::run(listener, shared.clone(), tasks.clone());

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::reader::Reads;
+use crate::routes::{Cut, Routes};
 use crate::shared::Shared;
 use crate::stop::Stopping;
 use crate::writer::Writes;
@@ -46,11 +47,26 @@ pub(crate) enum MeshMsg {
 pub(crate) struct MeshHandle {
     inputs: mpsc::Sender<MeshMsg>,
     heard: Heard,
+    routes: Arc<Routes>,
 }
 
 impl MeshHandle {
     pub(crate) fn new(inputs: mpsc::Sender<MeshMsg>, heard: Heard) -> MeshHandle {
-        MeshHandle { inputs, heard }
+        MeshHandle { inputs, heard, routes: Arc::default() }
+    }
+
+    /// The streams to services that are asked of this mesh.
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    /// Tells the mesh without waiting: when too much is waiting, a task of its own does.
+    pub(crate) fn tell(&self, msg: MeshMsg) {
+        let Err(mpsc::error::TrySendError::Full(msg)) = self.inputs.try_send(msg) else { return };
+        let inputs = self.inputs.clone();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { _ = inputs.send(msg).await });
+        }
     }
 
     /// Tells the mesh; waits while too much is waiting. `false` when the mesh is gone.
@@ -98,15 +114,23 @@ pub(crate) struct Beginning {
     pub(crate) messages: RestoredMessages,
 }
 
+/// The ways out of a mesh's task, and what lies ready for it.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    pub(crate) heard: Heard,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) writes: Writes,
+    pub(crate) reads: Reads,
+}
+
 /// Runs the mesh until nobody can reach it any more.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     beginning: Beginning,
     inbox: mpsc::Receiver<MeshMsg>,
-    heard: Heard,
-    writes: Writes,
-    reads: Reads,
+    ways: Ways,
 ) {
+    let Ways { heard, routes, writes, reads } = ways;
     let Beginning { name, run, leases, messages } = beginning;
     let restored =
         leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
@@ -122,6 +146,7 @@ pub(crate) async fn run(
         mesh,
         mailboxes: HashMap::new(),
         heard,
+        routes,
         log,
         writes,
         unwritten: false,
@@ -138,6 +163,7 @@ struct MeshTask {
     /// One per socket that has said hello.
     mailboxes: HashMap<ConnId, Mailbox>,
     heard: Heard,
+    routes: Arc<Routes>,
     log: Log,
     writes: Writes,
     /// Whether the writer is gone and the mesh has not heard of it.
@@ -255,6 +281,8 @@ impl MeshTask {
                     }
                     self.log.note(&note, &self.shared.metrics);
                 }
+                Effect::Routed { route, outcome } => self.routes.answer(route, outcome),
+                Effect::Cut { session, name, reason } => self.routes.cut(Cut { session, name, reason }),
                 Effect::Drained => self.shared.drained.notify_one(),
             }
         }

@@ -291,6 +291,7 @@ mod tests {
             version: String::new(),
             cluster: "c".parse().unwrap(),
             key,
+            secure: false,
             doors: Doors::loopback(1, &[], &[]),
             mesh: "default".parse().unwrap(),
             config: config.mesh.clone(),

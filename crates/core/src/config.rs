@@ -61,6 +61,14 @@ pub struct MeshConfig {
     pub min_client: Option<String>,
     /// How long settled entries stay readable, where a topic does not say otherwise.
     pub retention_ms: u64,
+    /// The shortest `ttlMs` of a service.
+    pub service_ttl_min_ms: u64,
+    /// The longest `ttlMs` of a service.
+    pub service_ttl_max_ms: u64,
+    /// What names of services look like, with `*` for any characters and `?` for one; `None` is any name.
+    pub service_names: Option<String>,
+    /// Streams of one service that may be open at once, or wait; one more is told `busy`.
+    pub max_streams_per_service: usize,
 }
 
 /// What a hello tells a client about the times of its lease. It holds for that client until its next hello, whatever
@@ -125,6 +133,10 @@ impl MeshConfig {
             reconnect_grace_ms: limits::RECONNECT_GRACE_MS,
             min_client: None,
             retention_ms: limits::RETENTION_MS,
+            service_ttl_min_ms: limits::SERVICE_TTL_MIN_MS,
+            service_ttl_max_ms: limits::SERVICE_TTL_MAX_MS,
+            service_names: None,
+            max_streams_per_service: limits::STREAMS_PER_SERVICE,
         }
     }
 
@@ -175,7 +187,31 @@ impl MeshConfig {
         if !(100..=DAY_MS).contains(&self.slow_consumer_ms) {
             return refuse("a reader must be given between 100 ms and a day to read".to_owned());
         }
+        self.check_services()?;
         self.check_memory()
+    }
+
+    /// Refuses rules for services that nothing could keep.
+    fn check_services(&self) -> Result<(), ConfigError> {
+        let refuse = |text: String| Err(ConfigError(text));
+        let (shortest, longest) = (self.service_ttl_min_ms, self.service_ttl_max_ms);
+        if shortest == 0 || shortest > longest || longest > DAY_MS {
+            return refuse(
+                "the TTL of a service must be above zero and at most a day, shortest first".to_owned(),
+            );
+        }
+        if self.max_streams_per_service == 0 {
+            return refuse("streams of one service must be above zero".to_owned());
+        }
+        let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-*?".contains(&b);
+        match &self.service_names {
+            Some(text) if text.is_empty() || text.len() > limits::NAME_BYTES || !text.bytes().all(legal) => {
+                refuse(
+                    "the pattern of service names is 1 to 64 of a-z, 0-9, '.', '_', '-', '*', '?'".to_owned(),
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses times of remembering that would make retries unsafe, or that no clock reaches.

@@ -11,10 +11,10 @@ use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersi
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
-use tenure_proto::name::MeshName;
+use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::reconcile::ReconcileResult;
 use tenure_proto::run::{RunGetResult, RunStartResult};
-use tenure_proto::service::ServicesListResult;
+use tenure_proto::service::{ServiceRenewResult, ServicesListResult};
 use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::TopicsListResult;
@@ -24,6 +24,8 @@ use crate::envelope::Entry;
 use crate::input::Banned;
 use crate::presence::Delta;
 use crate::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
+use crate::route::{Opening, RouteId, Target};
+use crate::service;
 
 /// The number of a write; rises by one, commits in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,20 +80,38 @@ pub enum Effect {
         /// What.
         read: StoreRead,
     },
+    /// Whom a stream goes to, or why it goes nowhere: the one answer to [`crate::Input::Route`].
+    Routed {
+        /// Which stream.
+        route: RouteId,
+        /// Whom to.
+        outcome: Result<Target, WireError>,
+    },
+    /// Streams end now: those of a session, at either end, or those to one of its services.
+    Cut {
+        /// Whose.
+        session: SessionKey,
+        /// Only those to this service, if one is said.
+        name: Option<ServiceName>,
+        /// Why: `expired`, `bye`, `banned`, `withdrawn` or `changed`.
+        reason: &'static str,
+    },
     /// Something worth a log line and a counter.
     Note(Note),
     /// Every socket is closed after a drain: the broker may stop.
     Drained,
 }
 
-/// Events for one socket: first the numbered direct ones, then a presence delta shared with other sockets, then
-/// deliveries.
+/// Events for one socket: first the numbered direct ones, then deltas of presence and of services shared with other
+/// sockets, then deliveries.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Events with their numbers.
     pub direct: Vec<(u64, Arc<EventBody>)>,
     /// A presence delta and the number of its first step.
     pub presence: Option<(u64, Arc<Delta>)>,
+    /// A delta of services and the number of its first step.
+    pub services: Option<(u64, Arc<service::Delta>)>,
     /// Deliveries and the number of the first; the others follow by ones.
     pub pushes: (u64, Vec<Push>),
 }
@@ -135,7 +155,11 @@ pub enum Answer {
     /// To `presence.list`.
     PresenceList(Box<PresenceListResult>),
     /// To `services.list`.
-    ServicesList(ServicesListResult),
+    ServicesList(Box<ServicesListResult>),
+    /// To `service.renew`.
+    Renewed(ServiceRenewResult),
+    /// To `relay.open`: what the ticket says that the connection signs.
+    RelayOpen(Box<Opening>),
     /// To `health`.
     Health(Box<HealthResult>),
     /// To `send`.

@@ -8,12 +8,15 @@ use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head, Response};
 use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
-use tenure_proto::limits::PROTOCOL;
+use tenure_proto::limits::{PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
 use tenure_proto::message::{Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
+use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunStartParams};
+use tenure_proto::service::{RelayOpenResult, ServiceEvent};
 use tenure_proto::subscribe::FetchResult;
+use tenure_proto::ticket::RelayTicket;
 use tenure_proto::token::ResumeToken;
 
 use crate::effect::{Answer, Batch, HelloAnswer, Push};
@@ -21,6 +24,7 @@ use crate::feature;
 use crate::house::House;
 use crate::input::Call;
 use crate::record::DeadEntry;
+use crate::route::Opening;
 use crate::run::{self, start};
 use crate::send::prepare;
 
@@ -124,8 +128,10 @@ fn call(
         Some(Method::RunEnd) => run_end(frame::params(codec, bytes)?, house),
         Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
         Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
-        // Of a later version, or nobody's.
-        Some(Method::ServiceRenew | Method::ServiceWithdraw | Method::RelayOpen) | None => {
+        Some(Method::ServiceRenew) => Ok(Call::ServiceRenew(frame::params(codec, bytes)?)),
+        Some(Method::ServiceWithdraw) => Ok(Call::ServiceWithdraw(frame::params(codec, bytes)?)),
+        Some(Method::RelayOpen) => Ok(Call::RelayOpen(frame::params(codec, bytes)?)),
+        None => {
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
         }
@@ -179,6 +185,7 @@ pub fn weight(call: &Call, max_payload: usize) -> usize {
         Call::RunChunk(params) => run::weight(&params.data),
         Call::RunEnd(params) => run::end_weight(params.result.as_ref(), params.error.as_ref()),
         // A page of entries is as large as one body may be.
+        Call::ServicesList(_) => SERVICES_PAGE_BYTES,
         Call::History(_) | Call::Fetch(_) | Call::DeadList(_) | Call::RunGet(_) => max_payload,
         _ => 0,
     }
@@ -189,6 +196,15 @@ fn no_params(codec: Codec, bytes: &[u8]) -> Result<(), WireError> {
     frame::params_or_default(codec, bytes).map(|Empty {}| ()).map_err(Into::into)
 }
 
+/// Where a connection came in: through which of our names, to which mesh.
+#[derive(Clone, Debug)]
+pub struct Whence {
+    /// The Host header that the client sent.
+    pub host: String,
+    /// The mesh that it said hello to.
+    pub mesh: MeshName,
+}
+
 /// The response to a request.
 pub fn response(
     codec: Codec,
@@ -197,6 +213,7 @@ pub fn response(
     outcome: Result<Answer, WireError>,
     wall: u64,
     house: &House,
+    whence: Option<&Whence>,
 ) -> Vec<u8> {
     match outcome {
         Err(error) => codec.encode(&Response::<Empty>::new(request, Err(error))),
@@ -204,6 +221,10 @@ pub fn response(
         Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::ServicesList(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Renewed(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::RelayOpen(opening)) => {
+            codec.encode(&Response::new(request, relay(*opening, wall, house, whence)))
+        }
         Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Hello(answer)) => {
             codec.encode(&Response::new(request, Ok(hello(conn, *answer, wall, house))))
@@ -293,6 +314,28 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
     }
 }
 
+/// The result of `relay.open`: the ticket is signed here, as tokens are.
+fn relay(
+    opening: Opening,
+    wall: u64,
+    house: &House,
+    whence: Option<&Whence>,
+) -> Result<RelayOpenResult, WireError> {
+    let unknown = || WireError::new(ErrorCode::Internal, "this socket has said no hello");
+    let Whence { host, mesh } = whence.ok_or_else(unknown)?;
+    let Opening { role, session, member, name, peer, run, id } = opening;
+    let exp = U53::saturating(wall.saturating_add(RELAY_TICKET_MS));
+    let (mesh, run, id) = (mesh.clone(), U53::saturating(run), U53::saturating(id));
+    let ticket = RelayTicket { mesh, role, session, member, name, peer, run, id, exp };
+    let scheme = if house.secure { "wss" } else { "ws" };
+    Ok(RelayOpenResult {
+        ticket: ticket.issue(&house.key),
+        url: format!("{scheme}://{host}/v1/relay"),
+        expires_at: exp,
+        peer,
+    })
+}
+
 /// Appends a delivery to `out`, around the bytes that all its readers share.
 pub fn delivery(codec: Codec, out: &mut Vec<u8>, seq: u64, push: &Push) {
     let Push { sub, attempt, redelivered, entry, .. } = push;
@@ -308,6 +351,19 @@ pub fn events(codec: Codec, batch: &Batch, mut push: impl FnMut(&[u8])) {
         let mut base = delta.base;
         for (step, seq) in delta.steps.iter().zip(*first..) {
             push(&presence_frame(codec, seq, step.kind, &step.peer, base, step.version));
+            base = step.version;
+        }
+    }
+    if let Some((first, delta)) = &batch.services {
+        let mut base = delta.base;
+        for (step, seq) in delta.steps.iter().zip(*first..) {
+            let event = ServiceEvent {
+                kind: step.kind,
+                service: (*step.service).clone(),
+                base: U53::saturating(base),
+                version: U53::saturating(step.version),
+            };
+            push(&EventBody::Service(event).encode(codec, Some(seq)));
             base = step.version;
         }
     }

@@ -11,6 +11,7 @@ const WALL: u64 = 1_800_000_000_000;
 fn house() -> House {
     let key = SigningKey::from_bytes(&[7; 32]);
     House {
+        secure: false,
         broker_id: House::id_of(&key),
         version: "1".to_owned(),
         cluster: "c".parse().unwrap(),

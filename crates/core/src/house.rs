@@ -18,6 +18,8 @@ pub struct House {
     pub cluster: ClusterId,
     /// Signs resume tokens; its public half is also the broker's id.
     pub key: SigningKey,
+    /// Whether clients reach it through TLS, its own or a proxy's.
+    pub secure: bool,
     /// The hosts and origins that are ours.
     pub doors: Doors,
     /// The mesh that may be joined here.

@@ -4,11 +4,11 @@ use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::message::{HistoryParams, NackParams, SendStatusParams, TagsParams};
 use tenure_proto::method::{PresenceListParams, StoreHealth};
-use tenure_proto::name::Cap;
+use tenure_proto::name::{Cap, ServiceName};
 use tenure_proto::peer::{Profile, ProfilePatch};
 use tenure_proto::reconcile::ReconcileParams;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams};
-use tenure_proto::service::ServicesListParams;
+use tenure_proto::service::{RelayOpenParams, ServiceRenewParams, ServiceWithdrawParams, ServicesListParams};
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
@@ -16,6 +16,7 @@ use crate::admit::Admission;
 use crate::config::MeshConfig;
 use crate::effect::{ReadId, WriteId};
 use crate::record::{StoreFound, StoreOutcome};
+use crate::route::{RouteId, Want};
 use crate::run::start::Start;
 use crate::send::Prepared;
 use crate::time::Millis;
@@ -124,6 +125,21 @@ pub enum Input {
         /// Whether the ban holds from here on.
         on: bool,
     },
+    /// Somebody wants a stream to a service now. Answered by [`crate::Effect::Routed`], once, and counted until
+    /// [`Input::RouteGone`].
+    Route {
+        /// Which stream.
+        route: RouteId,
+        /// The service.
+        name: ServiceName,
+        /// How they want to speak.
+        want: Want,
+    },
+    /// A stream is over, or nobody waits for it any more. Said once of every [`Input::Route`].
+    RouteGone {
+        /// Which stream.
+        route: RouteId,
+    },
 }
 
 /// Who is kept out.
@@ -158,6 +174,12 @@ pub enum Call {
     ProfileSet(Box<ProfilePatch>),
     /// `services.list`.
     ServicesList(ServicesListParams),
+    /// `service.renew`.
+    ServiceRenew(ServiceRenewParams),
+    /// `service.withdraw`.
+    ServiceWithdraw(ServiceWithdrawParams),
+    /// `relay.open`.
+    RelayOpen(RelayOpenParams),
     /// `health`, with what the shell knows of the store.
     Health(StoreHealth),
     /// `send`.

@@ -69,6 +69,8 @@ mutants! {
     AckBeforePersist "ack-before-persist" "A daemon settles a message before its inbox has it.";
     InflightForgotten "inflight-forgotten" "A daemon that starts does not send again what was on its way.";
     NewIdOnRetry "new-id-on-retry" "A daemon sends again under another id.";
+    ServiceGoneAtClose "service-gone-at-close" "A service is withdrawn when its session's socket closes.";
+    NameHeldAfterEnd "name-held-after-end" "A service's name is not free when its session's lease ends.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
 }
 

@@ -1,65 +1,25 @@
 //! Who is here: a versioned map of peers, and a feed of its changes.
 //!
-//! The feed is the trick that makes fan-out cheap. Instead of a queue per watcher there is one index of changes
-//! by version, in which every lease stands where it joined, at its newest update, and where it left. A watcher is
-//! a cursor, nothing more: what it has not seen is what lies beyond. So a change costs one entry whatever the
-//! number of watchers, a slow watcher costs nothing, coalescing needs no code, and watchers at the same cursor
-//! share one [`Delta`].
-//!
-//! A `joined` keeps its place even when its lease has changed or left since. Therefore a cursor says exactly who
-//! is known at it, wherever a delta was cut and however much of it arrived.
+//! The trick that makes fan-out cheap is [`crate::feed`]: a watcher is a cursor, and what it has not seen is what lies
+//! beyond.
 //!
 //! What it promises: each watcher sees, per lease, `joined` at most once, then `updated`s, then `left` at most
 //! once and never without the `joined`; versions rise strictly; a cursor that the feed cannot serve any more is
 //! told so ([`Catchup::Resync`]), never silently restarted.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use tenure_proto::event::PresenceKind;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::peer::{Peer, SharedPeer};
 
-use crate::mutant::{self, Mutant};
+use crate::feed::{Feed, Turn};
 
-/// Departures that the feed remembers; a watcher further behind is told to resync.
-pub const DEPARTURES: usize = 16_384;
-/// Changes in one delta: what one socket is handed at a time.
-pub const DELTA_CHANGES: usize = 128;
+pub use crate::feed::{DELTA_CHANGES, DEPARTURES};
 
-/// The presence of one mesh.
+/// The presence of one mesh; bounded by the mesh's `max_sessions`.
 #[derive(Debug, Default)]
-pub struct Presence {
-    version: u64,
-    /// Bounded by the mesh's `max_sessions`.
-    peers: BTreeMap<SessionKey, Entry>,
-    /// At most two per peer and two per remembered departure.
-    changes: BTreeMap<u64, Change>,
-    /// Versions of the remembered departures, oldest first.
-    departures: VecDeque<u64>,
-    /// Cursors below this have missed a forgotten departure.
-    floor: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
-    peer: SharedPeer,
-    /// The version at which this lease joined.
-    joined: u64,
-    /// The version of its newest change.
-    version: u64,
-}
-
-#[derive(Debug)]
-enum Change {
-    /// The peer of this session joined or changed.
-    Here(SessionKey),
-    /// A lease began that has ended since.
-    Came(SharedPeer),
-    /// A lease ended that had begun at version `joined`.
-    Left { peer: SharedPeer, joined: u64 },
-}
+pub struct Presence(Feed<SessionKey, SharedPeer>);
 
 /// One step, ready to be told.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,115 +55,69 @@ pub enum Catchup {
 impl Presence {
     /// The version of the map.
     pub fn version(&self) -> u64 {
-        self.version
+        self.0.version()
     }
 
     /// How many are here.
     pub fn len(&self) -> usize {
-        self.peers.len()
+        self.0.len()
     }
 
     /// Whether nobody is here.
     pub fn is_empty(&self) -> bool {
-        self.peers.is_empty()
+        self.0.is_empty()
     }
 
     /// Changes and departures that the feed remembers.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        (self.changes.len(), self.departures.len())
+        self.0.sizes()
     }
 
     /// The peer of `session`.
     pub fn get(&self, session: &SessionKey) -> Option<&SharedPeer> {
-        self.peers.get(session).map(|e| &e.peer)
+        self.0.get(session)
     }
 
     /// A lease began.
     pub fn join(&mut self, peer: Peer) {
-        self.version += 1;
-        let (session, version) = (peer.session, self.version);
-        let entry = Entry { peer: SharedPeer::new(peer), joined: version, version };
-        self.changes.insert(version, Change::Here(session));
-        if let Some(old) = self.peers.insert(session, entry) {
-            self.changes.remove(&old.joined);
-            self.changes.remove(&old.version);
-        }
+        self.0.put(peer.session, SharedPeer::new(peer));
     }
 
     /// The peer changed in a way worth telling.
     pub fn update(&mut self, peer: Peer) {
-        let Some(entry) = self.peers.get_mut(&peer.session) else { return };
-        self.version += 1;
-        if entry.version != entry.joined {
-            self.changes.remove(&entry.version);
-        }
-        self.changes.insert(self.version, Change::Here(peer.session));
-        entry.version = self.version;
-        entry.peer = SharedPeer::new(peer);
+        self.0.update(peer.session, SharedPeer::new(peer));
     }
 
     /// The peer changed in a way that only those who ask will see.
     pub fn update_quietly(&mut self, peer: Peer) {
-        if let Some(entry) = self.peers.get_mut(&peer.session) {
-            entry.peer = SharedPeer::new(peer);
-        }
+        self.0.update_quietly(&peer.session.clone(), SharedPeer::new(peer));
     }
 
     /// A lease ended.
     pub fn leave(&mut self, session: &SessionKey) {
-        let Some(entry) = self.peers.remove(session) else { return };
-        self.version += 1;
-        self.changes.remove(&entry.version);
-        self.changes.insert(entry.joined, Change::Came(entry.peer.clone()));
-        let Entry { peer, joined, .. } = entry;
-        self.changes.insert(self.version, Change::Left { peer: peer.clone(), joined });
-        if mutant::on(Mutant::LeftTwice) {
-            self.version += 1;
-            self.changes.insert(self.version, Change::Left { peer, joined });
-        }
-        self.departures.push_back(self.version);
-        if self.departures.len() > DEPARTURES
-            && let Some(oldest) = self.departures.pop_front()
-        {
-            if let Some(Change::Left { joined, .. }) = self.changes.remove(&oldest) {
-                self.changes.remove(&joined);
-            }
-            self.floor = oldest;
-        }
+        self.0.remove(session);
     }
 
     /// What a watcher at `cursor` sees next.
     pub fn catch_up(&self, cursor: u64) -> Catchup {
-        if cursor < self.floor {
-            return Catchup::Resync(self.version);
-        }
-        let unseen = self.changes.range((Bound::Excluded(cursor), Bound::Unbounded));
-        let steps: Vec<Step> =
-            unseen.take(DELTA_CHANGES).filter_map(|(version, change)| self.tell(*version, change)).collect();
+        let Some(steps) = self.0.after(cursor) else { return Catchup::Resync(self.version()) };
+        let step = |(version, turn, peer): (u64, Turn, &SharedPeer)| {
+            let kind = match turn {
+                Turn::Came => PresenceKind::Joined,
+                Turn::Changed => PresenceKind::Updated,
+                Turn::Went => PresenceKind::Left,
+            };
+            Step { kind, peer: peer.clone(), version }
+        };
+        let steps: Vec<Step> = steps.into_iter().map(step).collect();
         let version = steps.last().map_or(cursor, |step| step.version);
         Catchup::Delta(Arc::new(Delta { base: cursor, version, steps }))
     }
 
-    /// How the `change` that brought the map to `version` is told. A peer that is still here is shown as it is
-    /// now, so that what follows its `joined` is old news at worst.
-    fn tell(&self, version: u64, change: &Change) -> Option<Step> {
-        let (kind, peer) = match change {
-            Change::Here(session) => {
-                let entry = self.peers.get(session)?;
-                let joined = entry.joined == version;
-                (if joined { PresenceKind::Joined } else { PresenceKind::Updated }, &entry.peer)
-            }
-            Change::Came(peer) => (PresenceKind::Joined, peer),
-            Change::Left { peer, .. } => (PresenceKind::Left, peer),
-        };
-        Some(Step { kind, peer: peer.clone(), version })
-    }
-
     /// Up to `limit` peers after `after`, in the order of their keys, and whether there are more.
     pub fn page(&self, after: Option<&SessionKey>, limit: usize) -> (Vec<SharedPeer>, bool) {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut peers = self.peers.range((from, Bound::Unbounded));
-        let page = peers.by_ref().take(limit).map(|(_, e)| e.peer.clone()).collect();
+        let mut peers = self.0.range_after(after);
+        let page = peers.by_ref().take(limit).map(|(_, peer)| peer.clone()).collect();
         (page, peers.next().is_some())
     }
 }
@@ -285,7 +199,7 @@ mod tests {
             presence.leave(&SessionKey([2; 32]));
         }
         assert_eq!(presence.catch_up(1), Catchup::Resync(presence.version()));
-        assert_eq!(presence.changes.len(), 2 * DEPARTURES + 1);
+        assert_eq!(presence.sizes(), (2 * DEPARTURES + 1, DEPARTURES));
     }
 
     #[test]

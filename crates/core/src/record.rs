@@ -5,12 +5,13 @@ use std::sync::Arc;
 use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::SendState;
-use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::name::{GroupName, ServiceName, TopicName};
 use tenure_proto::subscribe::{AckMode, From};
 
 use crate::accept::{Accept, Accepted};
 use crate::envelope::{Entry, Lane};
 use crate::input::LeaseRecord;
+use crate::service::Facts;
 
 pub use crate::run::record::{RunEnding, RunRecord};
 
@@ -129,6 +130,17 @@ pub struct Burial {
     pub remove: bool,
 }
 
+/// A service as the store remembers it; it goes with its session's lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRecord {
+    /// Its name: no two of a mesh have the same.
+    pub name: ServiceName,
+    /// Who holds it.
+    pub session: SessionKey,
+    /// What it is.
+    pub facts: Facts,
+}
+
 /// A write, in order with all others; one batch of them is one transaction.
 #[derive(Clone, Debug)]
 pub enum StoreWrite {
@@ -136,8 +148,12 @@ pub enum StoreWrite {
     PutLease(Box<LeaseRecord>),
     /// A lease was attached for the first time in this run.
     TouchLease(SessionKey, LeaseId),
-    /// A lease ended, at this Unix millisecond; with it its subscriptions and private groups.
+    /// A lease ended, at this Unix millisecond; with it its subscriptions, private groups and services.
     EndLease(SessionKey, LeaseId, u64),
+    /// Keep services, each in place of what its name stood for.
+    PutServices(Vec<ServiceRecord>),
+    /// Forget services of a session.
+    DropServices(SessionKey, Vec<ServiceName>),
     /// Decide about a message and keep it. Answered by [`StoreOutcome::Accepted`].
     Accept(Arc<Accept>),
     /// Keep a topic, in place of what it was.
@@ -487,4 +503,6 @@ pub struct RestoredMessages {
     pub left: Vec<(SessionKey, MemberKey)>,
     /// Runs that have not ended.
     pub runs: Vec<RunRecord>,
+    /// Services, ordered by name.
+    pub services: Vec<ServiceRecord>,
 }

@@ -2,13 +2,14 @@
 //!
 //! A position is (epoch, seq). A number is given when an event leaves for the socket, so what a client sees on
 //! one socket has no gaps. What left but may not have arrived is remembered — the ring — and on resume the
-//! stream is wound back to what the client has: presence by moving its cursor, everything else by putting the
-//! events back in front of those that wait.
+//! stream is wound back to what the client has: presence and services by moving their cursors, everything else by
+//! putting the events back in front of those that wait.
 //!
 //! Health is one fact: a session is told the newest, when it is not the one it was told last. So changes coalesce, and
 //! whoever was away is told when it is back.
 //!
-//! The ring never stores presence: a presence event is a (seq, version) pair, and consecutive pairs are one run.
+//! The ring never stores steps of a versioned map: such an event is a (seq, version) pair, and consecutive pairs are
+//! one run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
 
 use crate::mutant::{self, Mutant};
 use crate::presence::Delta;
+use crate::service;
 
 /// Direct events that may wait for a session; one more breaks the stream (a resync, never silence).
 pub const PENDING_EVENTS: usize = RING_EVENTS;
@@ -54,11 +56,21 @@ impl Direct {
     }
 }
 
+/// A versioned map whose steps a session is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Map {
+    Presence,
+    Services,
+}
+
+/// Of each map the version that a session has.
+type Cursors = [u64; 2];
+
 /// What left for the socket.
 #[derive(Clone, Debug)]
 enum Sent {
-    /// `len` presence events: numbers `seq..`, versions `version..`, both by ones.
-    Presence { seq: u64, version: u64, len: u64 },
+    /// `len` steps of a map: numbers `seq..`, versions `version..`, both by ones.
+    Steps { map: Map, seq: u64, version: u64, len: u64 },
     /// Any other event worth replaying.
     Direct { seq: u64, direct: Direct },
 }
@@ -70,8 +82,8 @@ pub struct Stream {
     epoch: u64,
     /// The last number given.
     last_seq: u64,
-    /// The presence version last sent.
-    presence: u64,
+    /// The version of each map that was last sent.
+    cursors: Cursors,
     /// The version of health last sent; 0 when it is to be sent whatever that was.
     health: u64,
     /// Events that wait to leave.
@@ -85,8 +97,8 @@ pub struct Stream {
     ring_bytes: usize,
     /// The newest number that cannot be replayed any more.
     floor_seq: u64,
-    /// The presence version as of `floor_seq`.
-    floor_presence: u64,
+    /// The version of each map as of `floor_seq`.
+    floor_cursors: Cursors,
     /// The version of health as of `floor_seq`.
     floor_health: u64,
     /// Set when an event had to be dropped: the next attach must resync.
@@ -101,7 +113,7 @@ impl Stream {
         Stream {
             epoch,
             last_seq: 0,
-            presence: version,
+            cursors: [version, 0],
             health: 0,
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -110,7 +122,7 @@ impl Stream {
             ring_events: 0,
             ring_bytes: 0,
             floor_seq: 0,
-            floor_presence: version,
+            floor_cursors: [version, 0],
             floor_health: 0,
             broken: false,
             unreceipted: false,
@@ -120,6 +132,13 @@ impl Stream {
     /// The same for a client that has health at `version`.
     pub fn with_health(self, version: u64) -> Stream {
         Stream { health: version, floor_health: version, ..self }
+    }
+
+    /// The same for a client that has services at `version`.
+    pub fn with_services(mut self, version: u64) -> Stream {
+        self.cursors[Map::Services as usize] = version;
+        self.floor_cursors[Map::Services as usize] = version;
+        self
     }
 
     /// Which numbering this is.
@@ -134,7 +153,12 @@ impl Stream {
 
     /// The presence version last sent.
     pub fn presence(&self) -> u64 {
-        self.presence
+        self.cursors[Map::Presence as usize]
+    }
+
+    /// The version of services last sent.
+    pub fn services(&self) -> u64 {
+        self.cursors[Map::Services as usize]
     }
 
     /// The version of health last sent; 0 when it is to be sent whatever that was.
@@ -269,35 +293,54 @@ impl Stream {
 
     /// Numbers the steps of a presence delta; returns the first number. The delta must start at our cursor.
     pub fn advance_presence(&mut self, delta: &Delta) -> u64 {
+        self.advance(Map::Presence, delta.version, delta.steps.iter().map(|step| step.version))
+    }
+
+    /// The same for a delta of services.
+    pub fn advance_services(&mut self, delta: &service::Delta) -> u64 {
+        self.advance(Map::Services, delta.version, delta.steps.iter().map(|step| step.version))
+    }
+
+    fn advance(&mut self, map: Map, version: u64, steps: impl Iterator<Item = u64>) -> u64 {
         let first = self.last_seq + 1;
-        for step in &delta.steps {
+        for version in steps {
             self.last_seq += 1;
-            self.remember_presence(self.last_seq, step.version);
+            self.remember(map, self.last_seq, version);
         }
-        self.presence = delta.version;
+        self.cursors[map as usize] = version;
         self.trim();
         first
     }
 
     /// The client will read presence again; its cursor jumps to `version`.
     pub fn skip_presence(&mut self, version: u64) {
-        self.presence = version;
+        self.skip(Map::Presence, version);
+    }
+
+    /// The same for services.
+    pub fn skip_services(&mut self, version: u64) {
+        self.skip(Map::Services, version);
+    }
+
+    fn skip(&mut self, map: Map, version: u64) {
+        self.cursors[map as usize] = version;
         // What was sent before the jump cannot be wound back to: the steps in between are gone.
         self.ring.clear();
         (self.ring_events, self.ring_bytes) = (0, 0);
-        (self.floor_seq, self.floor_presence, self.floor_health) = (self.last_seq, version, self.health);
+        (self.floor_seq, self.floor_cursors, self.floor_health) = (self.last_seq, self.cursors, self.health);
     }
 
-    fn remember_presence(&mut self, seq: u64, version: u64) {
+    fn remember(&mut self, map: Map, seq: u64, version: u64) {
         self.ring_events += 1;
-        if let Some(Sent::Presence { seq: s, version: v, len }) = self.ring.back_mut()
+        if let Some(Sent::Steps { map: of, seq: s, version: v, len }) = self.ring.back_mut()
+            && *of == map
             && *s + *len == seq
             && *v + *len == version
         {
             *len += 1;
             return;
         }
-        self.ring.push_back(Sent::Presence { seq, version, len: 1 });
+        self.ring.push_back(Sent::Steps { map, seq, version, len: 1 });
     }
 
     /// Forgets the oldest until the ring is within its bounds.
@@ -306,8 +349,9 @@ impl Stream {
             let Some(oldest) = self.ring.front_mut() else { return };
             self.ring_events -= 1;
             match oldest {
-                Sent::Presence { seq, version, len } => {
-                    (self.floor_seq, self.floor_presence) = (*seq, *version);
+                Sent::Steps { map, seq, version, len } => {
+                    self.floor_seq = *seq;
+                    self.floor_cursors[*map as usize] = *version;
                     (*seq, *version, *len) = (*seq + 1, *version + 1, *len - 1);
                     if *len == 0 {
                         self.ring.pop_front();
@@ -330,11 +374,11 @@ impl Stream {
             return false;
         }
         let mut again = VecDeque::new();
-        let (mut presence, mut health) = (self.floor_presence, self.floor_health);
+        let (mut cursors, mut health) = (self.floor_cursors, self.floor_health);
         for sent in std::mem::take(&mut self.ring) {
             match sent {
-                Sent::Presence { seq, version, len } if seq <= last_seq => {
-                    presence = version + len.min(last_seq - seq + 1) - 1;
+                Sent::Steps { map, seq, version, len } if seq <= last_seq => {
+                    cursors[map as usize] = version + len.min(last_seq - seq + 1) - 1;
                 }
                 Sent::Direct { seq, direct } if seq <= last_seq => {
                     health = direct.health().unwrap_or(health);
@@ -342,16 +386,16 @@ impl Stream {
                 // The newest is told instead, if it is not what the client has.
                 Sent::Direct { direct, .. } if direct.health().is_some() => {}
                 Sent::Direct { direct, .. } => again.push_back(direct),
-                Sent::Presence { .. } => {}
+                Sent::Steps { .. } => {}
             }
         }
         if mutant::on(Mutant::RingLost) {
             again.clear();
-            presence = self.presence;
+            cursors = self.cursors;
         }
         // Nothing was skipped silently: a cursor beyond its last told step means steps that cancelled out,
         // and those cancel out again.
-        (self.presence, self.health) = (presence, health);
+        (self.cursors, self.health) = (cursors, health);
         for direct in &again {
             if direct.fed {
                 self.fed = (self.fed.0 + 1, self.fed.1 + direct.bytes);
@@ -363,7 +407,7 @@ impl Stream {
         self.pending = again;
         (self.ring_events, self.ring_bytes) = (0, 0);
         let last_seq = if mutant::on(Mutant::SeqRestarts) { 0 } else { last_seq };
-        (self.last_seq, self.floor_seq, self.floor_presence) = (last_seq, last_seq, presence);
+        (self.last_seq, self.floor_seq, self.floor_cursors) = (last_seq, last_seq, cursors);
         self.floor_health = health;
         true
     }

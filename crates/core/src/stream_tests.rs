@@ -51,7 +51,8 @@ impl Stream {
         let bytes = |fed| self.pending.iter().filter(move |d| d.fed == fed).map(|d| d.bytes).sum::<usize>();
         assert_eq!((bytes(false), bytes(true)), (self.pending_bytes, self.fed.1));
         assert_eq!(self.pending.iter().filter(|direct| direct.fed).count(), self.fed.0);
-        assert!(self.floor_seq <= self.last_seq && self.floor_presence <= self.presence);
+        assert!(self.floor_seq <= self.last_seq);
+        assert!(self.floor_cursors.iter().zip(self.cursors).all(|(floor, cursor)| *floor <= cursor));
     }
 }
 

@@ -359,8 +359,11 @@ pub struct Snapshot {
     /// Whether there are more peers: `presence.list` goes on after the last one here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
-    /// Services.
+    /// The first services, ordered by name; hidden ones are left out.
     pub services: Vec<Service>,
+    /// Whether there are more services: `services.list` goes on after the last one here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_services: bool,
     /// This session's subscriptions.
     pub subscriptions: Vec<Subscription>,
     /// What waits for this session in each of them, and in its inboxes; one that never had anything is left out.

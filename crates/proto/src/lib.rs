@@ -42,6 +42,7 @@ pub mod service;
 pub mod subscribe;
 pub mod tag;
 pub mod text;
+pub mod ticket;
 pub mod token;
 pub mod topic;
 mod value;

@@ -163,8 +163,45 @@ pub const RUNS_PER_MEMBER: usize = 1_024;
 /// Sessions that one run streams to; one more is `busy`.
 pub const RUN_WATCHERS: usize = 16;
 
-/// Milliseconds that a stream waits for a stale service to come back.
+/// Milliseconds without renewal after which a service is stale, unless its publisher says otherwise.
+pub const SERVICE_TTL_MS: u64 = 30_000;
+/// The shortest `ttlMs` of a service by default.
+pub const SERVICE_TTL_MIN_MS: u64 = 1_000;
+/// The longest `ttlMs` of a service by default.
+pub const SERVICE_TTL_MAX_MS: u64 = 3_600_000;
+/// Milliseconds between two renewals of a client.
+pub const SERVICE_RENEW_MS: u64 = 5_000;
+/// Milliseconds that a service must be stale before anybody is told.
+pub const SERVICE_STALE_TOLD_MS: u64 = 5_000;
+/// Services of one session; one more is `busy`.
+pub const SERVICES_PER_SESSION: usize = 64;
+/// Services of one mesh; one more is `busy`.
+pub const SERVICES_PER_MESH: usize = 65_536;
+/// Services of one `service.renew`, and names of one `service.withdraw`.
+pub const SERVICES_PER_RENEWAL: usize = 256;
+/// Services of a hello's snapshot, and of one page of `services.list`.
+pub const SERVICES_PAGE: usize = 500;
+/// Bytes of those, about, past which a page ends.
+pub const SERVICES_PAGE_BYTES: usize = 256 * 1024;
+/// Bytes of a service's `description`.
+pub const SERVICE_DESCRIPTION_BYTES: usize = 512;
+/// Bytes of a service's `owner`.
+pub const SERVICE_OWNER_BYTES: usize = 128;
+/// Tags of a service.
+pub const SERVICE_TAGS: usize = 16;
+/// Bytes of one tag of a service.
+pub const SERVICE_TAG_BYTES: usize = 64;
+
+/// Milliseconds that whoever wants a stale service waits for it to come back.
 pub const RELAY_WAIT_MS: u64 = 10_000;
+/// Milliseconds that a relay ticket is good.
+pub const RELAY_TICKET_MS: u64 = 30_000;
+/// Default streams of one service that may be open at once, or wait; one more is `busy`.
+pub const STREAMS_PER_SERVICE: usize = 1_024;
+/// Streams of one mesh that may wait for their services at once; one more is `busy`.
+pub const STREAMS_WAITING: usize = 1_024;
+/// Streams of one mesh that may be open at once; one more is `busy`.
+pub const STREAMS_PER_MESH: usize = 65_536;
 /// Bytes of a frame that opens or answers a relayed stream.
 pub const RELAY_FRAME_BYTES: usize = 8 * 1024;
 /// Streams that one relay socket carries at once; one more is `busy`.
@@ -189,5 +226,13 @@ const _: () = {
     assert!(META_BYTES < frame_bytes(MAX_PAYLOAD_BYTES_FLOOR));
     assert!(RUN_TIMEOUT_MS <= RUN_TIMEOUT_MAX_MS);
     assert!(RUN_TIMEOUT_MAX_MS < INBOX_TTL_MS, "a run ends before its entry's time is over");
+    assert!(SERVICE_TTL_MIN_MS <= SERVICE_TTL_MS && SERVICE_TTL_MS <= SERVICE_TTL_MAX_MS);
+    assert!(SERVICE_RENEW_MS * 3 < SERVICE_TTL_MS, "a service must survive two lost renewals");
+    assert!(SERVICES_PER_SESSION <= SERVICES_PER_RENEWAL, "a session renews all that it has in one frame");
+    assert!(
+        SERVICES_PAGE_BYTES * 2 < frame_bytes(MAX_PAYLOAD_BYTES),
+        "a page must fit a frame, quotes and all"
+    );
+    assert!(RELAY_WAIT_MS < RELAY_TICKET_MS);
     assert!(RUNS_PER_MEMBER <= RUNS_PER_MESH && RUN_RING_BYTES <= RUN_RINGS_BYTES);
 };

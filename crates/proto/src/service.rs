@@ -107,6 +107,12 @@ pub struct ServicesListParams {
     /// Whether hidden ones are wanted too.
     #[serde(default, deserialize_with = "crate::null::or_default")]
     pub all: bool,
+    /// Begin after this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<ServiceName>,
+    /// At most so many, and at most 500.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<U53>,
 }
 
 /// The result of `services.list`.
@@ -116,6 +122,9 @@ pub struct ServicesListParams {
 pub struct ServicesListResult {
     /// The services, ordered by name.
     pub services: Vec<Service>,
+    /// After which name to go on, when there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<ServiceName>,
     /// The version of this answer.
     pub state_version: StateVersion,
 }

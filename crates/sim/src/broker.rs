@@ -168,6 +168,7 @@ impl Broker {
             version: "0".to_owned(),
             cluster: found.identity.cluster_id,
             key,
+            secure: false,
             doors: Doors::loopback(7400, &[], &[]),
             mesh: "default".parse()?,
             config: self.config.clone(),
@@ -399,6 +400,8 @@ impl Broker {
                     self.did.push(Did::Note(note));
                 }
                 Effect::Drained => self.did.push(Did::Drained),
+                // No relay is simulated: nobody asks for streams, so none is given or cut.
+                Effect::Routed { .. } | Effect::Cut { .. } => {}
             }
         }
     }

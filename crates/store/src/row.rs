@@ -9,12 +9,16 @@
 
 use serde::{Deserialize, Serialize};
 use tenure_proto::peer::{Profile, Status};
+use tenure_proto::service::ServiceMetadata;
 use tenure_proto::{Cap, MemberKey, SessionKey, U53};
 
 use crate::LeaseRow;
 
 /// The version of [`StoredProfile`] that is written.
 const PROFILE_VERSION: u32 = 1;
+
+/// The version of [`StoredMetadata`] that is written.
+const METADATA_VERSION: u32 = 1;
 
 /// A lease as the columns of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,18 +119,53 @@ impl From<StoredProfile> for Profile {
     }
 }
 
-/// The version first, so that the text of another one is told from damage.
 fn read_profile(text: &str) -> Result<Profile, BadColumn> {
+    read_versioned::<StoredProfile>(text, "profile", PROFILE_VERSION).map(Into::into)
+}
+
+/// The version first, so that the text of another one is told from damage.
+fn read_versioned<T: serde::de::DeserializeOwned>(
+    text: &str,
+    column: &'static str,
+    version: u32,
+) -> Result<T, BadColumn> {
     #[derive(Deserialize)]
     struct Version {
         v: u32,
     }
-    let Version { v } = serde_json::from_str(text).map_err(BadColumn::of("profile"))?;
-    if v != PROFILE_VERSION {
-        return Err(BadColumn { column: "profile", why: format!("unknown version {v}") });
+    let Version { v } = serde_json::from_str(text).map_err(BadColumn::of(column))?;
+    if v != version {
+        return Err(BadColumn { column, why: format!("unknown version {v}") });
     }
-    let stored: StoredProfile = serde_json::from_str(text).map_err(BadColumn::of("profile"))?;
-    Ok(stored.into())
+    serde_json::from_str(text).map_err(BadColumn::of(column))
+}
+
+/// Version 1 of what is stored of a service's metadata.
+#[derive(Serialize, Deserialize)]
+struct StoredMetadata {
+    v: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    hide: bool,
+}
+
+/// The text that holds `metadata`.
+pub(crate) fn metadata_text(metadata: &ServiceMetadata) -> Result<String, BadColumn> {
+    let ServiceMetadata { description, tags, owner, hide } = metadata.clone();
+    let stored = StoredMetadata { v: METADATA_VERSION, description, tags, owner, hide };
+    serde_json::to_string(&stored).map_err(BadColumn::of("metadata"))
+}
+
+/// The metadata that `text` holds.
+pub(crate) fn read_metadata(text: &str) -> Result<ServiceMetadata, BadColumn> {
+    let stored: StoredMetadata = read_versioned(text, "metadata", METADATA_VERSION)?;
+    let StoredMetadata { v: _, description, tags, owner, hide } = stored;
+    Ok(ServiceMetadata { description, tags, owner, hide })
 }
 
 #[cfg(test)]

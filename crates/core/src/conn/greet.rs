@@ -13,7 +13,7 @@ use tenure_proto::text::b64url;
 
 use super::{Conn, ConnEffect, ConnNote, Due, Outlet, Pace, Phase, Received};
 use crate::admit::{Admission, Gate, Refusal, TokenVerdict, admit};
-use crate::frames;
+use crate::frames::{self, Whence};
 use crate::house::House;
 use crate::input::Input;
 use crate::thaw::Thaw;
@@ -135,6 +135,7 @@ impl Conn {
             frames: 0,
             batch: false,
             pace: Pace::default(),
+            whence: None,
             held: None,
             backlog: Default::default(),
         };
@@ -193,6 +194,10 @@ impl Conn {
 
     fn enter(&mut self, request: RequestId, admission: Admission) -> ConnEffect {
         self.due.add(&request, 0);
+        if let Phase::Stranger(stranger) = &self.phase {
+            let (host, mesh) = (stranger.host.clone(), admission.mesh.clone());
+            self.whence = Some(Box::new(Whence { host, mesh }));
+        }
         self.phase = Phase::Knocking(Box::new(request.clone()));
         ConnEffect::Enter(Input::Hello { conn: self.id, request, admission: Box::new(admission) })
     }
@@ -208,7 +213,7 @@ impl Conn {
         out.noted(ConnNote::HelloRefused(self.id, &refusal));
         let Refusal { error, closing } = refusal;
         if let Some(request) = request {
-            let answer = frames::response(self.codec, self.id, request, Err(error), now.wall, house);
+            let answer = frames::response(self.codec, self.id, request, Err(error), now.wall, house, None);
             self.send(&answer, out);
         }
         self.close(now, &closing, None, out)

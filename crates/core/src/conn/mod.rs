@@ -35,7 +35,7 @@ use tenure_proto::ids::{ConnId, RequestId};
 use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES};
 
 use crate::effect::Push;
-use crate::frames::{self, Incoming};
+use crate::frames::{self, Incoming, Whence};
 use crate::house::House;
 use crate::input::Input;
 use crate::time::{Millis, Now};
@@ -61,6 +61,8 @@ pub struct Conn {
     batch: bool,
     /// How it reads.
     pace: Pace,
+    /// Where it came in, since its hello was admitted.
+    whence: Option<Box<Whence>>,
     /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
     held: Option<Box<Held>>,
     /// What is asked of the socket and has no room yet: at most one batch, and an answer per request.
@@ -289,7 +291,7 @@ impl Conn {
             }
             Incoming::Refused(request, error) => {
                 out.noted(ConnNote::Refused(&error));
-                let refusal = frames::response(self.codec, conn, request, Err(error), now.wall, house);
+                let refusal = frames::response(self.codec, conn, request, Err(error), now.wall, house, None);
                 self.send(&refusal, out);
                 Input::Alive { conn, at }
             }
@@ -327,7 +329,9 @@ impl Conn {
                 }
                 self.due.remove(&request);
                 out.noted(ConnNote::Answered(&outcome));
-                let answer = frames::response(self.codec, self.id, request, *outcome, now.wall, house);
+                let whence = self.whence.as_deref();
+                let answer =
+                    frames::response(self.codec, self.id, request, *outcome, now.wall, house, whence);
                 self.send(&answer, out);
             }
             Out::Events(batch) => {

@@ -68,6 +68,7 @@ impl World {
     fn with(config: MeshConfig) -> World {
         let key = SigningKey::from_bytes(&[7; 32]);
         let house = House {
+            secure: false,
             broker_id: House::id_of(&key),
             version: "1".to_owned(),
             cluster: "c".parse().unwrap(),

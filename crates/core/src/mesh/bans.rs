@@ -82,6 +82,8 @@ impl Mesh {
     /// Ends a lease wherever it stands.
     fn evict(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         self.turn_away(session, refusal, effects);
+        // Not when the disk has the end of its lease: now.
+        effects.push(Effect::Cut { session, name: None, reason: "banned" });
         if let Some(conn) = self.leases.get(&session).and_then(|lease| lease.conn()) {
             self.hang_up_for(conn, Reason::Banned, effects);
         }

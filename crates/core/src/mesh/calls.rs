@@ -9,7 +9,6 @@ use tenure_proto::method::{
 };
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch, SharedPeer, Transport};
-use tenure_proto::service::ServicesListResult;
 
 use crate::effect::{Answer, Effect};
 use crate::input::Call;
@@ -46,7 +45,19 @@ impl Mesh {
             Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.wall) })),
             Call::PresenceList(params) => self.presence_list(now, &params),
             Call::ProfileSet(patch) => self.profile_set(session, &patch),
-            Call::ServicesList(_) => Ok(Answer::ServicesList(self.services_list())),
+            Call::ServicesList(params) => self.services_list(&params),
+            Call::ServiceRenew(params) => {
+                self.renew(now, conn, request, session, &params, effects);
+                return self.reschedule(session);
+            }
+            Call::ServiceWithdraw(params) => {
+                self.withdraw(conn, request, session, &params, effects);
+                return self.reschedule(session);
+            }
+            Call::RelayOpen(params) => {
+                self.relay_open(now, conn, request, session, params, effects);
+                return self.reschedule(session);
+            }
             Call::Health(store) => {
                 self.health(conn, &request, store, effects);
                 return self.reschedule(session);
@@ -80,11 +91,6 @@ impl Mesh {
         }
         let state_version = self.state_version();
         Ok(Answer::PresenceList(Box::new(PresenceListResult { peers, next, state_version })))
-    }
-
-    /// Nobody can offer any yet; the list and its version are there for those who draw it.
-    fn services_list(&self) -> ServicesListResult {
-        ServicesListResult { services: Vec::new(), state_version: self.state_version() }
     }
 
     /// The peer with what we usually do not show: the state of its socket and the end of its lease.
@@ -173,6 +179,7 @@ impl Mesh {
             }
             Call::Bye | Call::Ping | Call::PresenceList(_) | Call::ProfileSet(_) => return,
             Call::ServicesList(_) | Call::Health(_) => return,
+            Call::ServiceRenew(_) | Call::ServiceWithdraw(_) | Call::RelayOpen(_) => return,
         };
         if let Some(outcome) = outcome.transpose() {
             effects.push(Effect::Respond { conn, request, outcome });

@@ -2,7 +2,8 @@
 
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::limits::{
-    CONTEST_REPLACEMENTS, MAX_INFLIGHT, RING_BYTES, RING_EVENTS, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
+    CONTEST_REPLACEMENTS, MAX_INFLIGHT, RING_BYTES, RING_EVENTS, SERVICES_PER_MESH, SERVICES_PER_SESSION,
+    STREAMS_PER_MESH, STREAMS_WAITING, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
 };
 
 use crate::census::Count;
@@ -18,6 +19,7 @@ use crate::time::Millis;
 use super::debt::{OWED_MAX, OWED_PER_SESSION};
 use super::messages::Messages;
 use super::pages::PAGE_ENTRIES;
+use super::services::Services;
 use super::{BANS_MAX, Mesh};
 
 /// Where a session stands.
@@ -88,6 +90,7 @@ impl Mesh {
             count("reads that are awaited", self.messages.reads.len(), requests.saturating_add(readings + 1)),
         ];
         self.count_sessions(&mut counts);
+        self.services.count(&mut counts);
         self.messages.count(&mut counts);
         self.messages.runs.count(&mut counts);
         let held: usize =
@@ -134,6 +137,27 @@ impl Mesh {
             let size = |lease: &Lease| lease.stream.sizes()[index];
             counts.push(Count::fullest(what, leases().map(|lease| (size(lease), bound))));
         }
+    }
+}
+
+impl Services {
+    fn count(&self, counts: &mut Vec<Count>) {
+        let (changes, departures) = self.feed.sizes();
+        let count = |what, size, bound| Count { what, size, bound };
+        counts.extend([
+            count("services", self.slots.len(), SERVICES_PER_MESH),
+            count("services by number", self.names.len(), self.slots.len()),
+            count("sessions that offer services", self.owned.len(), self.slots.len()),
+            Count::fullest(
+                "services of a session",
+                self.owned.values().map(|owned| (owned.len(), SERVICES_PER_SESSION)),
+            ),
+            count("changes of services", changes, 2 * (self.feed.len() + DEPARTURES)),
+            count("services that went", departures, DEPARTURES),
+            count("deadlines of services", self.due.len(), self.slots.len()),
+            count("streams to services", self.routes.all.len(), STREAMS_PER_MESH),
+            count("streams that wait for services", self.routes.due.len(), STREAMS_WAITING),
+        ]);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::effect::{Batch, Effect};
 use crate::lease::{Muted, State};
 use crate::mutant::{self, Mutant};
 use crate::presence::Catchup;
+use crate::service;
 use crate::time::Millis;
 
 use super::{Mesh, pull};
@@ -25,6 +26,13 @@ const BATCH_EVENTS: usize = 128;
 /// Sessions that one flush hands out to; the rest have their turn in the next, so that a post with ten thousand
 /// readers does not keep inputs waiting.
 const SESSIONS_PER_FLUSH: usize = 1_024;
+
+/// What watchers at the same cursor are told, worked out once for all of them.
+#[derive(Debug, Default)]
+struct Deltas {
+    presence: BTreeMap<u64, Catchup>,
+    services: BTreeMap<u64, service::Catchup>,
+}
 
 impl Mesh {
     /// Whether the last flush left sessions for the next, which should then come soon.
@@ -36,13 +44,13 @@ impl Mesh {
     pub fn flush(&mut self, effects: &mut Vec<Effect>) {
         let from = effects.len();
         self.rouse_readers();
-        if self.presence.version() != self.flushed_version {
-            self.flushed_version = self.presence.version();
+        let versions = (self.presence.version(), self.services.feed.version());
+        if versions != (self.flushed_version, self.flushed_services) {
+            (self.flushed_version, self.flushed_services) = versions;
             let everybody = std::mem::take(&mut self.caught_up);
             self.ready.extend(everybody);
         }
-        // Watchers at the same cursor share one delta, so a change is worked out once for all of them.
-        let mut deltas = BTreeMap::new();
+        let mut deltas = Deltas::default();
         let mut left = SESSIONS_PER_FLUSH.min(self.ready.len());
         while left > 0
             && let Some(session) = self.next_ready()
@@ -102,15 +110,11 @@ impl Mesh {
         stream.has_pending()
             || self.messages.runs.has_for(&session)
             || stream.presence() != self.presence.version()
+            || stream.services() != self.services.feed.version()
             || stream.health() != self.health_version
     }
 
-    fn hand_out(
-        &mut self,
-        session: SessionKey,
-        deltas: &mut BTreeMap<u64, Catchup>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn hand_out(&mut self, session: SessionKey, deltas: &mut Deltas, effects: &mut Vec<Effect>) {
         let (at, moment, health) = (self.now, self.moment(), self.health_event());
         self.serve_fetches(session, effects);
         let Some(lease) = self.leases.get_mut(&session) else { return };
@@ -128,10 +132,19 @@ impl Mesh {
         let cursor = stream.presence();
         let behind = cursor != self.presence.version();
         let catchup =
-            behind.then(|| &*deltas.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)));
+            behind.then(|| &*deltas.presence.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)));
         if let Some(Catchup::Resync(version)) = catchup {
             stream.skip_presence(*version);
             stream.resync(ResyncWhat::Presence);
+        }
+        let (cursor, feed) = (stream.services(), &self.services.feed);
+        let behind = cursor != feed.version();
+        let offers = behind
+            .then(|| &*deltas.services.entry(cursor).or_insert_with(|| service::catch_up(feed, cursor)));
+        if let Some(service::Catchup::Resync(version)) = offers {
+            stream.skip_services(*version);
+            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Services] });
+            stream.push(Arc::new(event), 64);
         }
         while stream.is_hungry()
             && let Some(feed) = self.messages.runs.feed(&session)
@@ -150,6 +163,9 @@ impl Mesh {
         if let Some(Catchup::Delta(delta)) = catchup {
             batch.presence = Some((stream.advance_presence(delta), delta.clone()));
         }
+        if let Some(service::Catchup::Delta(delta)) = offers {
+            batch.services = Some((stream.advance_services(delta), delta.clone()));
+        }
         let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
         // During a drain nobody is handed more: what is in hand is to be settled.
         if carrier.muted == Muted::No && self.drain.is_none() && batch.direct.len() < BATCH_EVENTS {
@@ -160,7 +176,8 @@ impl Mesh {
         }
         let auto = pull::auto_settled(lease, &batch.pushes.1);
         let State::Online(carrier) = &mut lease.state else { return };
-        let nothing = batch.direct.is_empty() && batch.presence.is_none() && batch.pushes.1.is_empty();
+        let steps = batch.presence.is_some() || batch.services.is_some();
+        let nothing = batch.direct.is_empty() && !steps && batch.pushes.1.is_empty();
         if nothing {
             let behind = self.is_behind(session);
             let set = if behind { &mut self.ready } else { &mut self.caught_up };

@@ -239,7 +239,8 @@ impl Mesh {
             && lease.stream.epoch() != 0
             && known.is_some_and(|(_, last_seq)| lease.stream.rewind(*last_seq));
         if !complete {
-            lease.stream = Stream::new(epoch, version).with_health(health_version);
+            let services = self.services.feed.version();
+            lease.stream = Stream::new(epoch, version).with_health(health_version).with_services(services);
         }
         let (muted, auto) = (Muted::No, Vec::new());
         // Its hello is about to be answered.
@@ -271,6 +272,7 @@ impl Mesh {
         }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.settle_startup(&session, true, effects);
+        self.regain_services(now, session, effects);
         self.choose_inboxes(session, member, admission.inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();
@@ -351,7 +353,7 @@ impl Mesh {
     }
 
     fn hello_answer(
-        &self,
+        &mut self,
         admission: &Admission,
         lease: LeaseFate,
         outcome: ResumeOutcome,
@@ -360,11 +362,13 @@ impl Mesh {
         lease_id: tenure_proto::LeaseId,
     ) -> Option<HelloAnswer> {
         let session = admission.session;
+        let snapshot = (!complete).then(|| Box::new(self.snapshot(session)));
         let stream = &self.leases.get(&session)?.stream;
         let mut state_version = self.state_version();
         if complete {
             // It replaces what the client has, and the replay goes on from there.
             state_version.presence = U53::saturating(stream.presence());
+            state_version.services = U53::saturating(stream.services());
             state_version.health = U53::saturating(stream.health());
         }
         Some(HelloAnswer {
@@ -377,7 +381,7 @@ impl Mesh {
             epoch: self.epoch_name(stream.epoch())?,
             next_seq: stream.next_seq(),
             replay: if complete { Replay::Complete } else { Replay::Resync },
-            snapshot: (!complete).then(|| Box::new(self.snapshot(session))),
+            snapshot,
             state_version,
             reconcile: None,
             config: self.config.clone(),

@@ -28,8 +28,10 @@ mod reading;
 mod reads;
 mod reconcile;
 mod restore;
+mod routing;
 mod runs;
 mod send;
+mod services;
 mod serving;
 mod settle;
 mod snapshot;
@@ -67,6 +69,7 @@ pub(crate) use clocks::Clocks;
 use drain::Drain;
 use messages::Messages;
 use quota::Quota;
+use services::Services;
 use writes::Awaiting;
 
 /// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
@@ -109,12 +112,15 @@ pub struct Mesh {
     busy: bool,
     /// The presence version at the last flush.
     flushed_version: u64,
+    /// The version of services at the last flush.
+    flushed_services: u64,
     /// Who waits for the store, in the order of their writes; bounded by leases and unanswered requests.
     awaiting: VecDeque<(WriteId, Awaiting)>,
     last_write: WriteId,
     /// The last write that the store has answered.
     settled_write: WriteId,
     messages: Messages,
+    services: Services,
     counter: u64,
     /// Restored leases that nobody has come back for yet, and how the others fared.
     startup: Startup,
@@ -165,10 +171,12 @@ impl Mesh {
             last_served: None,
             busy: false,
             flushed_version: 0,
+            flushed_services: 0,
             awaiting: VecDeque::new(),
             last_write: WriteId(0),
             settled_write: WriteId(0),
             messages: Messages::default(),
+            services: Services::default(),
             counter: 0,
             startup: Startup::default(),
             drain: None,
@@ -217,6 +225,8 @@ impl Mesh {
             Input::Configure { config } => self.configure(now.at, *config, effects),
             Input::Ban { subject, on: true } => self.ban(subject, effects),
             Input::Ban { subject, on: false } => self.unban(subject, effects),
+            Input::Route { route, name, want } => self.route(at, route, name, want, effects),
+            Input::RouteGone { route } => self.route_gone(route),
         }
         self.count_answers(from, effects);
         self.check_drain(at, effects);
@@ -232,6 +242,8 @@ impl Mesh {
         }
         self.fire_groups(at, effects);
         self.fire_runs(at);
+        self.fire_services(at);
+        self.fire_routes(at, effects);
         self.read_again(at);
         self.look_after(at, effects);
         self.count_answers(from, effects);
@@ -250,6 +262,8 @@ impl Mesh {
             messages.reads_due,
             messages.upkeep.due(),
             messages.runs.due.next(),
+            self.services.due.next(),
+            self.services.routes.due.next(),
         ];
         let due = due.into_iter().flatten().min();
         due.map_or(self.thaw.next_look(), |due| self.thaw.shell(due).min(self.thaw.next_look()))
@@ -401,6 +415,7 @@ impl Mesh {
                 self.presence.leave(&session);
             }
             effects.push(Effect::Note(Note::GraceEntered { session, conn, reason }));
+            self.lose_services(self.now, session, effects);
             self.set_aside(session, effects);
         }
         self.reschedule(session);

@@ -42,7 +42,7 @@ impl Mesh {
             Call::Send(_) | Call::RunStart(_) => true,
             // Of a run that somebody asked for, and in order: one that was refused would be a gap.
             Call::RunChunk(_) | Call::RunEnd(_) => true,
-            Call::Reconcile(_) | Call::Unsubscribe(_) => true,
+            Call::Reconcile(_) | Call::Unsubscribe(_) | Call::ServiceWithdraw(_) => true,
             _ => false,
         };
         if free {

@@ -19,7 +19,7 @@ use super::subscribe::chosen;
 impl Mesh {
     /// Takes up what the store remembers of messages, after the leases.
     pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
-        let RestoredMessages { topics, logs, groups, subs, left, runs } = restored;
+        let RestoredMessages { topics, logs, groups, subs, left, runs, services } = restored;
         for record in topics {
             self.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
         }
@@ -56,6 +56,7 @@ impl Mesh {
         }
         self.remember_left(left);
         self.restore_runs(runs);
+        self.restore_services(services);
         let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
         for session in self.leases.keys().copied().collect::<Vec<_>>() {
             self.release_later(session, release_at);

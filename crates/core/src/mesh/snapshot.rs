@@ -2,7 +2,7 @@
 
 use tenure_proto::hello::{HealthStatus, Queue, Snapshot, StateVersion};
 use tenure_proto::ids::{SessionKey, SubId};
-use tenure_proto::limits::PRESENCE_PAGE;
+use tenure_proto::limits::{PRESENCE_PAGE, SERVICES_PAGE};
 use tenure_proto::number::U53;
 
 use crate::subs::Sub;
@@ -11,7 +11,8 @@ use super::Mesh;
 
 impl Mesh {
     /// What a client that begins anew is told at once.
-    pub(super) fn snapshot(&self, session: SessionKey) -> Snapshot {
+    pub(super) fn snapshot(&mut self, session: SessionKey) -> Snapshot {
+        let (services, next) = self.services.page(self.now, false, None, SERVICES_PAGE);
         let subs = self.leases.get(&session).map(|lease| &lease.subs);
         let subscriptions =
             subs.into_iter().flat_map(|subs| subs.iter()).filter_map(|(id, sub)| sub.view(id));
@@ -26,7 +27,8 @@ impl Mesh {
         Snapshot {
             presence,
             more,
-            services: Vec::new(),
+            services,
+            more_services: next.is_some(),
             subscriptions: subscriptions.collect(),
             queues,
             health: self.health_status(),
@@ -38,7 +40,7 @@ impl Mesh {
     pub(super) fn state_version(&self) -> StateVersion {
         StateVersion {
             presence: U53::saturating(self.presence.version()),
-            services: U53::default(),
+            services: U53::saturating(self.services.feed.version()),
             health: U53::saturating(self.health_version),
         }
     }

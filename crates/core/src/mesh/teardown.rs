@@ -33,6 +33,7 @@ impl Mesh {
         lease.state = State::Ending(ending, None);
         let write = StoreWrite::EndLease(session, lease.id.clone(), self.wall);
         self.deadlines.clear(&session);
+        self.lose_services(self.now, session, effects);
         self.write_and_await(session, write, effects);
     }
 
@@ -57,6 +58,7 @@ impl Mesh {
             }
             Ending::Banned => "banned",
         };
+        self.end_services(session, reason, effects);
         effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));
         if let Some(knock) = waiting {
             self.knocking.remove(&knock.conn);

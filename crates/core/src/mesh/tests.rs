@@ -12,6 +12,8 @@ mod drain;
 mod enter;
 mod replay;
 mod restart;
+mod routing;
+mod services;
 mod socket;
 mod store;
 mod table;

@@ -16,6 +16,7 @@ use super::Mesh;
 use super::calling::PendingRun;
 use super::reading::UNTOLD;
 use super::send::{Pending, is_answered_early};
+use super::services::{Renewal, Withdrawal};
 
 /// Who waits for a write.
 #[derive(Debug)]
@@ -50,6 +51,10 @@ pub(super) enum Awaiting {
     Revive(ConnId, RequestId, tenure_proto::LogName, Vec<u64>),
     /// Dead letters that are dropped.
     DropDead(ConnId, RequestId),
+    /// Services that were offered.
+    Renewal(Box<Renewal>),
+    /// Services that are given up.
+    Withdrawal(Box<Withdrawal>),
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
     /// Entries past their time go.
@@ -134,6 +139,8 @@ impl Mesh {
                 self.messages.group_kept(id);
                 self.tell_receipts(receipts);
             }
+            (Awaiting::Renewal(renewal), _) => self.renewed(*renewal, effects),
+            (Awaiting::Withdrawal(withdrawal), _) => self.withdrawn(*withdrawal, effects),
             (Awaiting::Owed(_), _) => self.messages.owed.paid(),
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
             (Awaiting::Answer(conn, request, answer), _) => {
@@ -228,6 +235,8 @@ impl Mesh {
                 self.messages.reviving = self.messages.reviving.saturating_sub(seqs.len());
             }
             Awaiting::DropDead(conn, request) => refuse(conn, request, unavailable()),
+            Awaiting::Renewal(renewal) => self.not_renewed(*renewal, effects),
+            Awaiting::Withdrawal(withdrawal) => self.not_withdrawn(*withdrawal, effects),
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
         }

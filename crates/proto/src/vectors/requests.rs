@@ -175,7 +175,11 @@ fn services() -> Vec<Value> {
     let publish = RelayOpenParams { role: RelayRole::Publish, name: None };
     let connect = RelayOpenParams { role: RelayRole::Connect, name: Some(id("db")) };
     vec![
-        request("services.list", Method::ServicesList, ServicesListParams { all: true }),
+        request(
+            "services.list",
+            Method::ServicesList,
+            ServicesListParams { all: true, ..ServicesListParams::default() },
+        ),
         request("service.renew", Method::ServiceRenew, ServiceRenewParams { services: vec![least, full] }),
         request(
             "service.withdraw",

@@ -192,8 +192,11 @@ fn runs_and_services() -> Vec<Value> {
             ServiceVerdict { name: "web".to_owned(), ok: false, error: Some(taken) },
         ],
     };
-    let listed =
-        ServicesListResult { services: vec![samples::service()], state_version: samples::state_version() };
+    let listed = ServicesListResult {
+        services: vec![samples::service()],
+        next: None,
+        state_version: samples::state_version(),
+    };
     let opened = RelayOpenResult {
         ticket: "ticket-1".to_owned(),
         url: "ws://127.0.0.1:7480/relay".to_owned(),

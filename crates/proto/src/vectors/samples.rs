@@ -179,6 +179,7 @@ fn snapshot() -> Snapshot {
         presence: vec![SharedPeer::new(peer()), SharedPeer::new(peer_least())],
         more: true,
         services: vec![service()],
+        more_services: true,
         subscriptions: vec![subscription()],
         queues: vec![
             Queue { sub_id: id("inbox"), depth: n(0) },

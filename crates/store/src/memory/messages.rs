@@ -7,13 +7,13 @@ use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::{Entry, Envelope, Lane};
 use tenure_core::record::{
     Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, RunRecord,
-    StoreOutcome, StoreWrite, SubRecord, TopicRecord,
+    ServiceRecord, StoreOutcome, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
-use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::name::{GroupName, ServiceName, TopicName};
 use tenure_proto::subscribe::From;
 
 /// All messages of a mesh.
@@ -27,6 +27,7 @@ pub(super) struct Messages {
     pub(super) records: BTreeMap<(MemberKey, Arc<str>), Record>,
     pub(super) dead: BTreeMap<LetterKey, Letter>,
     pub(super) runs: BTreeMap<RunId, RunRecord>,
+    pub(super) services: BTreeMap<ServiceName, ServiceRecord>,
     sessions: BTreeMap<SessionKey, Session>,
 }
 
@@ -110,6 +111,13 @@ impl Messages {
             // The caller has seen to it that the lease was this one.
             StoreWrite::EndLease(session, _, at) => self.end(session, *at),
             StoreWrite::Accept(accept) => return StoreOutcome::Accepted(self.accept(accept)),
+            StoreWrite::PutServices(records) => {
+                let named = |record: &ServiceRecord| (record.name.clone(), record.clone());
+                self.services.extend(records.iter().map(named));
+            }
+            StoreWrite::DropServices(session, names) => {
+                self.services.retain(|name, service| service.session != *session || !names.contains(name));
+            }
             StoreWrite::PutTopic(topic) => _ = self.topics.insert(topic.name.clone(), topic.clone()),
             StoreWrite::OpenGroup { record, from, used_at } => {
                 return StoreOutcome::Opened(self.open(record, *from, *used_at));
@@ -172,6 +180,7 @@ impl Messages {
             session.ended_at = Some(at);
         }
         self.subs.retain(|(owner, _), _| owner != session);
+        self.services.retain(|_, service| service.session != *session);
         self.groups.retain(|_, group| group.record.reader != Reader::Private(*session));
     }
 

@@ -124,6 +124,7 @@ impl Messages {
             subs: self.subs.values().cloned().collect(),
             left: self.left(),
             runs: self.living_runs(),
+            services: self.services.values().cloned().collect(),
         }
     }
 

@@ -8,7 +8,7 @@ use tenure_proto::name::MeshName;
 use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
-use super::{accept, call, dead, entry, evacuate, group, lease, prune, run, session, sweep, topic};
+use super::{accept, call, dead, entry, evacuate, group, lease, prune, run, service, session, sweep, topic};
 use crate::{LeaseRow, Result, Write};
 
 /// Carries out one write of a batch.
@@ -51,7 +51,14 @@ fn of_mesh(
                 session::ended(connection, mesh.id, session, *at)?;
                 topic::drop_subs(connection, mesh.id, session)?;
                 group::drop_private(connection, mesh.id, session)?;
+                service::drop_all(connection, mesh.id, session)?;
             }
+        }
+        StoreWrite::PutServices(records) => {
+            records.iter().try_for_each(|record| service::put(connection, mesh.id, record))?;
+        }
+        StoreWrite::DropServices(session, names) => {
+            names.iter().try_for_each(|name| service::drop(connection, mesh.id, session, name))?;
         }
         StoreWrite::PutTopic(topic) => topic::put(connection, mesh.id, topic)?,
         StoreWrite::OpenGroup { record, from, used_at } => {

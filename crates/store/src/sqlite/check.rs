@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::{check_messages, identity, lease, run, setting};
+use super::{check_messages, identity, lease, run, service, setting};
 use crate::{Result, StoreError};
 
 /// Findings that are told in full; of the others only the number is.
@@ -17,6 +17,8 @@ pub(super) fn findings(connection: &Connection) -> Result<Vec<String>, Fault> {
     report.note(identity::get(connection))?;
     report.note(setting::all(connection))?;
     let outcome = leases(connection, &mut report);
+    report.note(outcome)?;
+    let outcome = service::findings(connection, &mut report);
     report.note(outcome)?;
     check_messages::findings(connection, &mut report)?;
     Ok(report.finish())

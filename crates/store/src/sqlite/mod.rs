@@ -44,6 +44,7 @@ mod read;
 mod restore;
 mod run;
 mod schema;
+mod service;
 mod session;
 mod setting;
 mod sweep;

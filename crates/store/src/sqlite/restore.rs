@@ -9,7 +9,7 @@ use tenure_proto::name::MeshName;
 use super::cache::{self, Tail};
 use super::fault::{Fault, natural};
 use super::place::Place;
-use super::{call, entry, group, session, topic};
+use super::{call, entry, group, service, session, topic};
 use crate::Result;
 
 /// All of it.
@@ -22,6 +22,7 @@ pub(super) fn restore(connection: &Connection, mesh: &MeshName) -> Result<Restor
         subs: topic::subs(connection, mesh)?,
         left: session::left(connection, mesh)?,
         runs: call::living(connection, mesh)?,
+        services: service::all(connection, mesh)?,
     })
 }
 

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 
 use super::fault::Fault;
 use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES};
+use super::service::SERVICES;
 use super::transact;
 use crate::{Result, StoreError};
 
@@ -64,6 +65,7 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     IDS_BY_TIME,
     CALLS,
     CANCELLED_CALLS,
+    SERVICES,
 ];
 
 /// The schema version of this program.

@@ -163,7 +163,7 @@ impl Truth {
         let services = self.services.values().cloned().collect();
         (
             PresenceListResult { peers, next: None, state_version },
-            ServicesListResult { services, state_version },
+            ServicesListResult { services, next: None, state_version },
             health,
         )
     }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::record::StoreWrite;
+use tenure_proto::name::ServiceName;
+
+use crate::record::{ServiceRecord, StoreWrite};
 
 use super::super::*;
 
@@ -21,6 +23,9 @@ pub(crate) struct Store {
     pub(crate) disk: Disk,
     /// By session: the lease, and the last run in which it was attached.
     pub(crate) leases: BTreeMap<SessionKey, (LeaseRecord, u64)>,
+    pub(crate) services: BTreeMap<ServiceName, ServiceRecord>,
+    /// Writes about services that reached the disk.
+    pub(crate) service_writes: usize,
     /// Beginnings (`true`) and ends of leases, in the order of their commits.
     pub(crate) log: Vec<(SessionKey, bool)>,
     open: VecDeque<(WriteId, StoreWrite)>,
@@ -33,6 +38,11 @@ impl Store {
     /// Which start of the broker this is.
     pub(crate) fn run(&self) -> u64 {
         self.uptimes.len() as u64 + 1
+    }
+
+    /// The services that a start finds.
+    pub(crate) fn services(&self) -> Vec<ServiceRecord> {
+        self.services.values().cloned().collect()
     }
 
     /// A write begins to wait for the disk.
@@ -102,7 +112,18 @@ impl Store {
                 if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) =>
             {
                 self.leases.remove(&session);
+                self.services.retain(|_, record| record.session != session);
                 self.log.push((session, false));
+            }
+            StoreWrite::PutServices(records) => {
+                self.service_writes += 1;
+                for record in records {
+                    self.services.insert(record.name.clone(), record);
+                }
+            }
+            StoreWrite::DropServices(session, names) => {
+                self.service_writes += 1;
+                self.services.retain(|name, record| record.session != session || !names.contains(name));
             }
             // This store keeps leases; messages are tested on a real one.
             _ => {}

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, PresenceEvent};
 use tenure_proto::number::U53;
+use tenure_proto::service::ServiceEvent;
 
 use crate::effect::{Batch, HelloAnswer};
 
@@ -86,7 +87,25 @@ impl Socket {
             self.last_seq = seq;
             self.frames.push_back(Frame::Event(seq, EventBody::clone(&event)));
         }
-        let Some((first, delta)) = batch.presence else { return };
+        if let Some((first, delta)) = batch.presence {
+            self.receive_presence(first, &delta);
+        }
+        let Some((first, delta)) = batch.services else { return };
+        let mut base = delta.base;
+        for (seq, step) in (first..).zip(&delta.steps) {
+            let event = ServiceEvent {
+                kind: step.kind,
+                service: (*step.service).clone(),
+                base: U53::saturating(base),
+                version: U53::saturating(step.version),
+            };
+            (base, self.last_seq) = (step.version, seq);
+            self.frames.push_back(Frame::Event(seq, EventBody::Service(event)));
+        }
+        assert_eq!(base, delta.version, "the next base is the version last sent");
+    }
+
+    fn receive_presence(&mut self, first: u64, delta: &crate::presence::Delta) {
         let mut base = delta.base;
         for (seq, step) in (first..).zip(&delta.steps) {
             let event = PresenceEvent {
@@ -107,6 +126,10 @@ pub(super) fn told(body: &EventBody) -> String {
     match body {
         EventBody::Presence(event) => {
             format!("{} s{}", event.kind.as_str(), event.peer.get().session.0[0])
+        }
+        EventBody::Service(event) => {
+            let kind = serde_json::to_value(event.kind).unwrap();
+            format!("{} {}", kind.as_str().unwrap(), event.service.name)
         }
         other => other.name().to_owned(),
     }

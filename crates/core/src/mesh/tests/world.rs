@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::InboxChoice;
+use tenure_proto::name::ServiceName;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Profile;
 
 use crate::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::HelloAnswer;
 use crate::input::Call;
-use crate::record::StoreFound;
+use crate::record::{RestoredMessages, StoreFound};
+use crate::route::{RouteId, Target};
 
 use super::super::*;
 pub(crate) use super::disk::{Disk, Store};
@@ -33,6 +35,9 @@ pub(crate) struct World {
     pub(crate) sockets: BTreeMap<ConnId, Socket>,
     pub(crate) notes: Vec<Note>,
     pub(crate) drained: usize,
+    /// What became of streams, and which were cut.
+    pub(crate) routed: Vec<(RouteId, Result<Target, WireError>)>,
+    pub(crate) cuts: Vec<(SessionKey, Option<ServiceName>, &'static str)>,
     /// While set, inputs pile up before anything is handed out.
     pub(crate) batching: bool,
     config: MeshConfig,
@@ -64,6 +69,8 @@ impl World {
             sockets: BTreeMap::new(),
             notes: Vec::new(),
             drained: 0,
+            routed: Vec::new(),
+            cuts: Vec::new(),
             batching: false,
             config,
             clock: 0,
@@ -218,8 +225,8 @@ impl World {
         for socket in self.sockets.values_mut() {
             (socket.gone, socket.carries) = (true, None);
         }
-        self.mesh =
-            Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored, Default::default());
+        let messages = RestoredMessages { services: self.store.services(), ..Default::default() };
+        self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored, messages);
     }
 
     // What came of it.
@@ -374,6 +381,8 @@ impl World {
                 self.notes.push(note);
             }
             Effect::Drained => self.drained += 1,
+            Effect::Routed { route, outcome } => self.routed.push((route, outcome)),
+            Effect::Cut { session, name, reason } => self.cuts.push((session, name, reason)),
         }
     }
 

@@ -1,0 +1,232 @@
+//! Streams to services: given, waited for, counted, cut; and tickets to the relay.
+
+use std::collections::BTreeSet;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::RELAY_WAIT_MS;
+use tenure_proto::name::ServiceName;
+use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
+
+use crate::effect::{Answer, Effect};
+use crate::route::{self, Opening, Route, RouteId, RouteKey, Target, Want};
+use crate::time::Millis;
+
+use super::Mesh;
+
+impl Mesh {
+    /// Streams that are open or wait.
+    pub fn streams(&self) -> usize {
+        self.services.routes.all.len()
+    }
+
+    /// A shell wants a stream now.
+    pub(super) fn route(
+        &mut self,
+        now: Millis,
+        route: RouteId,
+        name: ServiceName,
+        want: Want,
+        effects: &mut Vec<Effect>,
+    ) {
+        let key = RouteKey::Shell(route);
+        if self.services.routes.all.contains_key(&key) {
+            let error = WireError::new(ErrorCode::Conflict, "this stream was asked for before");
+            return effects.push(Effect::Routed { route, outcome: Err(error) });
+        }
+        self.seek(now, key, name, want, None, effects);
+    }
+
+    /// A stream that a shell wanted is over, or nobody wants it any more.
+    pub(super) fn route_gone(&mut self, route: RouteId) {
+        self.forget_route(RouteKey::Shell(route));
+    }
+
+    fn forget_route(&mut self, key: RouteKey) -> Option<Route> {
+        let route = self.services.routes.all.remove(&key)?;
+        let waited = self.services.routes.due.has(&key);
+        self.services.routes.due.clear(&key);
+        if let Some(slot) = self.services.slots.get_mut(&route.name).filter(|slot| slot.id == route.slot) {
+            if waited {
+                slot.waiting.remove(&key);
+            } else {
+                slot.open = slot.open.saturating_sub(1);
+            }
+        }
+        Some(route)
+    }
+
+    /// Gives a stream, lets it wait, or says why not.
+    fn seek(
+        &mut self,
+        now: Millis,
+        key: RouteKey,
+        name: ServiceName,
+        want: Want,
+        reply: Option<(ConnId, RequestId, SessionKey)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.look_up(now, &name, want) {
+            Err(error) => match (key, reply) {
+                (RouteKey::Shell(route), _) => effects.push(Effect::Routed { route, outcome: Err(error) }),
+                (RouteKey::Asked(_), Some((conn, request, _))) => {
+                    effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+                }
+                (RouteKey::Asked(_), None) => {}
+            },
+            Ok((id, state)) => {
+                let Some(slot) = self.services.slots.get_mut(&name) else { return };
+                slot.waiting.insert(key);
+                self.services.routes.all.insert(key, Route { name, want, slot: id, reply });
+                self.services.routes.due.set(key, now.plus(RELAY_WAIT_MS));
+                if state == ServiceState::Online {
+                    self.serve_waiting(id, effects);
+                }
+            }
+        }
+    }
+
+    /// Whether a service is there, speaks so, and has room for one more.
+    fn look_up(&self, now: Millis, name: &ServiceName, want: Want) -> Result<(u64, ServiceState), WireError> {
+        let slot = self.services.slots.get(name).filter(|slot| !self.is_banned(&slot.session));
+        let Some((slot, facts)) = slot.and_then(|slot| Some((slot, slot.facts.as_ref()?))) else {
+            return Err(route::not_found(name));
+        };
+        if facts.kind != want.kind() {
+            return Err(route::wrong_kind(name, facts.kind));
+        }
+        if slot.streams() >= self.config.max_streams_per_service {
+            let text = format!("the service {name} has as many streams as it may; try again in a moment");
+            return Err(route::busy(&text));
+        }
+        let state = slot.state(now);
+        self.services.routes.has_room(state == ServiceState::Stale)?;
+        Ok((slot.id, state))
+    }
+
+    /// Gives those their streams who waited for a service that can be reached, if it can.
+    pub(super) fn serve_waiting(&mut self, id: u64, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        let Some(name) = self.services.names.get(&id).cloned() else { return };
+        let Some(slot) = self.services.slots.get_mut(&name) else { return };
+        let Some(kind) = slot.facts.as_ref().map(|facts| facts.kind) else { return };
+        if slot.waiting.is_empty() || slot.state(now) == ServiceState::Stale {
+            return;
+        }
+        let (session, member) = (slot.session, slot.member);
+        for key in std::mem::take(&mut slot.waiting) {
+            let fits = self.services.routes.all.get(&key).is_some_and(|route| route.want.kind() == kind);
+            let target = Target { session, member, name: name.clone(), kind };
+            let outcome = if fits { Ok(target) } else { Err(route::wrong_kind(&name, kind)) };
+            self.settle_route(key, outcome, effects);
+        }
+    }
+
+    /// Those who wait for a name that is free now wait in vain.
+    pub(super) fn turn_off(
+        &mut self,
+        name: &ServiceName,
+        waiting: BTreeSet<RouteKey>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for key in waiting {
+            self.settle_route(key, Err(route::not_found(name)), effects);
+        }
+    }
+
+    /// Answers somebody who waits. A shell's stream counts from here on until it is over; a ticket does not.
+    fn settle_route(&mut self, key: RouteKey, outcome: Result<Target, WireError>, effects: &mut Vec<Effect>) {
+        self.services.routes.due.clear(&key);
+        match key {
+            RouteKey::Shell(route) => {
+                if outcome.is_err() {
+                    self.services.routes.all.remove(&key);
+                } else if let Some(route) = self.services.routes.all.get(&key)
+                    && let Some(slot) = self.services.slots.get_mut(&route.name)
+                {
+                    slot.open += 1;
+                }
+                effects.push(Effect::Routed { route, outcome });
+            }
+            RouteKey::Asked(_) => {
+                let route = self.services.routes.all.remove(&key);
+                let Some((conn, request, session)) = route.and_then(|route| route.reply) else { return };
+                match outcome {
+                    Ok(Target { session: peer, name, .. }) => {
+                        let answer = self.opening(session, RelayRole::Connect, Some(name), Some(peer));
+                        if let Some(answer) = answer {
+                            self.answer_if_here(conn, request, session, answer, effects);
+                        }
+                    }
+                    Err(error) if self.conns.get(&conn) == Some(&session) => {
+                        effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Those give up who have waited long enough.
+    pub(super) fn fire_routes(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        while let Some(key) = self.services.routes.due.pop_due(now) {
+            let Some(route) = self.services.routes.all.get(&key) else { continue };
+            let (name, id) = (route.name.clone(), route.slot);
+            if let Some(slot) = self.services.slots.get_mut(&name).filter(|slot| slot.id == id) {
+                slot.waiting.remove(&key);
+            }
+            self.settle_route(key, Err(route::unavailable(&name)), effects);
+        }
+    }
+
+    /// `relay.open`: what a ticket will say, now or when the service is back.
+    pub(super) fn relay_open(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        params: RelayOpenParams,
+        effects: &mut Vec<Effect>,
+    ) {
+        let outcome = match (params.role, params.name) {
+            (RelayRole::Publish, name) => self.may_publish(session, name.as_ref()).and_then(|()| {
+                let answer = self.opening(session, RelayRole::Publish, name, None);
+                answer
+                    .ok_or_else(|| WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"))
+            }),
+            (RelayRole::Connect, None) => Err(WireError::bad_request("say which service: name is missing")),
+            (RelayRole::Connect, Some(name)) => match self.may(session, "run") {
+                Ok(()) => {
+                    let key = RouteKey::Asked(self.next_number());
+                    return self.seek(now, key, name, Want::Tcp, Some((conn, request, session)), effects);
+                }
+                Err(error) => Err(error),
+            },
+        };
+        effects.push(Effect::Respond { conn, request, outcome });
+    }
+
+    fn may_publish(&self, session: SessionKey, name: Option<&ServiceName>) -> Result<(), WireError> {
+        self.may(session, "serve")?;
+        match name {
+            Some(name) if self.service_holder(name) != Some(session) => {
+                let text = format!("this session does not hold {name}; offer it with service.renew first");
+                Err(WireError::new(ErrorCode::NotFound, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn opening(
+        &mut self,
+        session: SessionKey,
+        role: RelayRole,
+        name: Option<ServiceName>,
+        peer: Option<SessionKey>,
+    ) -> Option<Answer> {
+        let member = self.leases.get(&session)?.member;
+        let (run, id) = (self.run, self.next_number());
+        Some(Answer::RelayOpen(Box::new(Opening { role, session, member, name, peer, run, id })))
+    }
+}

@@ -1,0 +1,553 @@
+//! The names that sessions of a mesh hold: one holder each, renewed by its session, gone with its lease.
+//!
+//! A name is taken at once, so that two who race for it are told apart at once, and shown to others when the disk has
+//! it. What is held hangs off the session, never off its socket: a break makes a service stale, and the teardown of
+//! the lease is what makes it gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::limits::{
+    SERVICES_PAGE, SERVICES_PAGE_BYTES, SERVICES_PER_MESH, SERVICES_PER_RENEWAL, SERVICES_PER_SESSION,
+};
+use tenure_proto::name::ServiceName;
+use tenure_proto::number::U53;
+use tenure_proto::peer::Peer;
+use tenure_proto::service::{
+    Service, ServiceEventKind, ServiceOffer, ServiceRenewParams, ServiceRenewResult, ServiceState,
+    ServiceVerdict, ServiceWithdrawParams, ServicesListParams, ServicesListResult,
+};
+
+use crate::deadline::Deadlines;
+use crate::effect::{Answer, Effect};
+use crate::feed::Feed;
+use crate::mutant::{self, Mutant};
+use crate::record::{ServiceRecord, StoreWrite};
+use crate::route::Routes;
+use crate::service::{self, Facts, Slot, Told};
+use crate::time::Millis;
+
+use super::Mesh;
+use super::writes::{Awaiting, unavailable};
+
+/// Services that one call of [`Mesh::tick`] looks at; the rest are due at once.
+const SERVICES_PER_TICK: usize = 1_024;
+
+/// The services of one mesh.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    /// Bounded by [`SERVICES_PER_MESH`], or by what a start found.
+    pub(super) slots: BTreeMap<ServiceName, Slot>,
+    /// Their names by number.
+    pub(super) names: BTreeMap<u64, ServiceName>,
+    /// Who holds what; at most [`SERVICES_PER_SESSION`] each.
+    pub(super) owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
+    /// What watchers are told: those that the disk has and that are not hidden.
+    pub(super) feed: Feed<ServiceName, Told>,
+    /// When it may be time to say that one is stale. Set early rather than moved with every renewal.
+    pub(super) due: Deadlines<u64>,
+    pub(super) routes: Routes,
+}
+
+/// A `service.renew` that waits for the disk.
+#[derive(Debug)]
+pub(super) struct Renewal {
+    conn: ConnId,
+    request: RequestId,
+    session: SessionKey,
+    results: Vec<ServiceVerdict>,
+    /// What the disk was asked to have, by number.
+    puts: Vec<(u64, Facts)>,
+    /// Which of the results hang on it.
+    hang: Vec<usize>,
+}
+
+/// A `service.withdraw` that waits for the disk.
+#[derive(Debug)]
+pub(super) struct Withdrawal {
+    conn: ConnId,
+    request: RequestId,
+    session: SessionKey,
+    ids: Vec<u64>,
+}
+
+/// What an offer that breaks no rule came to.
+enum Taken {
+    /// It was so already.
+    Same,
+    /// It is what the disk was asked for before.
+    Waits,
+    /// The disk is to be asked.
+    Put(u64, ServiceName, Facts),
+}
+
+impl Services {
+    pub(super) fn slot(&self, id: u64) -> Option<(&ServiceName, &Slot)> {
+        let name = self.names.get(&id)?;
+        Some((name, self.slots.get(name)?))
+    }
+
+    fn slot_mut(&mut self, id: u64) -> Option<(ServiceName, &mut Slot)> {
+        let name = self.names.get(&id)?.clone();
+        self.slots.get_mut(&name).map(|slot| (name, slot))
+    }
+
+    fn names_of(&self, session: &SessionKey) -> Vec<ServiceName> {
+        self.owned.get(session).into_iter().flatten().cloned().collect()
+    }
+
+    /// Those that its peers may know of.
+    fn shown_of(&self, session: &SessionKey) -> Vec<ServiceName> {
+        let names = self.owned.get(session).into_iter().flatten();
+        names.filter(|name| self.feed.get(name).is_some()).cloned().collect()
+    }
+
+    pub(super) fn insert(&mut self, name: ServiceName, slot: Slot) {
+        self.names.insert(slot.id, name.clone());
+        self.owned.entry(slot.session).or_default().insert(name.clone());
+        self.slots.insert(name, slot);
+    }
+
+    fn take(&mut self, name: &ServiceName) -> Option<Slot> {
+        let slot = self.slots.remove(name)?;
+        self.names.remove(&slot.id);
+        self.due.clear(&slot.id);
+        if let Some(owned) = self.owned.get_mut(&slot.session) {
+            owned.remove(name);
+            if owned.is_empty() {
+                self.owned.remove(&slot.session);
+            }
+        }
+        Some(slot)
+    }
+
+    /// Looks at a name again when it may have been stale for long enough, and not later than that.
+    fn watch(&mut self, id: u64) {
+        let due = self.slot(id).and_then(|(_, slot)| slot.told_due());
+        match due {
+            Some(due) => self.due.set(id, due),
+            None => self.due.clear(&id),
+        }
+    }
+
+    /// Tells watchers what a name looks like now. A return that somebody needs is told although they were told
+    /// nothing else.
+    fn publish(&mut self, name: &ServiceName, returned: bool) {
+        let Some(slot) = self.slots.get(name) else { return };
+        let state = if slot.stale_told { ServiceState::Stale } else { ServiceState::Online };
+        let shown = slot.view(name, state).filter(|service| !service.metadata.hide);
+        let told = self.feed.get(name).map(|told| told.service.clone());
+        match (shown, told) {
+            (None, None) => {}
+            (None, Some(_)) => _ = self.feed.remove(name),
+            (Some(service), None) => {
+                let told = Told { service: Arc::new(service), kind: ServiceEventKind::Online };
+                self.feed.put(name.clone(), told);
+            }
+            (Some(service), Some(old)) => {
+                let kind = match service.state {
+                    state if state == old.state && !returned => ServiceEventKind::Updated,
+                    ServiceState::Online => ServiceEventKind::Online,
+                    ServiceState::Stale => ServiceEventKind::Stale,
+                };
+                if returned || service != *old {
+                    self.feed.update(name.clone(), Told { service: Arc::new(service), kind });
+                }
+            }
+        }
+    }
+
+    /// Up to `limit` services after `after`, with the state that they have now, and after which to go on.
+    pub(super) fn page(
+        &mut self,
+        now: Millis,
+        all: bool,
+        after: Option<&ServiceName>,
+        limit: usize,
+    ) -> (Vec<Service>, Option<ServiceName>) {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let mut bytes = 0;
+        let mut page: Vec<Service> = Vec::new();
+        for (name, slot) in self.slots.range_mut((after.map_or(Unbounded, Excluded), Unbounded)) {
+            let state = slot.state(now);
+            let Some(service) = slot.view(name, state).filter(|service| all || !service.metadata.hide) else {
+                continue;
+            };
+            if page.len() >= limit || bytes >= SERVICES_PAGE_BYTES {
+                let next = page.last().map(|service| service.name.clone());
+                return (page, next);
+            }
+            slot.stale_shown |= state == ServiceState::Stale && !slot.stale_told;
+            bytes += service::weight(&service);
+            page.push(service);
+        }
+        (page, None)
+    }
+}
+
+impl Mesh {
+    /// The version of services, for those who test that nothing happened.
+    pub fn services_version(&self) -> u64 {
+        self.services.feed.version()
+    }
+
+    /// Names that are held, or about to be.
+    pub fn services(&self) -> usize {
+        self.services.slots.len()
+    }
+
+    /// Who holds `name`, according to the disk.
+    pub fn service_holder(&self, name: &ServiceName) -> Option<SessionKey> {
+        self.services.slots.get(name).filter(|slot| slot.facts.is_some()).map(|slot| slot.session)
+    }
+
+    pub(super) fn services_list(&mut self, params: &ServicesListParams) -> Result<Answer, WireError> {
+        let limit = params.limit.map_or(SERVICES_PAGE as u64, U53::get);
+        if limit == 0 || limit > SERVICES_PAGE as u64 {
+            return Err(WireError::bad_request(format!("limit must be between 1 and {SERVICES_PAGE}")));
+        }
+        let now = self.now;
+        let (services, next) = self.services.page(now, params.all, params.after.as_ref(), limit as usize);
+        let state_version = self.state_version();
+        Ok(Answer::ServicesList(Box::new(ServicesListResult { services, next, state_version })))
+    }
+
+    /// `service.renew`: each offer has its own verdict. What changes nothing is answered at once.
+    pub(super) fn renew(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        params: &ServiceRenewParams,
+        effects: &mut Vec<Effect>,
+    ) {
+        if params.services.len() > SERVICES_PER_RENEWAL {
+            let text = format!("a renewal names at most {SERVICES_PER_RENEWAL} services");
+            let outcome = Err(WireError::bad_request(text));
+            return effects.push(Effect::Respond { conn, request, outcome });
+        }
+        let mut renewal =
+            Renewal { conn, request, session, results: Vec::new(), puts: Vec::new(), hang: Vec::new() };
+        let mut records = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (index, offer) in params.services.iter().enumerate() {
+            let twice = || WireError::bad_request("this renewal names the service twice");
+            let taken = match seen.insert(&offer.name) {
+                true => self.renew_one(now, session, offer, effects),
+                false => Err(twice()),
+            };
+            match &taken {
+                Ok(Taken::Same) | Err(_) => {}
+                Ok(Taken::Waits) => renewal.hang.push(index),
+                Ok(Taken::Put(id, name, facts)) => {
+                    renewal.hang.push(index);
+                    renewal.puts.push((*id, facts.clone()));
+                    records.push(ServiceRecord { name: name.clone(), session, facts: facts.clone() });
+                }
+            }
+            let name = crate::frames::clipped(offer.name.clone());
+            renewal.results.push(ServiceVerdict { name, ok: taken.is_ok(), error: taken.err() });
+        }
+        if !records.is_empty() {
+            let who = Awaiting::Renewal(Box::new(renewal));
+            self.write_for(who, StoreWrite::PutServices(records), effects);
+        } else if renewal.hang.is_empty() {
+            self.renewed(renewal, effects);
+        } else {
+            self.await_all(Awaiting::Renewal(Box::new(renewal)), now, effects);
+        }
+    }
+
+    /// The one policy point: who, what, how long, and whose name it is, at every renewal, in this order.
+    fn renew_one(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        offer: &ServiceOffer,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Taken, WireError> {
+        if self.is_banned(&session) {
+            return Err(super::bans::refusal().error);
+        }
+        self.may(session, "serve")?;
+        let (name, facts) = service::check(offer, &self.config)?;
+        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else {
+            return Err(WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"));
+        };
+        match self.services.slots.get(&name) {
+            Some(slot) if slot.session != session => {
+                let text =
+                    format!("another session holds {name}; choose another name, or renew until it is free");
+                return Err(WireError::new(ErrorCode::NameTaken, text));
+            }
+            Some(slot) if slot.is_leaving() => {
+                let text = format!("{name} is being withdrawn; offer it again in a moment");
+                return Err(WireError::new(ErrorCode::Busy, text));
+            }
+            Some(_) => {}
+            None => self.take_name(now, session, member, &name)?,
+        }
+        let Some(slot) = self.services.slots.get_mut(&name) else { return Ok(Taken::Same) };
+        let id = slot.id;
+        let (returned, changed) = (slot.renew(now), slot.degraded != offer.degraded);
+        slot.degraded = offer.degraded;
+        let taken = if slot.wanted.as_ref() != Some(&facts) {
+            slot.wanted = Some(facts.clone());
+            slot.writes += 1;
+            Taken::Put(id, name.clone(), facts)
+        } else if slot.writes > 0 {
+            Taken::Waits
+        } else {
+            Taken::Same
+        };
+        if slot.facts.is_some() && (returned || changed) {
+            self.services.publish(&name, returned);
+        }
+        if returned || !self.services.due.has(&id) {
+            self.services.watch(id);
+        }
+        self.serve_waiting(id, effects);
+        Ok(taken)
+    }
+
+    /// Nobody else can have the name from here on.
+    fn take_name(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        member: tenure_proto::MemberKey,
+        name: &ServiceName,
+    ) -> Result<(), WireError> {
+        let busy = |text: String| Err(WireError::new(ErrorCode::Busy, text));
+        if self.services.owned.get(&session).is_some_and(|owned| owned.len() >= SERVICES_PER_SESSION) {
+            return busy(format!(
+                "a session offers at most {SERVICES_PER_SESSION} services; withdraw one first"
+            ));
+        }
+        if self.services.slots.len() >= SERVICES_PER_MESH {
+            return busy(format!("this mesh holds {SERVICES_PER_MESH} services, which is as many as it may"));
+        }
+        let id = self.next_number();
+        self.services.insert(name.clone(), Slot::new(id, session, member, now));
+        Ok(())
+    }
+
+    /// A renewal is on disk as far as it has to be.
+    pub(super) fn renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
+        let Renewal { conn, request, session, results, puts, .. } = renewal;
+        for (id, facts) in puts {
+            let Some((name, slot)) = self.services.slot_mut(id) else { continue };
+            slot.writes = slot.writes.saturating_sub(1);
+            let other = slot.facts.as_ref().is_some_and(|old| old.kind != facts.kind);
+            slot.facts = Some(facts);
+            if slot.wanted.is_none() {
+                // It is being withdrawn already.
+                continue;
+            }
+            let speaks_otherwise = other && slot.streams() > 0;
+            self.services.publish(&name, false);
+            self.services.watch(id);
+            if speaks_otherwise {
+                effects.push(Effect::Cut { session, name: Some(name), reason: "changed" });
+            }
+            self.serve_waiting(id, effects);
+        }
+        self.show_services(session);
+        self.answer_if_here(conn, request, session, Answer::Renewed(ServiceRenewResult { results }), effects);
+    }
+
+    /// The disk could not take a renewal: what hung on it is as it was.
+    pub(super) fn not_renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
+        let Renewal { conn, request, session, mut results, puts, hang } = renewal;
+        for (id, _) in puts {
+            self.unwrite(id, effects);
+        }
+        for index in hang {
+            if let Some(verdict) = results.get_mut(index) {
+                (verdict.ok, verdict.error) = (false, Some(unavailable()));
+            }
+        }
+        self.answer_if_here(conn, request, session, Answer::Renewed(ServiceRenewResult { results }), effects);
+    }
+
+    /// A write about a name came to nothing: what is on disk is what is wanted. A name that never was there is free.
+    fn unwrite(&mut self, id: u64, effects: &mut Vec<Effect>) {
+        let Some((name, slot)) = self.services.slot_mut(id) else { return };
+        slot.writes = slot.writes.saturating_sub(1);
+        slot.wanted.clone_from(&slot.facts);
+        if slot.facts.is_none() && slot.writes == 0 {
+            self.drop_name(&name, effects);
+        } else {
+            self.services.publish(&name, false);
+        }
+    }
+
+    /// `service.withdraw`: answered when the disk has forgotten them. What is not this session's is no matter.
+    pub(super) fn withdraw(
+        &mut self,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        params: &ServiceWithdrawParams,
+        effects: &mut Vec<Effect>,
+    ) {
+        if params.names.len() > SERVICES_PER_RENEWAL {
+            let text = format!("at most {SERVICES_PER_RENEWAL} services are withdrawn at once");
+            let outcome = Err(WireError::bad_request(text));
+            return effects.push(Effect::Respond { conn, request, outcome });
+        }
+        let (mut ids, mut names) = (Vec::new(), Vec::new());
+        for name in params.names.iter().filter_map(|name| name.parse::<ServiceName>().ok()) {
+            let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            if slot.session == session && slot.wanted.take().is_some() {
+                slot.writes += 1;
+                ids.push(slot.id);
+                names.push(name);
+            }
+        }
+        let who = Awaiting::Withdrawal(Box::new(Withdrawal { conn, request, session, ids }));
+        if names.is_empty() {
+            // Those of a withdrawal before this one may be on their way.
+            return self.await_all(who, self.now, effects);
+        }
+        self.write_for(who, StoreWrite::DropServices(session, names), effects);
+    }
+
+    /// The disk has forgotten them: now they are gone for everybody.
+    pub(super) fn withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
+        let Withdrawal { conn, request, session, ids } = withdrawal;
+        for id in ids {
+            let Some((name, slot)) = self.services.slot_mut(id) else { continue };
+            slot.writes = slot.writes.saturating_sub(1);
+            self.drop_name(&name, effects);
+            effects.push(Effect::Cut { session, name: Some(name), reason: "withdrawn" });
+        }
+        self.show_services(session);
+        self.answer_if_here(conn, request, session, Answer::Empty, effects);
+    }
+
+    /// The disk could not forget them: they stay.
+    pub(super) fn not_withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
+        let Withdrawal { conn, request, session, ids } = withdrawal;
+        for id in ids {
+            self.unwrite(id, effects);
+        }
+        self.show_services(session);
+        if self.conns.get(&conn) == Some(&session) {
+            effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
+        }
+    }
+
+    /// A name is free from here on.
+    fn drop_name(&mut self, name: &ServiceName, effects: &mut Vec<Effect>) {
+        self.services.feed.remove(name);
+        if let Some(slot) = self.services.take(name) {
+            self.turn_off(name, slot.waiting, effects);
+        }
+    }
+
+    /// A session has lost its socket: what it offers is stale from here on.
+    pub(super) fn lose_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        for name in self.services.names_of(&session) {
+            if mutant::on(Mutant::ServiceGoneAtClose) {
+                self.drop_name(&name, effects);
+                continue;
+            }
+            let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            slot.lost = Some(slot.lost.unwrap_or(now));
+            let id = slot.id;
+            self.services.watch(id);
+        }
+    }
+
+    /// A socket carries the session again: that renews all that it offers.
+    pub(super) fn regain_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+        for name in self.services.names_of(&session) {
+            let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            let (id, returned) = (slot.id, slot.renew(now));
+            if returned {
+                self.services.publish(&name, true);
+            }
+            self.services.watch(id);
+            self.serve_waiting(id, effects);
+        }
+    }
+
+    /// The lease has ended, on disk too: its names are free, and what runs through them ends.
+    pub(super) fn end_services(
+        &mut self,
+        session: SessionKey,
+        reason: &'static str,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !mutant::on(Mutant::NameHeldAfterEnd) {
+            for name in self.services.names_of(&session) {
+                self.drop_name(&name, effects);
+            }
+        }
+        effects.push(Effect::Cut { session, name: None, reason });
+    }
+
+    /// Says of those that they are stale that have been for long enough.
+    pub(super) fn fire_services(&mut self, now: Millis) {
+        for _ in 0..SERVICES_PER_TICK {
+            let Some(id) = self.services.due.pop_due(now) else { return };
+            let Some((name, slot)) = self.services.slot_mut(id) else { continue };
+            match slot.told_due() {
+                Some(due) if due <= now => {
+                    (slot.stale_told, slot.stale_shown) = (true, false);
+                    self.services.publish(&name, false);
+                }
+                Some(_) => self.services.watch(id),
+                None => {}
+            }
+        }
+    }
+
+    /// Lets peers see what a session offers, if that is not what they see.
+    fn show_services(&mut self, session: SessionKey) {
+        let services = self.services.shown_of(&session);
+        let Some(old) = self.presence.get(&session) else { return };
+        if old.get().services != services {
+            let fresh = Peer { services, ..old.get().clone() };
+            self.presence.update(fresh);
+        }
+    }
+
+    /// Takes up what the store remembers, after the leases: stale until their sessions are back.
+    pub(super) fn restore_services(&mut self, records: Vec<ServiceRecord>) {
+        for ServiceRecord { name, session, facts } in records {
+            let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { continue };
+            let id = self.next_number();
+            let mut slot = Slot::new(id, session, member, self.now);
+            (slot.facts, slot.wanted, slot.lost) = (Some(facts.clone()), Some(facts), Some(self.now));
+            self.services.insert(name.clone(), slot);
+            self.services.publish(&name, false);
+            self.services.watch(id);
+        }
+        for session in self.services.owned.keys() {
+            let services = self.services.shown_of(session);
+            if let Some(peer) = self.presence.get(session).map(|peer| peer.get().clone()) {
+                self.presence.update_quietly(Peer { services, ..peer });
+            }
+        }
+        self.flushed_services = self.services.feed.version();
+    }
+
+    /// Answers a session whose socket may have gone meanwhile: then it asks again on the next.
+    pub(super) fn answer_if_here(
+        &self,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        answer: Answer,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.conns.get(&conn) == Some(&session) {
+            effects.push(super::respond(conn, request, answer));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A service: a leased name for something that a session can answer.
+//!
+//! What it is for: the rules of one name. What may be offered ([`check`]), when it is stale ([`Slot::stale_since`]),
+//! and what watchers of the map are told ([`Delta`]).
+//!
+//! What it promises: a name hangs off its session's lease and nothing else. A socket that breaks, a renewal that does
+//! not come, make it *stale*: marked, held, never offered without waiting. It is free when the lease ends, or its
+//! session gives it up. Only the broker's clock counts.
+//!
+//! What it never does: know who else there is. That a name has one holder is `mesh/services.rs`'s.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{MemberKey, SessionKey};
+use tenure_proto::limits::{
+    SERVICE_DESCRIPTION_BYTES, SERVICE_OWNER_BYTES, SERVICE_STALE_TOLD_MS, SERVICE_TAG_BYTES, SERVICE_TAGS,
+    SERVICE_TTL_MS,
+};
+use tenure_proto::name::{NAME_RULE, ServiceName};
+use tenure_proto::service::{
+    Service, ServiceEventKind, ServiceKind, ServiceMetadata, ServiceOffer, ServiceState,
+};
+
+use crate::config::MeshConfig;
+use crate::feed::{Feed, Turn};
+use crate::route::RouteKey;
+use crate::time::Millis;
+
+/// Bytes of a label of a host name.
+const LABEL_BYTES: usize = 63;
+
+/// What a service is, as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// How it is spoken to.
+    pub kind: ServiceKind,
+    /// How long without renewal until it is stale.
+    pub ttl_ms: u64,
+    /// What its publisher says of it.
+    pub metadata: ServiceMetadata,
+}
+
+/// What an offer comes to under the rules in force: its name and what it is, or why not.
+pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, Facts), WireError> {
+    let name = check_name(&offer.name, offer.kind, config)?;
+    let ttl_ms = offer.ttl_ms.map_or(SERVICE_TTL_MS, |ttl| ttl.get());
+    // Who says nothing takes what is nearest to the default.
+    let ttl_ms = match offer.ttl_ms {
+        None => ttl_ms.clamp(config.service_ttl_min_ms, config.service_ttl_max_ms),
+        Some(_) => ttl_ms,
+    };
+    if !(config.service_ttl_min_ms..=config.service_ttl_max_ms).contains(&ttl_ms) {
+        let text = format!(
+            "ttlMs must be between {} and {} here",
+            config.service_ttl_min_ms, config.service_ttl_max_ms
+        );
+        return Err(WireError::new(ErrorCode::TtlOutOfBounds, text));
+    }
+    check_metadata(&offer.metadata)?;
+    Ok((name, Facts { kind: offer.kind, ttl_ms, metadata: offer.metadata.clone() }))
+}
+
+fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<ServiceName, WireError> {
+    let refuse = |text: String| Err(WireError::new(ErrorCode::NameRejected, text));
+    let Ok(name) = text.parse::<ServiceName>() else {
+        return refuse(match text.to_ascii_lowercase().parse::<ServiceName>() {
+            Ok(lower) => format!("a service's name is lower-case: offer it as {lower}"),
+            Err(_) => NAME_RULE.to_owned(),
+        });
+    };
+    let label = |label: &str| {
+        !label.is_empty() && label.len() <= LABEL_BYTES && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if kind == ServiceKind::Http && !name.as_str().split('.').all(label) {
+        return refuse(format!(
+            "an http service is reached by its name as a host: between dots it has 1 to {LABEL_BYTES} characters and \
+             neither begins nor ends with '-'"
+        ));
+    }
+    match &config.service_names {
+        Some(pattern) if !matches(pattern, name.as_str()) => {
+            refuse(format!("this mesh takes names like {pattern} only"))
+        }
+        _ => Ok(name),
+    }
+}
+
+/// Whether `pattern`, in which `*` stands for any characters and `?` for one, fits all of `text`.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    // Where the last star was, and how much of the text it stands for so far.
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(b) if *b == b'?' || *b == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match &mut star {
+                Some((at, taken)) => {
+                    *taken += 1;
+                    (p, t) = (*at + 1, *taken);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+fn check_metadata(metadata: &ServiceMetadata) -> Result<(), WireError> {
+    let ServiceMetadata { description, tags, owner, hide: _ } = metadata;
+    let plain = |what: &str, text: &str, bytes: usize| {
+        if text.len() > bytes {
+            return Err(WireError::bad_request(format!("metadata.{what} is at most {bytes} bytes")));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(WireError::bad_request(format!("metadata.{what} has no control characters")));
+        }
+        Ok(())
+    };
+    plain("description", description.as_deref().unwrap_or_default(), SERVICE_DESCRIPTION_BYTES)?;
+    plain("owner", owner.as_deref().unwrap_or_default(), SERVICE_OWNER_BYTES)?;
+    if tags.len() > SERVICE_TAGS {
+        return Err(WireError::bad_request(format!("a service has at most {SERVICE_TAGS} tags")));
+    }
+    tags.iter().try_for_each(|tag| plain("tags", tag, SERVICE_TAG_BYTES))
+}
+
+/// A name that is held, or about to be.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Its number: another when the name is taken again.
+    pub id: u64,
+    /// Who holds it.
+    pub session: SessionKey,
+    /// Who vouches for that session.
+    pub member: MemberKey,
+    /// What it is according to the disk; until there is something, it is nobody's business but its session's.
+    pub facts: Option<Facts>,
+    /// What the disk was last asked to have; nothing when it was asked to forget.
+    pub wanted: Option<Facts>,
+    /// How many of those writes are on their way.
+    pub writes: u32,
+    /// Whether its local target fails the probe. Not kept: the next renewal says so again.
+    pub degraded: bool,
+    /// When it was last renewed.
+    pub renewed: Millis,
+    /// Since when its session has no socket.
+    pub lost: Option<Millis>,
+    /// Whether watchers were told that it is stale.
+    pub stale_told: bool,
+    /// Whether somebody who asked was shown that it is stale: then its return must be told.
+    pub stale_shown: bool,
+    /// Streams towards it that are open.
+    pub open: usize,
+    /// Those that wait for it.
+    pub waiting: BTreeSet<RouteKey>,
+}
+
+impl Slot {
+    /// A name that `session` wants.
+    pub fn new(id: u64, session: SessionKey, member: MemberKey, now: Millis) -> Slot {
+        Slot {
+            id,
+            session,
+            member,
+            facts: None,
+            wanted: None,
+            writes: 0,
+            degraded: false,
+            renewed: now,
+            lost: None,
+            stale_told: false,
+            stale_shown: false,
+            open: 0,
+            waiting: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the disk is being asked to forget it.
+    pub fn is_leaving(&self) -> bool {
+        self.wanted.is_none() && self.writes > 0
+    }
+
+    /// From when on it is stale, if nothing more is heard.
+    pub fn stale_since(&self) -> Millis {
+        let ttl_ms = self.facts.as_ref().or(self.wanted.as_ref()).map_or(0, |facts| facts.ttl_ms);
+        let unrenewed = self.renewed.plus(ttl_ms);
+        self.lost.map_or(unrenewed, |lost| lost.min(unrenewed))
+    }
+
+    /// Whether it can be reached.
+    pub fn state(&self, now: Millis) -> ServiceState {
+        if now >= self.stale_since() { ServiceState::Stale } else { ServiceState::Online }
+    }
+
+    /// When watchers are to be told that it is stale; never twice.
+    pub fn told_due(&self) -> Option<Millis> {
+        (!self.stale_told).then(|| self.stale_since().plus(SERVICE_STALE_TOLD_MS))
+    }
+
+    /// It can be reached again, or still. Whether that is news to somebody.
+    pub fn renew(&mut self, now: Millis) -> bool {
+        (self.renewed, self.lost) = (now, None);
+        std::mem::take(&mut self.stale_told) | std::mem::take(&mut self.stale_shown)
+    }
+
+    /// Streams towards it, open or waiting.
+    pub fn streams(&self) -> usize {
+        self.open + self.waiting.len()
+    }
+
+    /// As others see it, if they may.
+    pub fn view(&self, name: &ServiceName, state: ServiceState) -> Option<Service> {
+        let Facts { kind, metadata, .. } = self.facts.as_ref()?;
+        Some(Service {
+            name: name.clone(),
+            kind: *kind,
+            state,
+            degraded: self.degraded,
+            session: self.session,
+            member: self.member,
+            metadata: metadata.clone(),
+        })
+    }
+}
+
+/// Bytes of a service in a list, about.
+pub fn weight(service: &Service) -> usize {
+    let ServiceMetadata { description, tags, owner, .. } = &service.metadata;
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let tags: usize = tags.iter().map(|tag| tag.len() + 3).sum();
+    320 + service.name.as_str().len() + text(description) + text(owner) + tags
+}
+
+/// What watchers were last told of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// The service as they were told.
+    pub service: Arc<Service>,
+    /// What became of it then.
+    pub kind: ServiceEventKind,
+}
+
+/// One step of the map, ready to be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What became of it.
+    pub kind: ServiceEventKind,
+    /// The service.
+    pub service: Arc<Service>,
+    /// The version after it.
+    pub version: u64,
+}
+
+/// What a watcher at `base` has not seen, up to `version`; shared by all watchers at that base.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta {
+    /// The cursor it starts from.
+    pub base: u64,
+    /// The cursor after it.
+    pub version: u64,
+    /// The steps in order; the last brings the map to `version`.
+    pub steps: Vec<Step>,
+}
+
+/// How a cursor catches up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Catchup {
+    /// By these steps.
+    Delta(Arc<Delta>),
+    /// Not by steps: it must read the map again, which is now at this version.
+    Resync(u64),
+}
+
+/// What a watcher of `feed` at `cursor` sees next.
+pub fn catch_up(feed: &Feed<ServiceName, Told>, cursor: u64) -> Catchup {
+    let Some(steps) = feed.after(cursor) else { return Catchup::Resync(feed.version()) };
+    let step = |(version, turn, told): (u64, Turn, &Told)| {
+        let kind = match (turn, told.service.state) {
+            (Turn::Came, ServiceState::Online) => ServiceEventKind::Online,
+            (Turn::Came, ServiceState::Stale) => ServiceEventKind::Stale,
+            (Turn::Changed, _) => told.kind,
+            (Turn::Went, _) => ServiceEventKind::Gone,
+        };
+        Step { kind, service: told.service.clone(), version }
+    };
+    let steps: Vec<Step> = steps.into_iter().map(step).collect();
+    let version = steps.last().map_or(cursor, |step| step.version);
+    Catchup::Delta(Arc::new(Delta { base: cursor, version, steps }))
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;
