@@ -11,10 +11,13 @@ use tenure_core::config::BURST_SECONDS;
 use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 use tenure_core::rate::Rate;
 
+use crate::relay::{RawRelay, RelayConfig};
 use crate::stop::RESTART_IN_MAX_MS;
 
 /// Where a broker listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";
+/// Its port.
+const DEFAULT_PORT: u16 = 7400;
 /// Sockets that may not have said hello yet, unless told otherwise.
 const UNAUTHENTICATED_SOCKETS: usize = 16_384;
 
@@ -40,6 +43,8 @@ pub struct Config {
     pub max_unauthenticated: usize,
     /// What an address may have and do.
     pub addresses: AddressLimits,
+    /// How services are reached over HTTP.
+    pub relay: RelayConfig,
     /// The seed of the key that signs resume tokens; absent is the store's own.
     pub resume_key: Option<[u8; 32]>,
     /// The operator's token; absent is the one in the data directory.
@@ -64,6 +69,10 @@ impl Config {
             mesh: MeshConfig::with_lease(lease_ttl_ms),
             max_unauthenticated: UNAUTHENTICATED_SOCKETS,
             addresses: AddressLimits::default(),
+            relay: RelayConfig {
+                listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+                ..RelayConfig::default()
+            },
             resume_key: None,
             admin_token: None,
             restart_in_ms: None,
@@ -86,9 +95,24 @@ pub struct RawConfig {
     /// `TENURE_LISTEN`: where to listen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// `TENURE_RELAY_LISTEN`: where the relay will listen.
+    /// `TENURE_RELAY_LISTEN`: where services are reached over HTTP, or `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_listen: Option<String>,
+    /// `TENURE_RELAY_DOMAINS`: domains below which services have names besides `localhost`, by comma.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_domains: Option<String>,
+    /// `TENURE_RELAY_PROXIES`: addresses and networks of proxies whose `X-Forwarded-*` is believed, by comma.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_proxies: Option<String>,
+    /// `TENURE_RELAY_ANSWER_MS`: how long a service may take to begin its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_answer_ms: Option<u64>,
+    /// `TENURE_RELAY_IDLE_MS`: how long a consumer may take over the next piece of its body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_idle_ms: Option<u64>,
+    /// `TENURE_RELAY_MAX_BODY`: bytes of a request's body; 0 is as many as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_max_body: Option<u64>,
     /// `TENURE_DATA_DIR`: where the embedded store lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<String>,
@@ -202,6 +226,11 @@ macro_rules! fields {
     ($each:ident) => {
         $each!(listen "TENURE_LISTEN" text);
         $each!(relay_listen "TENURE_RELAY_LISTEN" text);
+        $each!(relay_domains "TENURE_RELAY_DOMAINS" text);
+        $each!(relay_proxies "TENURE_RELAY_PROXIES" text);
+        $each!(relay_answer_ms "TENURE_RELAY_ANSWER_MS" number);
+        $each!(relay_idle_ms "TENURE_RELAY_IDLE_MS" number);
+        $each!(relay_max_body "TENURE_RELAY_MAX_BODY" number);
         $each!(data_dir "TENURE_DATA_DIR" text);
         $each!(store "TENURE_STORE" text);
         $each!(lease_ttl_ms "TENURE_LEASE_TTL_MS" number);
@@ -324,6 +353,7 @@ impl RawConfig {
             mesh,
             max_unauthenticated: self.max_unauthenticated()?,
             addresses: self.addresses()?,
+            relay: self.relay(listen)?,
             resume_key: self.resume_key()?,
             admin_token: self.admin_token()?,
             restart_in_ms: self.restart_in_ms()?,
@@ -331,6 +361,18 @@ impl RawConfig {
             allowed_origins: list(self.allowed_origins.as_deref()),
             test_echo: false,
         })
+    }
+
+    fn relay(&self, broker: SocketAddr) -> Result<RelayConfig, ConfigProblem> {
+        let raw = RawRelay {
+            listen: self.relay_listen.as_deref(),
+            domains: &list(self.relay_domains.as_deref()),
+            proxies: &list(self.relay_proxies.as_deref()),
+            answer_ms: self.relay_answer_ms,
+            idle_ms: self.relay_idle_ms,
+            max_body: self.relay_max_body,
+        };
+        raw.check(broker, DEFAULT_PORT)
     }
 
     fn resume_key(&self) -> Result<Option<[u8; 32]>, ConfigProblem> {

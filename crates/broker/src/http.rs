@@ -29,7 +29,7 @@ const SOCKET_BUFFER: usize = 4 * 1024;
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
-    tasks: TaskTracker,
+    pub(crate) tasks: TaskTracker,
 }
 
 /// Every route of the broker.
@@ -40,7 +40,8 @@ pub(crate) fn router(shared: Arc<Shared>, tasks: TaskTracker) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/v1/ws", get(upgrade));
+        .route("/v1/ws", get(upgrade))
+        .route("/v1/relay", get(crate::relay::enter));
     let router = if echo { router.route("/test/echo", get(echo_upgrade)) } else { router };
     let app = App { shared, tasks };
     let admin = crate::admin::routes(&app);
@@ -107,17 +108,10 @@ async fn upgrade(
     let Ok(permit) = app.shared.unauthenticated.clone().try_acquire_owned() else {
         return busy("too many sockets wait for their hello\n");
     };
-    let (Some(Extension(on_upgrade)), Some(key)) = (on_upgrade, headers.get(header::SEC_WEBSOCKET_KEY))
-    else {
+    let (Some(Extension(on_upgrade)), Some(mut response)) = (on_upgrade, switching(&headers)) else {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     };
-    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let to = response.headers_mut();
-    to.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    to.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
-        to.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    }
     if let Some(protocol) = upgrade.protocols([codec.subprotocol()]).selected_protocol() {
         to.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
     }
@@ -131,6 +125,18 @@ async fn upgrade(
         socket::run(ws, shared, codec, host, permit, place).await;
     });
     response
+}
+
+/// The answer that turns a request with these headers into a WebSocket; nothing when it has no key.
+pub(crate) fn switching(headers: &HeaderMap) -> Option<Response> {
+    let key = headers.get(header::SEC_WEBSOCKET_KEY)?;
+    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+    let to = response.headers_mut();
+    to.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    to.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()?;
+    to.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    Some(response)
 }
 
 fn socket_config(shared: &Shared) -> WebSocketConfig {

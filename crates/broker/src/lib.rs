@@ -25,7 +25,7 @@ mod mesh_task;
 mod metrics;
 mod peer;
 mod reader;
-#[cfg_attr(not(test), allow(dead_code, reason = "the relay is what asks for streams"))]
+mod relay;
 mod routes;
 mod shared;
 mod socket;
@@ -47,6 +47,7 @@ use tokio_util::task::TaskTracker;
 
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
 use mesh_task::{Beginning, MeshHandle};
+pub use relay::RelayConfig;
 use shared::Shared;
 pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
 
@@ -78,6 +79,7 @@ pub enum StartError {
 pub struct Broker {
     shared: Arc<Shared>,
     addr: SocketAddr,
+    relay_addr: Option<SocketAddr>,
     tasks: TaskTracker,
     /// Ends with the listener, when the broker stops.
     listening: JoinHandle<TcpListener>,
@@ -102,6 +104,7 @@ impl Broker {
         let beginning = Beginning { name: mesh.clone(), run: run.number, leases, messages };
         let listener = listen::bind(config.listen).map_err(|e| StartError::Listen(config.listen, e))?;
         let addr = listener.local_addr().map_err(|e| StartError::Listen(config.listen, e))?;
+        let relay = relay_listener(&config)?;
         let doors = Doors::loopback(addr.port(), &config.public_hosts, &config.allowed_origins)
             .also(&addr.to_string());
         let kind = store.kind();
@@ -114,12 +117,13 @@ impl Broker {
             cluster: identity.cluster_id,
             key,
             secure: false,
+            relay: relay.as_ref().map(|(_, addr)| relay::address(config.relay.domains.example(), *addr)),
             doors,
             mesh: mesh.clone(),
             config: config.mesh.clone(),
         };
         let operator = admin::operator(&config).map_err(StartError::Token)?;
-        let shared = Shared::new(config, clock, house, operator, kind);
+        let shared = Shared::new(config, clock, house, operator, run.number, kind);
         let (inputs, inbox) = mesh_task::channel();
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
@@ -135,11 +139,17 @@ impl Broker {
         let ways = mesh_task::Ways { heard, routes, writes, reads };
         let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, ways));
         tasks.spawn(die_with(mesh_task));
+        tasks.spawn(relay::listen_for_cuts(shared.clone(), handle.routes().cuts()));
         shared.set_mesh(handle);
         let listen = listen::run(listener, shared.clone(), tasks.clone());
         let listening = tasks.spawn(tokio::task::unconstrained(listen));
+        let relay_addr = relay.as_ref().map(|(_, addr)| *addr);
+        if let Some((listener, addr)) = relay {
+            tracing::info!(event = "relay_listening", %addr);
+            tasks.spawn(relay::run(listener, shared.clone(), tasks.clone()));
+        }
         shared.ready.store(true, Ordering::Release);
-        Ok(Broker { shared, addr, tasks, listening, threads })
+        Ok(Broker { shared, addr, relay_addr, tasks, listening, threads })
     }
 
     /// Where it listens.
@@ -150,6 +160,11 @@ impl Broker {
     /// For whoever stops it and cannot wait.
     pub fn hurry(&self) -> Hurry {
         Hurry(self.shared.clone())
+    }
+
+    /// Where services are reached over HTTP, if anywhere.
+    pub fn relay_addr(&self) -> Option<SocketAddr> {
+        self.relay_addr
     }
 
     /// Waits until an operator has asked it to stop. It drains from then on; [`Broker::stop`] sees it to the end.
@@ -188,6 +203,15 @@ impl Broker {
         let _ = tokio::task::spawn_blocking(join).await;
         drop(listener);
     }
+}
+
+/// Listens for whoever wants services over HTTP, if that is configured.
+fn relay_listener(config: &Config) -> Result<Option<(TcpListener, SocketAddr)>, StartError> {
+    let Some(wanted) = config.relay.listen else { return Ok(None) };
+    let problem = |error| StartError::Listen(wanted, error);
+    let listener = listen::bind(wanted).map_err(problem)?;
+    let addr = listener.local_addr().map_err(problem)?;
+    Ok(Some((listener, addr)))
 }
 
 /// A broker without its mesh would look alive and answer nobody: it is better dead, and started again.

@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     pub(crate) online: Gauge,
     pub(crate) runs: Gauge,
     pub(crate) sockets: Gauge,
+    pub(crate) relay_streams: Gauge,
     pub(crate) frames_in: Counter,
     pub(crate) frames_out: Counter,
     pub(crate) refused: Family<Kind, Counter>,
@@ -62,6 +63,7 @@ impl Default for Metrics {
             online: Gauge::default(),
             runs: Gauge::default(),
             sockets: Gauge::default(),
+            relay_streams: Gauge::default(),
             frames_in: Counter::default(),
             frames_out: Counter::default(),
             refused: Family::default(),
@@ -96,6 +98,11 @@ impl Metrics {
         r.register("sessions_online", "Living leases that a socket carries", self.online.clone());
         r.register("runs", "Runs that have not ended", self.runs.clone());
         r.register("sockets", "Open sockets, before and after hello", self.sockets.clone());
+        r.register(
+            "relay_streams",
+            "Streams to services that are open or opening",
+            self.relay_streams.clone(),
+        );
         r.register("frames_received", "Frames received", self.frames_in.clone());
         r.register("frames_sent", "Frames sent", self.frames_out.clone());
         r.register("refused", "Requests and sockets refused, by code", self.refused.clone());

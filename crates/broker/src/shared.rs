@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::mesh_task::MeshHandle;
 use crate::metrics::Metrics;
+use crate::relay::Relay;
 use crate::stop::Stopping;
 
 /// What the tasks of one broker share.
@@ -26,6 +27,9 @@ pub(crate) struct Shared {
     /// What the broker is to whoever connects; the numbers of its mesh are here.
     pub(crate) house: House,
     pub(crate) metrics: Metrics,
+    /// Which start of the broker this is: tickets of another are not good here.
+    pub(crate) run: u64,
+    pub(crate) relay: Relay,
     pub(crate) unauthenticated: Arc<Semaphore>,
     /// What addresses have and do; held for a moment, never across an await.
     addresses: Mutex<Addresses>,
@@ -57,6 +61,7 @@ impl Shared {
         clock: Clock,
         house: House,
         operator: Option<Operator>,
+        run: u64,
         store_kind: &'static str,
     ) -> Arc<Shared> {
         let unauthenticated = Arc::new(Semaphore::new(config.max_unauthenticated));
@@ -67,6 +72,8 @@ impl Shared {
             clock,
             house,
             metrics: Metrics::default(),
+            run,
+            relay: Relay::default(),
             unauthenticated,
             ready: AtomicBool::new(false),
             stopping: CancellationToken::new(),

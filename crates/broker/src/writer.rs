@@ -292,11 +292,12 @@ mod tests {
             cluster: "c".parse().unwrap(),
             key,
             secure: false,
+            relay: None,
             doors: Doors::loopback(1, &[], &[]),
             mesh: "default".parse().unwrap(),
             config: config.mesh.clone(),
         };
-        let shared = Shared::new(config, Clock::start(), house, None, "flaky");
+        let shared = Shared::new(config, Clock::start(), house, None, 1, "flaky");
         let broken = Arc::new(AtomicBool::new(false));
         let store = Flaky { inner: Memory::new(), broken: broken.clone() };
         let mesh: MeshName = "default".parse().unwrap();

@@ -14,7 +14,7 @@ use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunStartParams};
-use tenure_proto::service::{RelayOpenResult, ServiceEvent};
+use tenure_proto::service::{RelayOpenResult, RelayRole, ServiceEvent};
 use tenure_proto::subscribe::FetchResult;
 use tenure_proto::ticket::RelayTicket;
 use tenure_proto::token::ResumeToken;
@@ -333,6 +333,7 @@ fn relay(
         url: format!("{scheme}://{host}/v1/relay"),
         expires_at: exp,
         peer,
+        public: house.relay.clone().filter(|_| role == RelayRole::Publish),
     })
 }
 

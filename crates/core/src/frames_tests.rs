@@ -12,6 +12,7 @@ fn house() -> House {
     let key = SigningKey::from_bytes(&[7; 32]);
     House {
         secure: false,
+        relay: None,
         broker_id: House::id_of(&key),
         version: "1".to_owned(),
         cluster: "c".parse().unwrap(),

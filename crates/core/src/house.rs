@@ -20,6 +20,8 @@ pub struct House {
     pub key: SigningKey,
     /// Whether clients reach it through TLS, its own or a proxy's.
     pub secure: bool,
+    /// Where services of HTTP are found, with `*` for the name, if anywhere.
+    pub relay: Option<String>,
     /// The hosts and origins that are ours.
     pub doors: Doors,
     /// The mesh that may be joined here.

@@ -17,6 +17,8 @@ mod bytes;
 mod frames;
 mod mux;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use bytes::{WsBytes, socket_config};
 pub use frames::{FrameError, read_frame, write_frame};

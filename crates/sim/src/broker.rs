@@ -169,6 +169,7 @@ impl Broker {
             cluster: found.identity.cluster_id,
             key,
             secure: false,
+            relay: None,
             doors: Doors::loopback(7400, &[], &[]),
             mesh: "default".parse()?,
             config: self.config.clone(),

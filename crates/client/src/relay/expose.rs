@@ -11,6 +11,8 @@ use tenure_proto::name::ServiceName;
 use tenure_proto::noise::KeyStatement;
 use tenure_proto::relay::{StreamOpen, Verdict};
 use tenure_proto::service::{RelayRole, ServiceKind};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::Session;
@@ -114,7 +116,7 @@ impl Exposure {
         };
         match target.kind {
             ServiceKind::Http => {
-                let mut near = match dial_target(&target.address).await {
+                let near = match dial_target(&target.address).await {
                     Ok(near) => near,
                     Err(error) => {
                         write_frame(&mut stream, &Verdict::no(error.clone())).await?;
@@ -122,7 +124,7 @@ impl Exposure {
                     }
                 };
                 write_frame(&mut stream, &Verdict::yes()).await?;
-                tokio::io::copy_bidirectional(&mut stream, &mut near).await?;
+                exchange(stream, near).await?;
                 Ok(())
             }
             _ => {
@@ -136,6 +138,27 @@ impl Exposure {
                 let (near_in, near_out) = near.into_split();
                 sealed.carry(near_in, near_out).await
             }
+        }
+    }
+}
+
+/// Carries one request and its answer. It is over when the broker says so: a target that keeps its connection open for another
+/// request waits for none here.
+async fn exchange(stream: MuxStream, mut near: TcpStream) -> std::io::Result<()> {
+    let (mut far_in, mut far_out) = tokio::io::split(stream);
+    let (mut near_in, mut near_out) = near.split();
+    let there = tokio::io::copy(&mut far_in, &mut near_out);
+    let back = async {
+        tokio::io::copy(&mut near_in, &mut far_out).await?;
+        far_out.shutdown().await
+    };
+    tokio::pin!(there);
+    // What loses is dropped together with both connections, or awaited.
+    tokio::select! {
+        done = &mut there => done.map(|_| ()),
+        done = back => {
+            done?;
+            there.await.map(|_| ())
         }
     }
 }

@@ -69,6 +69,7 @@ impl World {
         let key = SigningKey::from_bytes(&[7; 32]);
         let house = House {
             secure: false,
+            relay: None,
             broker_id: House::id_of(&key),
             version: "1".to_owned(),
             cluster: "c".parse().unwrap(),

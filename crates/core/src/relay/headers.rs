@@ -47,12 +47,15 @@ pub struct Passing {
 
 impl Passing {
     /// Looks through a message's headers, names in lower case.
-    pub fn new<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Passing {
-        let mut listed = BTreeSet::new();
-        for token in values(headers.clone(), "connection") {
-            listed.insert(token);
+    pub fn new<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Passing {
+        let (mut listed, mut websocket) = (BTreeSet::new(), false);
+        for (name, value) in headers {
+            match name {
+                "connection" => listed.extend(tokens(value)),
+                "upgrade" => websocket |= tokens(value).any(|token| token == "websocket"),
+                _ => {}
+            }
         }
-        let websocket = values(headers, "upgrade").any(|token| token == "websocket");
         // Nothing else is switched to: `h2c` would carry requests past every rule here.
         let upgrade = websocket && listed.contains("upgrade");
         listed.retain(|name| !KEPT.contains(&name.as_str()));
@@ -65,18 +68,11 @@ impl Passing {
     }
 }
 
-/// The comma-separated tokens of every header of this name, in lower case.
-fn values<'a>(
-    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
-    name: &'static str,
-) -> impl Iterator<Item = String> {
-    headers.filter(move |(header, _)| *header == name).flat_map(|(_, value)| {
-        let text = String::from_utf8_lossy(value).to_ascii_lowercase();
-        text.split(',')
-            .map(|token| token.trim().to_owned())
-            .filter(|token| !token.is_empty())
-            .collect::<Vec<_>>()
-    })
+/// The comma-separated tokens of a header, in lower case.
+fn tokens(value: &[u8]) -> impl Iterator<Item = String> {
+    let text = String::from_utf8_lossy(value).to_ascii_lowercase();
+    let tokens: Vec<String> = text.split(',').map(|token| token.trim().to_owned()).collect();
+    tokens.into_iter().filter(|token| !token.is_empty())
 }
 
 /// Whether a body of this length may come; `most` is nothing when every length may.

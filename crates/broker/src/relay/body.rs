@@ -1,0 +1,204 @@
+//! Bodies on their way: a request's, which has a bound and must move, and an answer's, which can be cut.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tenure_core::relay::Refusal;
+use tokio::time::{Instant, Sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::relay::open::Held;
+
+/// How a request's body fares, for whoever waits for the answer to it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    last: Mutex<Instant>,
+    failed: OnceLock<Refusal>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { last: Mutex::new(Instant::now()), failed: OnceLock::new() }
+    }
+
+    fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When something of it last moved.
+    pub(crate) fn last(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why it did not come to its end, if that was the consumer's doing.
+    pub(crate) fn failed(&self) -> Option<&Refusal> {
+        self.failed.get()
+    }
+}
+
+/// The body of a request on its way to the service.
+pub(crate) struct Upload {
+    inner: Incoming,
+    /// Bytes that may still come; nothing is as many as like.
+    left: Option<u64>,
+    most: u64,
+    idle: Duration,
+    /// Runs while the next piece is waited for.
+    waiting: Option<Pin<Box<Sleep>>>,
+    progress: Arc<Progress>,
+}
+
+impl Upload {
+    /// A body of at most `most` bytes, each piece within `idle`.
+    pub(crate) fn new(inner: Incoming, most: Option<u64>, idle: Duration) -> (Upload, Arc<Progress>) {
+        let progress = Arc::new(Progress::new());
+        let upload = Upload {
+            inner,
+            left: most,
+            most: most.unwrap_or(u64::MAX),
+            idle,
+            waiting: None,
+            progress: progress.clone(),
+        };
+        (upload, progress)
+    }
+
+    fn fail(&self, refusal: Refusal) -> Poll<Option<Result<Frame<Bytes>, Broke>>> {
+        let words = Broke(refusal.message.clone());
+        let _ = self.progress.failed.set(refusal);
+        Poll::Ready(Some(Err(words)))
+    }
+}
+
+/// Why a body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Broke(String);
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Broke;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broke>>> {
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.waiting = None;
+                self.progress.note();
+                match frame {
+                    None => Poll::Ready(None),
+                    Some(Err(error)) => self.fail(Refusal::bad(format!("the body broke off: {error}"))),
+                    Some(Ok(frame)) => {
+                        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        match self.left {
+                            Some(left) if length > left => {
+                                let most = self.most;
+                                self.fail(Refusal::body_too_large(most))
+                            }
+                            _ => {
+                                self.left = self.left.map(|left| left - length);
+                                Poll::Ready(Some(Ok(frame)))
+                            }
+                        }
+                    }
+                }
+            }
+            Poll::Pending => {
+                let idle = self.idle;
+                let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+                match waiting.as_mut().poll(cx) {
+                    Poll::Ready(()) => self.fail(Refusal::body_stalled()),
+                    Poll::Pending => Poll::Pending,
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// The body of what a consumer is answered.
+pub(crate) enum Answer {
+    /// Our own words.
+    Own(Full<Bytes>),
+    /// The service's.
+    Passed(Download),
+}
+
+impl Answer {
+    /// These words.
+    pub(crate) fn own(words: impl Into<Bytes>) -> Answer {
+        Answer::Own(Full::new(words.into()))
+    }
+}
+
+/// The body of an answer on its way to the consumer. The stream counts until it is dropped.
+pub(crate) struct Download {
+    inner: Incoming,
+    cut: Pin<Box<dyn Future<Output = &'static str> + Send>>,
+    _held: Held,
+    /// Carries the stream.
+    _carrying: AbortOnDropHandle<()>,
+}
+
+impl Download {
+    pub(crate) fn new(inner: Incoming, held: Held, carrying: AbortOnDropHandle<()>) -> Download {
+        let line = held.line().clone();
+        Download {
+            inner,
+            cut: Box::pin(async move { line.is_cut().await }),
+            _held: held,
+            _carrying: carrying,
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Broke;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broke>>> {
+        match &mut *self {
+            Answer::Own(full) => Pin::new(full)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
+            Answer::Passed(download) => {
+                if let Poll::Ready(reason) = download.cut.as_mut().poll(cx) {
+                    return Poll::Ready(Some(Err(Broke(format!("cut off: {reason}")))));
+                }
+                let frame = Pin::new(&mut download.inner).poll_frame(cx);
+                frame.map(|frame| frame.map(|frame| frame.map_err(|error| Broke(error.to_string()))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answer::Own(full) => full.is_end_stream(),
+            Answer::Passed(download) => download.inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Own(full) => full.size_hint(),
+            Answer::Passed(download) => download.inner.size_hint(),
+        }
+    }
+}

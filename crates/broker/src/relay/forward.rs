@@ -1,0 +1,264 @@
+//! One request of HTTP, from whoever asks to whoever offers the service, and its answer back. What passes and what does
+//! not is said by `core::relay`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE, VIA};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use tenure_core::relay::Refusal;
+use tenure_core::relay::forwarded::{Forwarded, Said};
+use tenure_core::relay::headers::{self, Passing};
+use tenure_core::route::Want;
+use tenure_mux::{MuxStream, read_frame};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::limits::RELAY_HEADERS;
+use tenure_proto::name::ServiceName;
+use tenure_proto::relay::{Asker, Verdict};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::relay::body::{Answer, Download, Upload};
+use crate::relay::guard::{REFUSED_HOST, Seen};
+use crate::relay::open::{self, Held};
+use crate::shared::Shared;
+
+/// How long a publisher may take to say whether its target is there: it gives that five seconds.
+const VERDICT: Duration = Duration::from_secs(10);
+
+/// Answers `request` of `peer`, by the service or in our own words.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    tasks: &TaskTracker,
+    peer: SocketAddr,
+    seen: &Seen,
+    request: Request<Incoming>,
+) -> Response<Answer> {
+    match forward(shared, tasks, peer, seen, request).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            shared.metrics.refusal(refusal.code.as_str());
+            say(&refusal)
+        }
+    }
+}
+
+/// A refusal as an answer.
+fn say(refusal: &Refusal) -> Response<Answer> {
+    let mut response = Response::new(Answer::own(refusal.body()));
+    *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let to = response.headers_mut();
+    to.insert("content-type", HeaderValue::from_static("application/problem+json"));
+    to.insert("cache-control", HeaderValue::from_static("no-store"));
+    if let Some(seconds) = refusal.retry_after_s {
+        to.insert("retry-after", HeaderValue::from(seconds));
+    }
+    response
+}
+
+async fn forward(
+    shared: &Arc<Shared>,
+    tasks: &TaskTracker,
+    peer: SocketAddr,
+    seen: &Seen,
+    mut request: Request<Incoming>,
+) -> Result<Response<Answer>, Refusal> {
+    let config = &shared.config.relay;
+    let host = host(&request)?;
+    if host == REFUSED_HOST {
+        let refusal = seen.refusal().cloned();
+        return Err(refusal.unwrap_or_else(|| Refusal::unknown_host(config.domains.example())));
+    }
+    let name = config.domains.service(&host)?;
+    if request.method() == Method::CONNECT {
+        return Err(Refusal::method());
+    }
+    let length = hyper::body::Body::size_hint(request.body()).exact();
+    headers::check_length(length, config.body_bytes)?;
+    let passing = Passing::new(plain(request.headers()));
+    let switch =
+        (passing.upgrade && request.version() == Version::HTTP_11).then(|| hyper::upgrade::on(&mut request));
+    let head = outgoing(shared, peer, &host, &name, &passing, &request, switch.is_some())?;
+
+    let asker = Asker::at(peer.to_string());
+    let opened = open::open(shared, &name, Want::Http, asker).await;
+    let (stream, held) = opened.map_err(|error| Refusal::no_stream(&name, &error))?;
+    let stream = target(&name, stream, &held).await?;
+    let mut client = http1::Builder::new();
+    client.max_headers(RELAY_HEADERS);
+    let broke = |error: hyper::Error| Refusal::broke_off(&name, &error.to_string());
+    let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(broke)?;
+    let carrying = AbortOnDropHandle::new(tasks.spawn(async move {
+        // How it ends shows in the answer.
+        let _ = connection.with_upgrades().await;
+    }));
+
+    let (upload, progress) = Upload::new(request.into_body(), config.body_bytes, config.idle);
+    let sending = sender.send_request(head.map(|()| upload));
+    tokio::pin!(sending);
+    let response = loop {
+        let due = progress.last() + config.answer;
+        // All may be dropped: what was sent by then is cut off with the stream.
+        tokio::select! {
+            response = &mut sending => break response,
+            reason = held.line().is_cut() => return Err(Refusal::cut(&name, reason)),
+            () = tokio::time::sleep_until(due), if progress.failed().is_none() => {
+                if progress.last() + config.answer <= due {
+                    let ms = u64::try_from(config.answer.as_millis()).unwrap_or(u64::MAX);
+                    return Err(Refusal::too_slow(&name, ms));
+                }
+            }
+        }
+    };
+    let response = response.map_err(|error| match progress.failed() {
+        Some(refusal) => refusal.clone(),
+        None => broke(error),
+    })?;
+    returning(tasks, name, response, switch, held, carrying)
+}
+
+/// The Host that a request is for.
+fn host(request: &Request<Incoming>) -> Result<String, Refusal> {
+    let mut given = request.headers().get_all(HOST).iter();
+    let header = given.next().map(|host| host.to_str().map_err(|_| Refusal::bad("a Host is plain ASCII")));
+    if given.next().is_some() {
+        return Err(Refusal::bad("a request has one Host"));
+    }
+    let header = header.transpose()?;
+    match (request.uri().authority().map(|authority| authority.as_str()), header) {
+        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
+            Err(Refusal::bad("the target and the Host of a request name one server"))
+        }
+        (Some(host), _) | (None, Some(host)) => Ok(host.to_owned()),
+        (None, None) => Err(Refusal::bad("a request has a Host")),
+    }
+}
+
+/// Headers as rules read them.
+fn plain(headers: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
+    headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
+/// The head that the service gets.
+fn outgoing(
+    shared: &Shared,
+    peer: SocketAddr,
+    host: &str,
+    name: &ServiceName,
+    passing: &Passing,
+    request: &Request<Incoming>,
+    switch: bool,
+) -> Result<Request<()>, Refusal> {
+    let given = request.headers();
+    let all = |name: &str| given.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
+    let said = Said {
+        x_for: all("x-forwarded-for"),
+        forwarded: all("forwarded"),
+        proto: given.get("x-forwarded-proto").map(HeaderValue::as_bytes),
+        host: given.get("x-forwarded-host").map(HeaderValue::as_bytes),
+    };
+    let proxies = &shared.config.relay.proxies;
+    let from = Forwarded::new(peer.ip(), host, false, &said, proxies);
+    let us = shared.house.broker_id.get(..8).unwrap_or(&shared.house.broker_id);
+    let via = headers::via(&all("via"), us, name)?;
+
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let uri: Uri = path.parse().map_err(|_| Refusal::bad("the target of a request is a path"))?;
+    let mut head = Request::new(());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = uri;
+    let to = head.headers_mut();
+    for (name, value) in given {
+        if passing.passes(name.as_str(), true) && ![HOST, COOKIE, VIA].contains(name) {
+            to.append(name, value.clone());
+        }
+    }
+    // HTTP/2 may say each cookie by itself; HTTP/1 has one line of them.
+    let cookies = all("cookie").join(&b"; "[..]);
+    let set = |to: &mut HeaderMap, name: HeaderName, value: &[u8]| {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            to.insert(name, value);
+        }
+    };
+    if !cookies.is_empty() {
+        set(to, COOKIE, &cookies);
+    }
+    set(to, HOST, host.as_bytes());
+    set(to, VIA, via.as_bytes());
+    set(to, HeaderName::from_static("x-forwarded-for"), from.x_for.as_bytes());
+    set(to, HeaderName::from_static("x-forwarded-proto"), from.proto.as_bytes());
+    set(to, HeaderName::from_static("x-forwarded-host"), from.host.as_bytes());
+    set(to, HeaderName::from_static("forwarded"), from.forwarded.as_bytes());
+    if switch {
+        to.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        to.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    Ok(head)
+}
+
+/// The stream, once its publisher has said that the target is there.
+async fn target(name: &ServiceName, mut stream: MuxStream, held: &Held) -> Result<MuxStream, Refusal> {
+    let away = || WireError::new(ErrorCode::Unavailable, "its publisher does not answer").retry_after(1_000);
+    let verdict = tokio::select! {
+        verdict = tokio::time::timeout(VERDICT, read_frame::<Verdict>(&mut stream)) => verdict,
+        reason = held.line().is_cut() => return Err(Refusal::cut(name, reason)),
+    };
+    match verdict {
+        Err(_) => Err(Refusal::no_stream(name, &away())),
+        Ok(Err(error)) => Err(Refusal::broke_off(name, &error.to_string())),
+        Ok(Ok(verdict)) => match verdict.outcome() {
+            Ok(()) => Ok(stream),
+            Err(error) => Err(Refusal::dead_target(name, &error)),
+        },
+    }
+}
+
+/// The answer of the service as the consumer gets it.
+fn returning(
+    tasks: &TaskTracker,
+    name: ServiceName,
+    mut response: Response<Incoming>,
+    switch: Option<OnUpgrade>,
+    held: Held,
+    carrying: AbortOnDropHandle<()>,
+) -> Result<Response<Answer>, Refusal> {
+    let passing = Passing::new(plain(response.headers()));
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let far = hyper::upgrade::on(&mut response);
+    let (parts, body) = response.into_parts();
+    let mut headers = HeaderMap::with_capacity(parts.headers.len());
+    for (name, value) in &parts.headers {
+        if passing.passes(name.as_str(), false) {
+            headers.append(name, value.clone());
+        }
+    }
+    let mut answer = match (switched, switch) {
+        (true, Some(near)) => {
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            tasks.spawn(switch_over(near, far, held, carrying));
+            Response::new(Answer::own(""))
+        }
+        (true, None) => {
+            return Err(Refusal::broke_off(&name, "it switched to a protocol that nobody asked for"));
+        }
+        (false, _) => Response::new(Answer::Passed(Download::new(body, held, carrying))),
+    };
+    *answer.status_mut() = parts.status;
+    *answer.headers_mut() = headers;
+    Ok(answer)
+}
+
+/// Carries what follows a switch, until one end is done or it is cut.
+async fn switch_over(near: OnUpgrade, far: OnUpgrade, held: Held, _carrying: AbortOnDropHandle<()>) {
+    let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
+    let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        _ = held.line().is_cut() => {}
+    }
+}

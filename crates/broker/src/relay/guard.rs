@@ -1,0 +1,185 @@
+//! A connection whose requests are looked at before they are read: what `core::relay::framing` refuses never reaches the
+//! parser of HTTP.
+
+use std::io::Result;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use tenure_core::relay::Refusal;
+use tenure_core::relay::framing::{Framing, Read};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that are read at once.
+const PIECE: usize = 16 * 1024;
+/// The Host of what takes the place of a refused request: nobody's, by RFC 2606.
+pub(crate) const REFUSED_HOST: &str = "refused.invalid";
+/// What the parser reads in place of what was refused, so that it can be answered in its turn.
+const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nHost: refused.invalid\r\nConnection: close\r\n\r\n";
+
+/// What is known of a connection by its guard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Why its last request was refused.
+    refusal: Arc<OnceLock<Refusal>>,
+    /// Set when its first request is complete.
+    began: tokio_util::sync::CancellationToken,
+}
+
+impl Seen {
+    /// Why its last request was refused, if it was.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.get()
+    }
+
+    /// Waits until its first request is complete. Cancel-safe.
+    pub(crate) async fn began(&self) {
+        self.began.cancelled().await;
+    }
+}
+
+/// A connection whose requests are looked at before they are read.
+pub(crate) struct Guard<S> {
+    inner: S,
+    framing: Framing,
+    seen: Seen,
+    /// What came and is not judged: less than a head, and a piece.
+    held: Vec<u8>,
+    /// What was judged good and is not read: at most as much again.
+    good: Vec<u8>,
+    /// How much of that is read.
+    read: usize,
+}
+
+impl<S> Guard<S> {
+    pub(crate) fn new(inner: S, seen: Seen) -> Guard<S> {
+        Guard { inner, framing: Framing::default(), seen, held: Vec::new(), good: Vec::new(), read: 0 }
+    }
+
+    /// Judges what is held, of which `fresh` bytes are new.
+    fn judge(&mut self, fresh: usize) {
+        let new = &self.held[self.held.len() - fresh..];
+        // A line that is not complete was judged before, and cannot have become worse without an end.
+        let line_end = new.iter().any(|byte| matches!(byte, b'\n' | 0));
+        if self.framing.waits_for_line() && !line_end && self.held.len() <= Framing::LINE_BYTES {
+            return;
+        }
+        match self.framing.read(&self.held) {
+            Read::Good(good) => {
+                self.good = self.held.drain(..good).collect();
+                self.read = 0;
+            }
+            Read::Bad(good, refusal) => {
+                self.held.truncate(good);
+                self.good = std::mem::take(&mut self.held);
+                self.good.extend_from_slice(REFUSED);
+                self.read = 0;
+                let _ = self.seen.refusal.set(refusal);
+            }
+        }
+        if !self.good.is_empty() {
+            self.seen.began.cancel();
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        loop {
+            if this.read < this.good.len() {
+                let taken = buf.remaining().min(this.good.len() - this.read);
+                buf.put_slice(&this.good[this.read..this.read + taken]);
+                this.read += taken;
+                return Poll::Ready(Ok(()));
+            }
+            this.good = Vec::new();
+            if this.seen.refusal.get().is_some() {
+                // Nothing behind a refused request is read.
+                return Poll::Ready(Ok(()));
+            }
+            if this.framing.is_beyond() && this.held.is_empty() {
+                return Pin::new(&mut this.inner).poll_read(cx, buf);
+            }
+            let mut piece = [0; PIECE];
+            let mut piece = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut this.inner).poll_read(cx, &mut piece))?;
+            let fresh = piece.filled();
+            if fresh.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            this.held.extend_from_slice(fresh);
+            let fresh = fresh.len();
+            this.judge(fresh);
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn through(bytes: &[u8]) -> (Vec<u8>, Seen) {
+        let seen = Seen::default();
+        let (mut near, far) = tokio::io::duplex(64);
+        let mut guard = Guard::new(far, seen.clone());
+        let sent = bytes.to_vec();
+        let sending = tokio::spawn(async move {
+            // A guard that has seen enough reads no more.
+            let _ = near.write_all(&sent).await;
+        });
+        let mut heard = Vec::new();
+        guard.read_to_end(&mut heard).await.unwrap();
+        drop(guard);
+        sending.await.unwrap();
+        (heard, seen)
+    }
+
+    #[tokio::test]
+    async fn what_is_good_passes_as_it_is() {
+        let one = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+        let many = one.repeat(40);
+        let (heard, seen) = through(&many).await;
+        assert_eq!(heard, many);
+        assert!(seen.refusal().is_none());
+        let h2 = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 1, 2, 10, 13].repeat(100)].concat();
+        assert_eq!(through(&h2).await.0, h2);
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_replaced_and_nothing_follows() {
+        let good = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let bad =
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        let (heard, seen) = through(&[&good[..], bad, good].concat()).await;
+        assert_eq!(heard, [&good[..], REFUSED].concat());
+        assert!(seen.refusal().unwrap().message.contains("not both"));
+    }
+}

@@ -1,0 +1,77 @@
+//! A stream to a service, from whoever asks: the mesh says to whom, the publisher's socket carries it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::route::Want;
+use tenure_mux::{MuxStream, OpenError, write_frame};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::name::ServiceName;
+use tenure_proto::relay::{Asker, StreamOpen};
+
+use crate::relay::streams::{CutLine, Entered, Streams};
+use crate::routes::{self, Open};
+use crate::shared::Shared;
+
+/// How long the socket of a publisher that the mesh calls online may take to come, and to take a stream: it dials after its
+/// session is back.
+const SOCKET_WAIT: Duration = Duration::from_secs(5);
+/// How long to leave a socket alone that would not take a stream.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// What a stream holds on to until it is over.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _open: Open,
+    entered: Entered,
+}
+
+impl Held {
+    /// What ends it from outside.
+    pub(crate) fn line(&self) -> &CutLine {
+        &self.entered.line
+    }
+}
+
+/// Gets a stream to `name`; its first frame, which says who asks, is on its way.
+pub(crate) async fn open(
+    shared: &Arc<Shared>,
+    name: &ServiceName,
+    want: Want,
+    from: Asker,
+) -> Result<(MuxStream, Held), WireError> {
+    let draining = || WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
+    let mesh = shared.mesh().ok_or_else(draining)?;
+    let open = routes::open(&mesh, name.clone(), want).await?;
+    let session = open.target.session;
+    let entered = Streams::enter(shared, session, from.session, name);
+    let first = StreamOpen { name: name.clone(), kind: want.kind(), from };
+    let opening = async {
+        loop {
+            let mux = shared.relay.streams.publisher(session).await;
+            match mux.open().await {
+                Ok(mut stream) => {
+                    if write_frame(&mut stream, &first).await.is_ok() {
+                        return Ok(stream);
+                    }
+                }
+                Err(error @ OpenError::Full) => {
+                    return Err(WireError::new(ErrorCode::Busy, error.to_string()).retry_after(1_000));
+                }
+                Err(OpenError::Gone) => {}
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    let away = || {
+        WireError::new(ErrorCode::Unavailable, "its publisher takes no streams just now").retry_after(1_000)
+    };
+    // Both may be dropped at any time: what they have taken ends with them.
+    let stream = tokio::select! {
+        opened = tokio::time::timeout(SOCKET_WAIT, opening) => opened.map_err(|_| away())??,
+        reason = entered.line.is_cut() => {
+            return Err(WireError::new(ErrorCode::Unavailable, format!("it was cut off: {reason}")));
+        }
+    };
+    Ok((stream, Held { _open: open, entered }))
+}

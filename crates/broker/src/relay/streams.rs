@@ -1,0 +1,216 @@
+//! Which sockets and streams are there, and the end of those that must end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use prometheus_client::metrics::gauge::Gauge;
+use tenure_mux::Mux;
+use tenure_proto::ids::SessionKey;
+use tenure_proto::name::ServiceName;
+use tenure_proto::service::RelayRole;
+use tokio::sync::Notify;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio_util::sync::CancellationToken;
+
+use crate::routes::Cut;
+use crate::shared::Shared;
+
+/// Sockets of one session at the end that asks: one for each service that it uses.
+const ASKING_SOCKETS: usize = 64;
+
+/// What ends a stream from outside.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CutLine(Arc<(CancellationToken, OnceLock<&'static str>)>);
+
+impl CutLine {
+    fn cut(&self, reason: &'static str) {
+        let _ = self.0.1.set(reason);
+        self.0.0.cancel();
+    }
+
+    /// Waits until it is cut; says why. Cancel-safe.
+    pub(crate) async fn is_cut(&self) -> &'static str {
+        self.0.0.cancelled().await;
+        self.0.1.get().copied().unwrap_or("cut")
+    }
+}
+
+#[derive(Debug)]
+struct Socket {
+    session: SessionKey,
+    role: RelayRole,
+    mux: Mux,
+    stop: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Live {
+    publisher: SessionKey,
+    asker: Option<SessionKey>,
+    name: ServiceName,
+    line: CutLine,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    last: u64,
+    /// One of each session that publishes, and at most [`ASKING_SOCKETS`] of each that asks.
+    sockets: BTreeMap<u64, Socket>,
+    /// As many as meshes count.
+    streams: BTreeMap<u64, Live>,
+}
+
+/// The sockets and streams of a relay. The lock is held for a moment, never across an await.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    inner: Mutex<Inner>,
+    /// Rung when a socket of a publisher has come.
+    came: Notify,
+}
+
+impl Streams {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A socket has come; nothing when its session has as many as it may. A publisher's newest takes the place of the
+    /// one before it, which is gone or is about to notice that it is.
+    pub(crate) fn attach(
+        shared: &Arc<Shared>,
+        session: SessionKey,
+        role: RelayRole,
+        mux: Mux,
+        stop: CancellationToken,
+    ) -> Option<Attached> {
+        let this = &shared.relay.streams;
+        let id = {
+            let mut inner = this.inner();
+            let ours = inner.sockets.values().filter(|s| s.session == session && s.role == role);
+            match role {
+                RelayRole::Publish => ours.for_each(|socket| socket.stop.cancel()),
+                RelayRole::Connect if ours.count() >= ASKING_SOCKETS => return None,
+                RelayRole::Connect => {}
+            }
+            inner.last += 1;
+            let id = inner.last;
+            inner.sockets.insert(id, Socket { session, role, mux, stop });
+            id
+        };
+        this.came.notify_waiters();
+        Some(Attached { shared: shared.clone(), id })
+    }
+
+    /// The socket of whoever answers as `session`; waits until there is one. Bound it in time. Cancel-safe.
+    pub(crate) async fn publisher(&self, session: SessionKey) -> Mux {
+        loop {
+            let came = self.came.notified();
+            tokio::pin!(came);
+            came.as_mut().enable();
+            if let Some(mux) = self.find(session) {
+                return mux;
+            }
+            came.await;
+        }
+    }
+
+    fn find(&self, session: SessionKey) -> Option<Mux> {
+        let inner = self.inner();
+        let publishes = |socket: &&Socket| {
+            socket.session == session && socket.role == RelayRole::Publish && !socket.mux.is_gone()
+        };
+        inner.sockets.values().rev().find(publishes).map(|socket| socket.mux.clone())
+    }
+
+    /// A stream begins, from `asker` if that is a session, to `name` of `publisher`.
+    pub(crate) fn enter(
+        shared: &Arc<Shared>,
+        publisher: SessionKey,
+        asker: Option<SessionKey>,
+        name: &ServiceName,
+    ) -> Entered {
+        let line = CutLine::default();
+        let mut inner = shared.relay.streams.inner();
+        inner.last += 1;
+        let id = inner.last;
+        inner.streams.insert(id, Live { publisher, asker, name: name.clone(), line: line.clone() });
+        gauge(shared).set(inner.streams.len() as i64);
+        drop(inner);
+        Entered { shared: shared.clone(), id, line }
+    }
+
+    /// Ends what must end; says how many streams that were.
+    fn cut(&self, cut: &Cut) -> usize {
+        let inner = self.inner();
+        let hit = |live: &&Live| match &cut.name {
+            Some(name) => live.publisher == cut.session && live.name == *name,
+            None => live.publisher == cut.session || live.asker == Some(cut.session),
+        };
+        let lines = inner.streams.values().filter(hit).map(|live| live.line.cut(cut.reason)).count();
+        if cut.name.is_none() {
+            inner.sockets.values().filter(|s| s.session == cut.session).for_each(|s| s.stop.cancel());
+        }
+        lines
+    }
+
+    fn cut_all(&self, reason: &'static str) {
+        let inner = self.inner();
+        inner.streams.values().for_each(|live| live.line.cut(reason));
+        inner.sockets.values().for_each(|socket| socket.stop.cancel());
+    }
+}
+
+fn gauge(shared: &Shared) -> &Gauge {
+    &shared.metrics.relay_streams
+}
+
+/// A socket that is there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.shared.relay.streams.inner().sockets.remove(&self.id);
+    }
+}
+
+/// A stream that is there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    shared: Arc<Shared>,
+    id: u64,
+    pub(crate) line: CutLine,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut inner = self.shared.relay.streams.inner();
+        inner.streams.remove(&self.id);
+        gauge(&self.shared).set(inner.streams.len() as i64);
+    }
+}
+
+/// Cuts what the mesh says must end, until it says nothing more.
+pub(crate) async fn listen_for_cuts(shared: Arc<Shared>, mut cuts: Receiver<Cut>) {
+    let stop = shared.stopping.clone();
+    loop {
+        // Both are cancel-safe.
+        let cut = tokio::select! {
+            cut = cuts.recv() => cut,
+            () = stop.cancelled() => return,
+        };
+        match cut {
+            Ok(cut) => {
+                let streams = shared.relay.streams.cut(&cut);
+                if streams > 0 {
+                    tracing::info!(event = "streams_cut", session = %cut.session, reason = cut.reason, streams);
+                }
+            }
+            // Nobody knows which: rather all than one that must not go on.
+            Err(RecvError::Lagged(_)) => shared.relay.streams.cut_all("too many were cut at once"),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

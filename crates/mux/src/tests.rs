@@ -1,0 +1,127 @@
+//! Two ends of one socket.
+
+use tenure_proto::limits::RELAY_STREAMS_PER_SOCKET;
+use tenure_proto::relay::Verdict;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Incoming, Mux, OpenError, Side, read_frame, socket_config, start, write_frame};
+
+async fn ends(stop: &CancellationToken) -> ((Mux, Incoming), (Mux, Incoming)) {
+    let (near, far) = duplex(64 * 1024);
+    let ws = async |stream: DuplexStream, role| {
+        WebSocketStream::from_raw_socket(stream, role, Some(socket_config())).await
+    };
+    let (mux, incoming, carrying) = start(ws(near, Role::Client).await, Side::Dialled, stop.clone());
+    tokio::spawn(carrying);
+    let (other, arriving, carrying) =
+        start(ws(far, Role::Server).await, Side::Answered, CancellationToken::new());
+    tokio::spawn(carrying);
+    ((mux, incoming), (other, arriving))
+}
+
+#[tokio::test]
+async fn streams_carry_bytes_both_ways_beside_each_other() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    tokio::spawn(async move {
+        while let Some(mut stream) = arriving.recv().await {
+            tokio::spawn(async move {
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).await.unwrap();
+                stream.write_all(&all).await.unwrap();
+                stream.shutdown().await.unwrap();
+            });
+        }
+    });
+    let streams = (0..20u8).map(|n| {
+        let near = near.clone();
+        async move {
+            let mut stream = near.open().await.unwrap();
+            let sent = vec![n; 100_000];
+            stream.write_all(&sent).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).await.unwrap();
+            assert!(heard == sent, "{n}");
+        }
+    });
+    futures_util::future::join_all(streams).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_stops_only_itself() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    let mut stuck = near.open().await.unwrap();
+    let filling = tokio::spawn(async move {
+        loop {
+            stuck.write_all(&[0; 8192]).await.unwrap();
+        }
+    });
+    let unread = arriving.recv().await.unwrap();
+    let mut stream = near.open().await.unwrap();
+    write_frame(&mut stream, &Verdict::yes()).await.unwrap();
+    let mut other = arriving.recv().await.unwrap();
+    assert!(read_frame::<Verdict>(&mut other).await.unwrap().ok);
+    write_frame(&mut other, &Verdict::yes()).await.unwrap();
+    assert!(read_frame::<Verdict>(&mut stream).await.unwrap().ok);
+    assert!(!filling.is_finished());
+    drop(unread);
+    filling.abort();
+}
+
+#[tokio::test]
+async fn a_socket_carries_so_many_streams_and_no_more() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    let answering = tokio::spawn(async move {
+        let mut all = Vec::new();
+        while let Some(mut stream) = arriving.recv().await {
+            // The library opens only so many that are not answered yet.
+            write_frame(&mut stream, &Verdict::yes()).await.unwrap();
+            all.push(stream);
+        }
+        all.len()
+    });
+    let mut open = Vec::new();
+    for _ in 0..RELAY_STREAMS_PER_SOCKET {
+        let mut stream = near.open().await.unwrap();
+        write_frame(&mut stream, &Verdict::yes()).await.unwrap();
+        read_frame::<Verdict>(&mut stream).await.unwrap();
+        open.push(stream);
+    }
+    assert_eq!(near.open().await.unwrap_err(), OpenError::Full);
+    open.pop();
+    let mut again = near.open().await.unwrap();
+    write_frame(&mut again, &Verdict::yes()).await.unwrap();
+    drop((open, again, near));
+    assert!(answering.await.unwrap() >= RELAY_STREAMS_PER_SOCKET);
+}
+
+#[tokio::test]
+async fn streams_end_with_their_socket() {
+    let stop = CancellationToken::new();
+    let ((near, _in), (far, mut arriving)) = ends(&stop).await;
+    let mut stream = near.open().await.unwrap();
+    stream.write_all(b"x").await.unwrap();
+    let mut other = arriving.recv().await.unwrap();
+    assert_eq!(other.read_u8().await.unwrap(), b'x');
+    stop.cancel();
+    far.gone().await;
+    assert!(other.read_u8().await.is_err(), "nothing comes any more");
+    assert!(arriving.recv().await.is_none());
+    assert_eq!(far.open().await.unwrap_err(), OpenError::Gone);
+    assert!(near.is_gone());
+}
+
+#[tokio::test]
+async fn what_is_no_frame_is_not_read_as_one() {
+    let mut long: &[u8] = &[0xff, 0xff, 0];
+    assert!(read_frame::<Verdict>(&mut long).await.is_err());
+    let mut none: &[u8] = &[0, 0];
+    assert!(read_frame::<Verdict>(&mut none).await.is_err());
+    let mut short: &[u8] = &[0, 9, b'{'];
+    assert!(read_frame::<Verdict>(&mut short).await.is_err());
+    let mut other: &[u8] = &[0, 2, b'{', b'}'];
+    assert!(read_frame::<Verdict>(&mut other).await.is_err());
+}
