@@ -6,7 +6,7 @@
 //! on? `accept`: how many messages a second are safe on the disk, beside the disk, the store and a bare WebSocket?
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
 //! does a program on this machine wait for? `slow`: what becomes of slow readers? `offline`: how soon is a daemon's backlog at the broker, and who waits for
-//! it? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
+//! it? `relay`: what does a byte, a request or a stream cost through the relay? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
 //! of daemons. `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
 //! whose network comes and goes?
 //!
@@ -40,6 +40,7 @@ pub mod kill;
 mod load;
 mod offline;
 mod proc;
+mod relay;
 mod report;
 pub mod restart;
 mod sample;
@@ -81,6 +82,8 @@ enum Command {
     Slow(slow::Args),
     /// A day's backlog of a daemon: how fast it drains, in order, and what a new send waits meanwhile
     Offline(offline::Args),
+    /// Bytes, requests and streams through the relay, beside a direct connection and other tunnels
+    Relay(relay::Args),
     /// Kill the broker under load, again and again: nothing is lost, nothing comes twice
     Kill(kill::Args),
     /// Durable POST /v1/send a second beside bare SQLite, and one `tenure send` beside a process that does nothing
@@ -109,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Fanout(args) => fanout::run(&args),
         Command::Slow(args) => block_on(slow::run(args)),
         Command::Offline(args) => block_on(offline::run(args)),
+        Command::Relay(args) => block_on(relay::run(args)),
         Command::Kill(args) => block_on(killed(args)),
         Command::Daemon(args) => daemon_send::run(&args),
         Command::DaemonKill(args) => block_on(daemon_killed(args)),

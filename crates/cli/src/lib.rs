@@ -64,6 +64,8 @@ enum Command {
     Dead(cmd::dead::Args),
     Check(cmd::check::Args),
     Drain(cmd::drain::Args),
+    Expose(cmd::expose::Args),
+    Connect(cmd::connect::Args),
     Daemon(Box<cmd::daemon::Args>),
     Outbox(cmd::outbox::Args),
     /// Show the keys of this machine
@@ -92,6 +94,8 @@ pub fn main() -> ExitCode {
         Command::Dead(args) => cmd::dead::run(args),
         Command::Check(args) => cmd::check::run(&args),
         Command::Drain(args) => cmd::drain::run(&args),
+        Command::Expose(args) => cmd::expose::run(args),
+        Command::Connect(args) => cmd::connect::run(args),
         Command::Daemon(args) => cmd::daemon::run(*args),
         Command::Outbox(args) => cmd::outbox::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),

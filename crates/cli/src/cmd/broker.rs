@@ -27,6 +27,10 @@ pub(crate) struct Args {
     /// Where to listen [env: TENURE_LISTEN] [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
+    /// Where services are reached over HTTP, or off [env: TENURE_RELAY_LISTEN] [default: 127.0.0.1:7480 beside the usual
+    /// address of a broker, a free port beside any other]
+    #[arg(long, value_name = "ADDR:PORT")]
+    relay_listen: Option<String>,
     /// Where the embedded store lives [env: TENURE_DATA_DIR]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
@@ -92,6 +96,7 @@ fn merged(args: &Args) -> Result<RawConfig, Failure> {
     let usage = |problem: tenure_broker::ConfigProblem| Failure::Usage(problem.to_string());
     let flags = RawConfig {
         listen: args.listen.clone(),
+        relay_listen: args.relay_listen.clone(),
         data_dir: args.data_dir.clone(),
         store: args.store.clone(),
         lease_ttl_ms: args.lease_ttl_ms,
@@ -127,6 +132,10 @@ fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
     };
     let filled = RawConfig {
         listen: Some(config.listen.to_string()),
+        relay_listen: Some(config.relay.listen.map_or_else(|| "off".to_owned(), |addr| addr.to_string())),
+        relay_answer_ms: Some(config.relay.answer.as_millis() as u64),
+        relay_idle_ms: Some(config.relay.idle.as_millis() as u64),
+        relay_max_body: Some(config.relay.body_bytes.unwrap_or(0)),
         data_dir,
         store: Some(store.to_owned()),
         lease_ttl_ms: Some(mesh.lease_ttl_ms),
@@ -186,8 +195,10 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     let manager = Manager::of_this_process();
     let broker = Broker::start(config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let listen = broker.addr().to_string();
+    let relay = broker.relay_addr().map(|addr| addr.to_string());
     if json {
-        println(&serde_json::json!({"event": "ready", "listen": listen, "store": store}).to_string());
+        let ready = serde_json::json!({"event": "ready", "listen": listen, "relay": relay, "store": store});
+        println(&ready.to_string());
     }
     tracing::info!(event = "ready", listen = %format!("ws://{listen}"), store, "an open broker for this machine");
     manager.ready(&format!("listening on ws://{listen}"));

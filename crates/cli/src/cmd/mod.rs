@@ -3,10 +3,12 @@
 pub(crate) mod broker;
 pub(crate) mod call;
 pub(crate) mod check;
+pub(crate) mod connect;
 pub(crate) mod daemon;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod drain;
+pub(crate) mod expose;
 pub(crate) mod groups;
 mod guest;
 pub(crate) mod history;

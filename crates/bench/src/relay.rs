@@ -1,0 +1,303 @@
+//! `relay`: what a byte, a request and a stream cost through the relay, beside a direct connection to the same target.
+//!
+//! The broker, `tenure expose` (once as a byte stream, once over HTTP) and `tenure connect` are processes of their own; the
+//! target and whoever asks are here. Other ways to the same target can be measured in the same run: give the target a
+//! port with `--target`, point another tunnel at it, and name its other end with `--beside`.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::broker::{BrokerArgs, BrokerProcess, spawn_until_ready};
+use crate::proc;
+use crate::report::{Cell, Report};
+use crate::sample::Times;
+
+/// Bytes of a message whose way there and back is timed.
+const MESSAGE: usize = 64;
+/// Bytes that are written at once.
+const PIECE: usize = 64 * 1024;
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Mebibytes of one download
+    #[arg(long, default_value_t = 256)]
+    mib: u64,
+    /// Messages, and requests, whose way there and back is timed
+    #[arg(long, default_value_t = 2_000)]
+    rounds: u32,
+    /// Streams that are open at once
+    #[arg(long, default_value_t = 1_000)]
+    streams: usize,
+    /// The target's port, for other tunnels to point at [default: a free one]
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    target: u16,
+    /// Another way to the same target, such as bore=127.0.0.1:4711; may be given several times
+    #[arg(long, value_name = "NAME=ADDR")]
+    beside: Vec<String>,
+    /// One JSON object in place of the tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+/// A process that ends with this value.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures, and prints what it saw.
+pub(crate) async fn run(args: Args) -> Result<()> {
+    proc::check_files(args.streams * 4)?;
+    let target = serve(args.target).await?;
+    let broker = BrokerProcess::start(&args.broker)?;
+    let home = args.broker.fresh_dir()?;
+    let tenure = args.broker.tenure()?;
+    let start = |more: &[&str]| -> Result<(Helper, serde_json::Value)> {
+        let mut command = Command::new(&tenure);
+        command.args(more).args(["--json", "--broker", &broker.url()]).env("TENURE_HOME", home.path());
+        let (child, line) = spawn_until_ready(&mut command)?;
+        Ok((Helper(child), serde_json::from_str(&line).context("read a ready line")?))
+    };
+    let at = target.to_string();
+    let (bytes, _) = start(&["expose", &at, "--name", "bytes"])?;
+    let (_pages, ready) = start(&["expose", &at, "--name", "pages", "--http"])?;
+    let relay = relay_of(&ready)?;
+    let (near, ready) = start(&["connect", "bytes", "--listen", "127.0.0.1:0"])?;
+    let connect: SocketAddr = ready["listen"].as_str().context("connect listens nowhere")?.parse()?;
+
+    let mut ways = vec![("direct".to_owned(), target), ("tenure connect".to_owned(), connect)];
+    for beside in &args.beside {
+        let (name, addr) = beside.split_once('=').with_context(|| format!("{beside} is not NAME=ADDR"))?;
+        ways.push((name.to_owned(), addr.parse().with_context(|| format!("{addr} is no address"))?));
+    }
+    let mut report = Report::new("relay");
+    report.heading("byte streams");
+    let mut rows = Vec::new();
+    for (name, addr) in &ways {
+        rows.push(row(name, echo(*addr, args.rounds).await?, download(*addr, args.mib).await?));
+    }
+    report.grid("tcp", COLUMNS, &rows);
+    report.heading("requests, one after the other on a connection");
+    let mut rows = Vec::new();
+    for (name, addr, host) in [("direct", target, "target"), ("tenure relay", relay, "pages.localhost")] {
+        rows.push(row(name, requests(addr, host, args.rounds).await?, page(addr, host, args.mib).await?));
+    }
+    report.grid("http", COLUMNS, &rows);
+    many(
+        &mut report,
+        &args,
+        connect,
+        [("broker", broker.pid()), ("expose", bytes.0.id()), ("connect", near.0.id())],
+    )
+    .await?;
+    report.print(args.json);
+    Ok(())
+}
+
+const COLUMNS: &[(&str, &str)] =
+    &[("way", "way"), ("p50_ms", "p50 ms"), ("p99_ms", "p99 ms"), ("mib_s", "MiB/s")];
+
+fn row(name: &str, mut times: Times, rate: f64) -> Vec<Cell> {
+    vec![
+        Cell::text(name),
+        Cell::number(times.at(0.5), 3),
+        Cell::number(times.at(0.99), 3),
+        Cell::number(rate, 0),
+    ]
+}
+
+/// Where the relay listens, from the address of a page.
+fn relay_of(ready: &serde_json::Value) -> Result<SocketAddr> {
+    let url = ready["url"].as_str().context("the broker has no relay for HTTP")?;
+    let port = url.trim_end_matches('/').rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    Ok(SocketAddr::from(([127, 0, 0, 1], port.context("the relay's address has no port")?)))
+}
+
+/// The target: a first byte says what is wanted. `e` gives back each message, `d` and a number sends so many mebibytes,
+/// and `G` is the beginning of a request.
+async fn serve(port: u16) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.context("listen as the target")?;
+    let addr = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.set_nodelay(true);
+            // A probe that hangs up is not worth a word.
+            tokio::spawn(async move { _ = answer(stream).await });
+        }
+    });
+    Ok(addr)
+}
+
+async fn answer(stream: TcpStream) -> Result<()> {
+    let mut stream = BufReader::new(stream);
+    match stream.fill_buf().await?.first() {
+        Some(b'e') => {
+            stream.read_u8().await?;
+            let mut message = [0; MESSAGE];
+            while stream.read_exact(&mut message).await.is_ok() {
+                stream.write_all(&message).await?;
+            }
+        }
+        Some(b'd') => {
+            stream.read_u8().await?;
+            let mib = stream.read_u64().await?;
+            send(&mut stream, mib).await?;
+        }
+        Some(b'G') => pages(stream).await?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `GET /N`: N mebibytes, or a few bytes for none.
+async fn pages(mut stream: BufReader<TcpStream>) -> Result<()> {
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        let mib: u64 = line.split(['/', ' ']).nth(2).and_then(|mib| mib.parse().ok()).unwrap_or(0);
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).await?;
+        }
+        line.clear();
+        let length = if mib == 0 { MESSAGE as u64 } else { mib << 20 };
+        stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes()).await?;
+        match mib {
+            0 => stream.write_all(&[b'x'; MESSAGE]).await?,
+            mib => send(&mut stream, mib).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn send(stream: &mut BufReader<TcpStream>, mib: u64) -> Result<()> {
+    let piece = vec![b'x'; PIECE];
+    for _ in 0..(mib << 20) / PIECE as u64 {
+        stream.write_all(&piece).await?;
+    }
+    Ok(())
+}
+
+async fn dial(addr: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(addr).await.with_context(|| format!("dial {addr}"))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn echo(addr: SocketAddr, rounds: u32) -> Result<Times> {
+    let mut stream = dial(addr).await?;
+    stream.write_all(b"e").await?;
+    let (mut times, mut message) = (Times::default(), [7; MESSAGE]);
+    for round in 0..rounds + rounds / 10 {
+        let began = Instant::now();
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut message).await?;
+        // The first tenth warms up.
+        if round >= rounds / 10 {
+            times.add(began.elapsed());
+        }
+    }
+    Ok(times)
+}
+
+async fn download(addr: SocketAddr, mib: u64) -> Result<f64> {
+    let mut stream = dial(addr).await?;
+    stream.write_all(b"d").await?;
+    let began = Instant::now();
+    stream.write_u64(mib).await?;
+    take(&mut stream, mib << 20).await?;
+    Ok(mib as f64 / began.elapsed().as_secs_f64())
+}
+
+async fn take(stream: &mut (impl AsyncReadExt + Unpin), mut left: u64) -> Result<()> {
+    let mut piece = vec![0; PIECE];
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE);
+        match stream.read(&mut piece[..most]).await? {
+            0 => bail!("{left} bytes did not come"),
+            read => left -= read as u64,
+        }
+    }
+    Ok(())
+}
+
+/// Asks for `path`, and reads the head of the answer; gives the length of its body.
+async fn ask(stream: &mut BufReader<TcpStream>, host: &str, mib: u64) -> Result<u64> {
+    stream.write_all(format!("GET /{mib} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
+    let (mut line, mut length) = (String::new(), None);
+    stream.read_line(&mut line).await?;
+    if !line.contains(" 200 ") {
+        bail!("the answer is {line:?}");
+    }
+    while line != "\r\n" {
+        line.clear();
+        stream.read_line(&mut line).await?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok();
+        }
+    }
+    length.context("the answer has no length")
+}
+
+async fn requests(addr: SocketAddr, host: &str, rounds: u32) -> Result<Times> {
+    let mut stream = BufReader::new(dial(addr).await?);
+    let mut times = Times::default();
+    for round in 0..rounds + rounds / 10 {
+        let began = Instant::now();
+        let length = ask(&mut stream, host, 0).await?;
+        take(&mut stream, length).await?;
+        if round >= rounds / 10 {
+            times.add(began.elapsed());
+        }
+    }
+    Ok(times)
+}
+
+async fn page(addr: SocketAddr, host: &str, mib: u64) -> Result<f64> {
+    let mut stream = BufReader::new(dial(addr).await?);
+    let began = Instant::now();
+    let length = ask(&mut stream, host, mib).await?;
+    take(&mut stream, length).await?;
+    Ok(mib as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Many streams at once: how long until each has given something back, and what they cost in memory.
+async fn many(report: &mut Report, args: &Args, addr: SocketAddr, pids: [(&str, u32); 3]) -> Result<()> {
+    let mut before = Vec::new();
+    for (_, pid) in pids {
+        before.push(proc::rss_bytes(pid)?);
+    }
+    let began = Instant::now();
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..args.streams {
+        opening.spawn(async move {
+            let mut stream = dial(addr).await?;
+            stream.write_all(&[&b"e"[..], &[7; MESSAGE]].concat()).await?;
+            stream.read_exact(&mut [0; MESSAGE]).await?;
+            anyhow::Ok(stream)
+        });
+    }
+    let mut open = Vec::new();
+    while let Some(stream) = opening.join_next().await {
+        open.push(stream.context("a task panicked")??);
+    }
+    let took = began.elapsed().as_secs_f64();
+    report.heading(format!("{} streams of one service at once", open.len()));
+    report.figure("open_s", took, "until each has given something back", format!("{took:.2} s"));
+    for ((name, pid), before) in pids.into_iter().zip(before) {
+        let grown = proc::rss_bytes(pid)?.saturating_sub(before) / open.len().max(1) as u64;
+        report.size(&format!("{name}_bytes_per_stream"), grown, &format!("memory a stream costs the {name}"));
+    }
+    Ok(())
+}
