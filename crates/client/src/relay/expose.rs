@@ -171,9 +171,10 @@ fn admit(target: &Target, member: MemberKey) -> Result<(), WireError> {
     Err(WireError::new(ErrorCode::Forbidden, text))
 }
 
-/// Whether asking again cannot help.
+/// Whether asking again cannot help. A lease that ended can be had anew, so that is not it.
 fn is_final(error: &WireError) -> bool {
-    !error.retryable && error.code != ErrorCode::Internal
+    use ErrorCode::{Banned, Forbidden, Unauthorized, UnknownMethod};
+    matches!(error.code, Banned | Forbidden | Unauthorized | UnknownMethod)
 }
 
 #[cfg(test)]
