@@ -86,6 +86,18 @@ pub enum ServiceEventKind {
     Updated,
 }
 
+impl ServiceEventKind {
+    /// As it stands on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ServiceEventKind::Online => "online",
+            ServiceEventKind::Stale => "stale",
+            ServiceEventKind::Gone => "gone",
+            ServiceEventKind::Updated => "updated",
+        }
+    }
+}
+
 /// `event service`: one step of the service map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]

@@ -140,6 +140,7 @@ impl Link {
             self.ask_calls(effects);
             self.ask_runs(effects);
         }
+        self.offer_again(now, effects);
         self.settle_all(now, effects);
     }
 }

@@ -1,6 +1,6 @@
 //! How full everything of a link is that has a bound, for those who test that bounds hold.
 
-use tenure_proto::limits::MAX_INFLIGHT;
+use tenure_proto::limits::{MAX_INFLIGHT, SERVICES_PER_SESSION};
 
 use super::Link;
 use super::book::RUNS;
@@ -9,6 +9,7 @@ use super::runs::CHUNK_WINDOW;
 use super::runs::callee::EARLY_CANCELS;
 use super::runs::caller::{CALLS, UNREAD};
 use super::send::AWAITED;
+use super::services::RENEWALS;
 use super::subs::{EARLY, SUBSCRIPTIONS, Sub};
 use crate::census::Count;
 
@@ -31,6 +32,8 @@ impl Link {
             count("chunks that wait for the reader of a call", self.calls.unread(), UNREAD),
             count("cost of a run's chunks without an answer", self.serving.unanswered(), CHUNK_WINDOW),
             count("cancelled runs that have not come", self.serving.early_cancels(), EARLY_CANCELS),
+            count("services that are offered or given up", self.offers.len(), SERVICES_PER_SESSION),
+            count("renewals without an answer", self.offers.unanswered(), RENEWALS),
             Count::fullest("runs that a book remembers", books().flat_map(|b| b.runs()).map(|n| (n, RUNS))),
         ]
     }

@@ -7,6 +7,7 @@ use tenure_proto::ids::InstanceId;
 
 use super::delivery::{Handed, SettleNumber, Settlement, SubHandle, SubItem};
 use super::runs::{CallHandle, CallItem, ServedHandle, ServedItem};
+use super::services::{OfferHandle, OfferItem};
 
 /// One socket of a link; the shell gets the number with the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +67,8 @@ pub enum LinkEffect {
     Call(CallHandle, CallItem),
     /// Something about a run that this session answers; after [`ServedItem::Over`] or [`ServedItem::Ended`] nothing more.
     Served(ServedHandle, ServedItem),
+    /// Something about what this session offers; after [`OfferItem::Ended`] nothing more.
+    Offer(OfferHandle, OfferItem),
     /// What became of a settlement; once for each.
     Settled(SettleNumber, Settlement),
     /// The session is over. Nothing follows.

@@ -13,7 +13,8 @@
 //! of a run in order, each once, and its end once.
 //!
 //! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `requests` for what is
-//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`; for runs `runs`.
+//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`; for runs `runs`; for what it
+//! offers `services`.
 
 mod attach;
 mod backoff;
@@ -31,6 +32,7 @@ mod requests;
 mod runs;
 mod screen;
 mod send;
+mod services;
 mod subs;
 
 use tenure_proto::codec::Codec;
@@ -52,6 +54,7 @@ pub use peers::{PeerChange, PeerMap};
 pub use runs::{CHUNK_WINDOW, CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
 pub use screen::Screen;
 pub use send::Patience;
+pub use services::{OfferHandle, OfferItem};
 
 use crate::time::{Millis, Now};
 use inflight::Hands;
@@ -61,6 +64,7 @@ use requests::Requests;
 use runs::callee::Serving;
 use runs::caller::Calls;
 use send::Receipts;
+use services::Offers;
 use subs::Subs;
 
 /// A dial, and then its hello, give up after this.
@@ -94,6 +98,7 @@ pub struct Link {
     hands: Hands,
     calls: Calls,
     serving: Serving,
+    offers: Offers,
     /// What the last hello said we have.
     told: Option<Told>,
     /// Numbers that the broker told, or its defaults until then.
@@ -169,6 +174,7 @@ impl Link {
             hands: Hands::default(),
             calls: Calls::default(),
             serving: Serving::default(),
+            offers: Offers::default(),
             told: None,
             policy: Numbers {
                 lease_ttl_ms: LEASE_TTL_MS,
@@ -226,6 +232,7 @@ impl Link {
         self.expire(at, effects);
         self.receipts.expire(at, effects);
         self.settle_all(at, effects);
+        self.renew_due(at, effects);
         if self.bye_until.is_some_and(|until| at >= until) {
             return self.end(End::Bye, effects);
         }
@@ -258,7 +265,7 @@ impl Link {
         let next = self.next.as_ref().map(|next| next.until);
         let asked = [self.requests.next_deadline(), self.receipts.next_deadline()];
         let pause = self.current.as_ref().and_then(|_| self.hands.next_deadline());
-        let own = [watch, next, self.redial_at, self.bye_until, pause];
+        let own = [watch, next, self.redial_at, self.bye_until, pause, self.offers.next_deadline()];
         own.into_iter().chain(asked).flatten().min()
     }
 
@@ -445,6 +452,7 @@ impl Link {
         self.subs.end_all(&SubEnd::of_session(&end), effects);
         self.calls.end_all(&SubEnd::of_session(&end), effects);
         self.serving.end_all(effects);
+        self.offers.end_all(&SubEnd::of_session(&end), effects);
         self.end_requests(effects);
         self.receipts.end(effects);
         self.hands.end(effects);

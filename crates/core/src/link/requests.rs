@@ -17,6 +17,7 @@ use tenure_proto::subscribe::{FetchParams, SubscribeParams};
 use super::delivery::{SubEnd, SubHandle};
 use super::inflight::Batch;
 use super::runs::{CallEnd, CallHandle, ServedHandle};
+use super::services::OfferHandle;
 use super::{Link, LinkEffect, RequestNumber, SockId};
 use crate::deadline::Deadlines;
 use crate::mutant::{self, Mutant};
@@ -49,12 +50,19 @@ pub(super) enum Purpose {
     End(ServedHandle, bool),
     /// How a run stands.
     Look(ServedHandle),
+    /// All that this session offers, each as it was then.
+    Renew(Vec<(OfferHandle, u32)>),
+    /// Names that this session offers no more.
+    Withdraw(Vec<String>),
 }
 
 impl Purpose {
     /// Whether a refusal for now is waited out.
     fn is_patient(&self) -> bool {
-        !matches!(self, Purpose::App | Purpose::Unsubscribe(_) | Purpose::Fetch(..) | Purpose::Settle(_))
+        let own_time = matches!(self, Purpose::Renew(_) | Purpose::Withdraw(_));
+        let once =
+            matches!(self, Purpose::App | Purpose::Unsubscribe(_) | Purpose::Fetch(..) | Purpose::Settle(_));
+        !own_time && !once
     }
 
     /// The run whose chunks and end must leave in order.
@@ -261,6 +269,8 @@ impl Link {
                     self.serving.contains(*run)
                 }
                 Purpose::Settle(_) | Purpose::Unsubscribe(_) | Purpose::Status => false,
+                // Said anew on the next socket, as it is then.
+                Purpose::Renew(_) | Purpose::Withdraw(_) => false,
             };
             if keep {
                 self.requests.open.insert(number, open);
@@ -272,6 +282,7 @@ impl Link {
                 self.hands.unsend(batch);
             }
         }
+        self.offers_broken();
         self.hands.holding = false;
         self.subs.broken();
         if mutant::on(Mutant::BookForgotten) {
@@ -355,6 +366,8 @@ impl Link {
             Purpose::Chunk(handle, seq) => self.chunk_answered(handle, seq, done(codec, bytes), effects),
             Purpose::End(handle, answer) => self.end_answered(handle, answer, done(codec, bytes), effects),
             Purpose::Look(handle) => self.look_answered(handle, outcome(codec, bytes), effects),
+            Purpose::Renew(asked) => self.renewal_answered(&asked, outcome(codec, bytes), effects),
+            Purpose::Withdraw(names) => self.withdrawal_answered(&names, outcome(codec, bytes)),
         }
     }
 
@@ -400,6 +413,8 @@ impl Link {
             Purpose::Start(handle) => self.calls.end(handle, CallEnd::Refused(error), effects),
             Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
             Purpose::Unsubscribe(_) | Purpose::Status | Purpose::Look(_) | Purpose::Cancel(_) => {}
+            Purpose::Renew(asked) => self.renewal_answered(&asked, Err(error), effects),
+            Purpose::Withdraw(names) => self.withdrawal_answered(&names, Err(error)),
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Screen {
     services: BTreeMap<ServiceName, Service>,
     services_version: u64,
     services_missing: bool,
+    /// Pages of a list of services that is being read.
+    services_pages: Option<BTreeMap<ServiceName, Service>>,
 }
 
 impl Screen {
@@ -43,7 +45,7 @@ impl Screen {
         self.health
     }
 
-    /// What must be read again: `presence.list` page by page, `services.list`, `health`.
+    /// What must be read again: `presence.list` and `services.list` page by page, `health`.
     pub fn missing(&self) -> Vec<ResyncWhat> {
         let all = [
             (self.peers.needs_fetch(), ResyncWhat::Presence),
@@ -84,11 +86,20 @@ impl Screen {
         }
     }
 
-    /// Takes in the answer to `services.list`.
-    pub fn services_read(&mut self, answer: &ServicesListResult) {
-        let version = answer.state_version.services.get();
-        if version >= self.services_version {
-            self.list_services(&answer.services, version);
+    /// Takes in one page of `services.list`; `first` starts over, and is not believed when it was overtaken on its
+    /// way. Done when the page has no `next`.
+    pub fn services_read(&mut self, page: &ServicesListResult, first: bool) {
+        let version = page.state_version.services.get();
+        if first {
+            self.services_pages = (version >= self.services_version).then(BTreeMap::new);
+            // Steps that happen while pages are read have higher versions and are laid over them.
+            self.services_version = self.services_version.max(version);
+        }
+        let Some(pages) = &mut self.services_pages else { return };
+        pages.extend(page.services.iter().map(|service| (service.name.clone(), service.clone())));
+        if page.next.is_none() {
+            self.services = self.services_pages.take().unwrap_or_default();
+            self.services_missing = false;
         }
     }
 
@@ -98,14 +109,10 @@ impl Screen {
         self.services_version = hello.state_version.services.get();
         if let Some(snapshot) = &hello.snapshot {
             (self.health, self.health_missing) = (Some(snapshot.health), false);
-            self.list_services(&snapshot.services, self.services_version);
+            let named = |service: &Service| (service.name.clone(), service.clone());
+            self.services = snapshot.services.iter().map(named).collect();
+            (self.services_missing, self.services_pages) = (snapshot.more_services, None);
         }
-    }
-
-    fn list_services(&mut self, services: &[Service], version: u64) {
-        let named = |service: &Service| (service.name.clone(), service.clone());
-        self.services = services.iter().map(named).collect();
-        (self.services_version, self.services_missing) = (version, false);
     }
 
     /// Health is one fact, so the newest is all of it.
@@ -121,10 +128,12 @@ impl Screen {
         }
         self.services_missing |= event.base.get() > self.services_version;
         self.services_version = event.version.get();
-        let name = event.service.name.clone();
-        match event.kind {
-            ServiceEventKind::Gone => _ = self.services.remove(&name),
-            _ => _ = self.services.insert(name, event.service.clone()),
+        for map in [Some(&mut self.services), self.services_pages.as_mut()].into_iter().flatten() {
+            let name = event.service.name.clone();
+            match event.kind {
+                ServiceEventKind::Gone => map.remove(&name),
+                _ => map.insert(name, event.service.clone()),
+            };
         }
     }
 }

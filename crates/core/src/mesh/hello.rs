@@ -228,6 +228,7 @@ impl Mesh {
         self.knocking.remove(&conn);
         let session = admission.session;
         self.refresh_peer(&admission);
+        self.regain_services(now, session, effects);
         let epoch = self.next_number();
         let (version, health_version) = (self.presence.version(), self.health_version);
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());
@@ -272,7 +273,6 @@ impl Mesh {
         }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.settle_startup(&session, true, effects);
-        self.regain_services(now, session, effects);
         self.choose_inboxes(session, member, admission.inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();

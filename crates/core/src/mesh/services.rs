@@ -343,10 +343,6 @@ impl Mesh {
             slot.writes = slot.writes.saturating_sub(1);
             let other = slot.facts.as_ref().is_some_and(|old| old.kind != facts.kind);
             slot.facts = Some(facts);
-            if slot.wanted.is_none() {
-                // It is being withdrawn already.
-                continue;
-            }
             let speaks_otherwise = other && slot.streams() > 0;
             self.services.publish(&name, false);
             self.services.watch(id);

@@ -13,6 +13,7 @@ mod enter;
 mod replay;
 mod restart;
 mod routing;
+mod service_props;
 mod services;
 mod socket;
 mod store;

@@ -186,7 +186,7 @@ fn read_all(
         screen.presence_read(&peers, true);
     }
     if missing.contains(&ResyncWhat::Services) {
-        screen.services_read(&services);
+        screen.services_read(&services, true);
     }
     overtaken.push_back((later, health));
 }
@@ -274,6 +274,6 @@ fn an_answer_that_was_overtaken_is_not_believed() {
         screen.apply(&event(truth.change(change).unwrap()));
     }
     screen.health_read(&health);
-    screen.services_read(&services);
+    screen.services_read(&services, true);
     assert_equal(&screen, &truth);
 }

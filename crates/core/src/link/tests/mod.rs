@@ -2,6 +2,7 @@
 
 mod calling;
 mod model;
+mod offering;
 mod peer;
 mod reading;
 mod reconcile;

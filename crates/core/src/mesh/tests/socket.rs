@@ -128,8 +128,7 @@ pub(super) fn told(body: &EventBody) -> String {
             format!("{} s{}", event.kind.as_str(), event.peer.get().session.0[0])
         }
         EventBody::Service(event) => {
-            let kind = serde_json::to_value(event.kind).unwrap();
-            format!("{} {}", kind.as_str().unwrap(), event.service.name)
+            format!("{} {}", event.kind.as_str(), event.service.name)
         }
         other => other.name().to_owned(),
     }
