@@ -12,6 +12,7 @@ pub(crate) mod readers;
 pub(crate) mod removals;
 pub(crate) mod retries;
 pub(crate) mod runs;
+pub(crate) mod services;
 
 use tenure_core::input::LeaseRecord;
 use tenure_core::record::StoreWrite;
@@ -96,6 +97,11 @@ macro_rules! suite {
             a_run_is_kept_with_its_message_and_reads_as_it_was,
             a_refused_run_leaves_no_trace,
             a_sweep_forgets_runs_that_ended_long_ago,
+        );
+        $crate::conformance::suite!($engine, services:
+            a_service_reads_as_it_was_put,
+            a_lease_takes_its_services_with_it,
+            a_name_has_one_row_and_only_its_holder_drops_it,
         );
 
         #[test]

@@ -23,6 +23,7 @@ use tenure_proto::run::RunState;
 use tenure_proto::subscribe::{AckMode, From};
 
 use super::messages::*;
+use super::services::service;
 use super::{Engine, end, lease, put};
 use crate::{Memory, Store, Write};
 
@@ -49,6 +50,7 @@ enum Small {
     Evacuate { n: u8, limit: u32, lane: u8, after: u64 },
     Prune { log: u8, lane: u8, through: u64, before: u64, limit: u32 },
     Topic(u8),
+    Service { n: u8, name: u8, on: bool },
     Claim(u8),
     End(u8),
 }
@@ -101,6 +103,7 @@ fn small() -> impl Strategy<Value = Small> {
             |(log, lane, through, before, limit)| Small::Prune { log, lane, through, before, limit }
         ),
         1 => any::<u8>().prop_map(Small::Topic),
+        2 => (1..3u8, 0..3u8, any::<bool>()).prop_map(|(n, name, on)| Small::Service { n, name, on }),
         2 => any::<u8>().prop_map(Small::Claim),
         2 => any::<u8>().prop_map(Small::End),
     ]
@@ -187,6 +190,12 @@ impl Program {
                     at: NOW,
                     limit,
                 }
+            }
+            Small::Service { n, name, on: true } => {
+                StoreWrite::PutServices(vec![service(*n, &format!("s{name}"))])
+            }
+            Small::Service { n, name, on: false } => {
+                StoreWrite::DropServices(session(*n), vec![format!("s{name}").parse().unwrap()])
             }
             Small::Topic(n) => StoreWrite::PutTopic(TopicRecord {
                 name: format!("t{}", n % 3).parse().unwrap(),
