@@ -48,6 +48,7 @@ enum Command {
     Session(cmd::session::Args),
     /// List who is here
     Peers(cmd::peers::Args),
+    Services(cmd::services::Args),
     /// Say how the broker is
     Status(cmd::status::Args),
     // The rest speak for themselves: what they say of their arguments is also their help.
@@ -80,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => cmd::demo::run(args),
         Command::Session(args) => cmd::session::run(args),
         Command::Peers(args) => cmd::peers::run(args),
+        Command::Services(args) => cmd::services::run(args),
         Command::Status(args) => cmd::status::run(args),
         Command::Send(args) => cmd::send::run(*args),
         Command::Inbox(args) => cmd::inbox::run(args),

@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 
 use tenure_core::Now;
 use tenure_core::link::{
-    CallHandle, CallItem, End, Link, LinkEffect, LinkInput, Patience, Piece, RequestNumber, ServedHandle,
-    ServedItem, SessionEvent, SettleNumber, Settlement, SockId, SubHandle, SubItem,
+    CallHandle, CallItem, End, Link, LinkEffect, LinkInput, OfferHandle, OfferItem, Patience, Piece,
+    RequestNumber, ServedHandle, ServedItem, SessionEvent, SettleNumber, Settlement, SockId, SubHandle,
+    SubItem,
 };
 use tenure_proto::WireError;
 use tenure_proto::event::Receipt;
 use tenure_proto::message::SendParams;
 use tenure_proto::run::RunStartParams;
+use tenure_proto::service::ServiceOffer;
 use tenure_proto::subscribe::SubscribeParams;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::call::Caller;
 use crate::clock::Clock;
 use crate::feed::{Feed, Mouth, feed};
+use crate::offer::Offerer;
 use crate::options::Options;
 use crate::received::{HandCommand, Hands, Received};
 use crate::serve::{Incoming, Served};
@@ -44,6 +47,8 @@ pub(crate) enum Command {
     Fetch(SubHandle, u64, u64, Answer<Vec<Received>>),
     /// Call somebody, for at most so many milliseconds in vain.
     Call(Box<RunStartParams>, u64, Answer<(CallHandle, mpsc::UnboundedReceiver<CallItem>)>),
+    /// Offer a service.
+    Offer(Box<ServiceOffer>, Answer<(OfferHandle, mpsc::UnboundedReceiver<OfferItem>)>),
     /// Send a piece of an answer; its room is free again when the broker has it.
     Chunk(ServedHandle, Piece, OwnedSemaphorePermit, Answer<()>),
     /// Say goodbye.
@@ -76,6 +81,7 @@ struct Waiting {
     feeds: BTreeMap<SubHandle, Feed>,
     calls: BTreeMap<CallHandle, Caller>,
     served: BTreeMap<ServedHandle, Served>,
+    offers: BTreeMap<OfferHandle, Offerer>,
     chunks: BTreeMap<(ServedHandle, u64), OwnedSemaphorePermit>,
 }
 
@@ -276,6 +282,16 @@ impl Driver {
                     self.hand(HandCommand::HangUp(handle));
                 }
             }
+            Some(Command::Offer(offer, answer)) => {
+                let offered = self.link.offer(now, *offer, &mut self.effects).map(|handle| {
+                    let (offerer, items) = mpsc::unbounded_channel();
+                    self.waiting.offers.insert(handle, offerer);
+                    (handle, items)
+                });
+                if let Err(Ok((handle, _))) = answer.send(offered) {
+                    self.hand(HandCommand::Withdraw(handle));
+                }
+            }
             Some(Command::Chunk(handle, piece, room, answer)) => {
                 let sent = self.link.run_chunk(handle, piece, &mut self.effects);
                 let sent = sent.map(|seq| _ = self.waiting.chunks.insert((handle, seq), room));
@@ -324,6 +340,18 @@ impl Driver {
                 self.link.hang_up(handle);
             }
             HandCommand::EndRun(handle, end) => self.link.run_end(handle, end, &mut self.effects),
+            HandCommand::Withdraw(handle) => {
+                self.waiting.offers.remove(&handle);
+                self.link.withdraw_offer(self.clock.now(), handle, &mut self.effects);
+            }
+            HandCommand::Degrade(handle, degraded) => {
+                let change = |offer: &mut ServiceOffer| offer.degraded = degraded;
+                self.link.change_offer(self.clock.now(), handle, change, &mut self.effects);
+            }
+            HandCommand::Describe(handle, metadata) => {
+                let change = |offer: &mut ServiceOffer| offer.metadata = metadata;
+                self.link.change_offer(self.clock.now(), handle, change, &mut self.effects);
+            }
         }
     }
 
@@ -401,6 +429,16 @@ impl Driver {
                 }
             }
             LinkEffect::Served(handle, item) => self.served(handle, item),
+            LinkEffect::Offer(handle, item) => {
+                let ended = matches!(item, OfferItem::Ended(_));
+                if let Some(offerer) = waiting.offers.get(&handle) {
+                    // One that is dropped withdraws by itself.
+                    let _ = offerer.send(item);
+                }
+                if ended {
+                    waiting.offers.remove(&handle);
+                }
+            }
             // The rest is the task's own business.
             _ => {}
         }

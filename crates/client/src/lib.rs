@@ -3,7 +3,8 @@
 //! What this crate is for: holding a session. [`Session::connect`] joins a mesh; the session then outlives any
 //! number of sockets until it says [`Session::bye`] or the broker will not have it any more. On it messages are
 //! sent ([`Session::send`], [`Session::publisher`]) and read ([`Session::subscribe`], [`Session::inbox`]); agents are called
-//! ([`Session::call`]) and answer ([`Session::serve_runs`]).
+//! ([`Session::call`]) and answer ([`Session::serve_runs`]); services are offered ([`Session::offer`]) and found
+//! ([`Session::services`]).
 //!
 //! What it promises: [`Events::next`] never ends without a typed [`End`], nor [`Subscription::next`] without a
 //! typed [`SubEnd`]; requests are answered once, also when a socket breaks under them; a send is accepted once,
@@ -40,6 +41,7 @@ mod clock;
 mod driver;
 mod feed;
 mod ids;
+mod offer;
 mod options;
 mod received;
 pub mod relay;
@@ -51,6 +53,7 @@ mod subscription;
 
 pub use call::{Answer, CallBuilder, CallError, RunStream};
 pub use ed25519_dalek::SigningKey;
+pub use offer::{OfferBuilder, Offered};
 pub use options::{Options, OptionsError};
 pub use received::{Received, Settling, Unsettled};
 pub use send::{Body, Publisher, SendBuilder, Sending, To};

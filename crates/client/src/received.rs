@@ -6,10 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tenure_core::link::{CallHandle, DeliveryId, Handed, ServedHandle, Settlement, SubHandle, Verb};
+use tenure_core::link::{
+    CallHandle, DeliveryId, Handed, OfferHandle, ServedHandle, Settlement, SubHandle, Verb,
+};
 use tenure_proto::WireError;
 use tenure_proto::message::Message;
 use tenure_proto::run::RunEnd;
+use tenure_proto::service::ServiceMetadata;
 use tokio::sync::{mpsc, oneshot};
 
 /// What becomes of things in hand. Unbounded as a channel, bounded by what is in hand: each message, subscription, call and
@@ -24,6 +27,12 @@ pub(crate) enum HandCommand {
     Cancelled(CallHandle),
     HangUp(CallHandle),
     EndRun(ServedHandle, RunEnd),
+    /// A service is offered no more.
+    Withdraw(OfferHandle),
+    /// Whether a service's local target fails.
+    Degrade(OfferHandle, bool),
+    /// Other things are said of a service.
+    Describe(OfferHandle, ServiceMetadata),
 }
 
 pub(crate) type Hands = mpsc::UnboundedSender<HandCommand>;

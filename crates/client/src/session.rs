@@ -18,12 +18,16 @@ use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceList
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch};
 use tenure_proto::run::{RunGetResult, RunIdParams};
+use tenure_proto::service::{
+    RelayOpenParams, RelayOpenResult, Service, ServiceKind, ServicesListParams, ServicesListResult,
+};
 use tenure_proto::subscribe::TopicCreateParams;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::call::CallBuilder;
 use crate::driver::{Command, Driver, MakeRequest};
 use crate::ids::Mint;
+use crate::offer::OfferBuilder;
 use crate::options::{Options, OptionsError};
 use crate::received::Hands;
 use crate::relay::Identity;
@@ -286,6 +290,48 @@ impl Session {
         F: Future<Output = Result<Value, RunError>> + Send + 'static,
     {
         ServeBuilder::new(self.clone(), handler)
+    }
+
+    /// Offers a service under `name`: describe it further, then await it. It is this session's once the broker says so,
+    /// and for as long as the session lives and what this gives is held.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Session, proto::service::ServiceKind};
+    /// # async fn example(session: Session) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut db = session.offer("db", ServiceKind::Tcp).description("the team's database").await?;
+    /// match db.verdict().await? {
+    ///     Ok(()) => println!("db is ours"),
+    ///     Err(error) => println!("not yet: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn offer(&self, name: impl Into<String>, kind: ServiceKind) -> OfferBuilder {
+        OfferBuilder::new(self.clone(), name.into(), kind)
+    }
+
+    /// One page of what is offered.
+    pub async fn services_page(&self, params: ServicesListParams) -> Result<ServicesListResult, WireError> {
+        self.request(Method::ServicesList, params).await
+    }
+
+    /// What is offered in the mesh, by name; with `all` also what is hidden.
+    pub async fn services(&self, all: bool) -> Result<Vec<Service>, WireError> {
+        let mut services = Vec::new();
+        let mut params = ServicesListParams { all, ..ServicesListParams::default() };
+        loop {
+            let page = self.services_page(params.clone()).await?;
+            services.extend(page.services);
+            match page.next {
+                Some(next) => params.after = Some(next),
+                None => return Ok(services),
+            }
+        }
+    }
+
+    /// A ticket to the relay, good once; for a service that is away this waits some seconds.
+    pub async fn relay_open(&self, params: RelayOpenParams) -> Result<RelayOpenResult, WireError> {
+        self.request(Method::RelayOpen, params).await
     }
 
     /// How a run stands, for its caller's member and its callee's; an ended one is known for a day.

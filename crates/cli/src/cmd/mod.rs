@@ -23,6 +23,7 @@ mod reader;
 pub(crate) mod runs;
 pub(crate) mod send;
 pub(crate) mod serve;
+pub(crate) mod services;
 pub(crate) mod session;
 mod show;
 pub(crate) mod status;
