@@ -290,6 +290,7 @@ impl MeshTask {
         self.shared.metrics.sessions.set(self.mesh.sessions() as i64);
         self.shared.metrics.online.set(self.mesh.online() as i64);
         self.shared.metrics.runs.set(self.mesh.runs() as i64);
+        self.shared.metrics.services.set(self.mesh.services() as i64);
     }
 
     fn put(&self, conn: ConnId, out: Out) {

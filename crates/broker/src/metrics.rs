@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     pub(crate) sessions: Gauge,
     pub(crate) online: Gauge,
     pub(crate) runs: Gauge,
+    pub(crate) services: Gauge,
     pub(crate) sockets: Gauge,
     pub(crate) relay_streams: Gauge,
     pub(crate) frames_in: Counter,
@@ -62,6 +63,7 @@ impl Default for Metrics {
             sessions: Gauge::default(),
             online: Gauge::default(),
             runs: Gauge::default(),
+            services: Gauge::default(),
             sockets: Gauge::default(),
             relay_streams: Gauge::default(),
             frames_in: Counter::default(),
@@ -97,6 +99,7 @@ impl Metrics {
         r.register("sessions", "Living leases", self.sessions.clone());
         r.register("sessions_online", "Living leases that a socket carries", self.online.clone());
         r.register("runs", "Runs that have not ended", self.runs.clone());
+        r.register("services", "Names of services that are held", self.services.clone());
         r.register("sockets", "Open sockets, before and after hello", self.sockets.clone());
         r.register(
             "relay_streams",

@@ -30,7 +30,7 @@ async fn the_whole_handshake_in_messagepack() {
     );
     assert!(sock.call("ping", json!({})).await["ts"].is_u64());
     assert_eq!(sock.call("health", json!({})).await["store"]["kind"], "memory");
-    assert_eq!(sock.fails("relay.open", json!({"to": "x"})).await, "unknown_method");
+    assert_eq!(sock.fails("relay.shut", json!({"to": "x"})).await, "unknown_method");
     assert_eq!(sock.fails("presence.list", json!({"limit": -1})).await, "bad_request");
     sock.bye().await;
 }

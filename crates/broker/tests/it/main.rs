@@ -24,6 +24,7 @@ mod requests;
 mod restart;
 mod resume;
 mod runs;
+mod services;
 mod silence;
 mod slow;
 mod takeover;
