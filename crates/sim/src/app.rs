@@ -45,6 +45,7 @@ impl Process {
             self.send(now, id, letter, true, false, effects);
         }
         self.call_again(now, effects);
+        self.offer_all(now, effects);
     }
 
     /// Topics are made before anybody uses them: a topic that is made by its first use has one partition.
@@ -116,6 +117,7 @@ impl Process {
         for params in self.role.reads.clone() {
             self.subscribe(now, params, effects);
         }
+        self.offer_all(now, effects);
         if !self.looks.is_empty() && self.asked.is_empty() {
             self.look_on(now, effects);
         }
@@ -123,6 +125,7 @@ impl Process {
 
     fn live(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
         self.call_somebody(now, world, effects);
+        self.reconsider_offers(now, effects);
         if self.role.sends_every_ms > 0 && world >= self.send_at && self.asked.len() < OUTSTANDING {
             self.send_at = world + self.rng.around(self.role.sends_every_ms);
             self.send_something(now, effects);
@@ -260,6 +263,7 @@ impl Process {
             }
             LinkEffect::Call(handle, item) => self.call_item(handle, item),
             LinkEffect::Served(handle, item) => self.served_item(world, handle, item),
+            LinkEffect::Offer(handle, item) => self.offer_item(handle, item),
             // Nothing is fetched here, and the rest is the shell's.
             _ => {}
         }
@@ -327,6 +331,14 @@ impl Process {
                     seq,
                     kind: event.kind.as_str(),
                     session: event.peer.get().session.to_string(),
+                    versions: (event.base.get(), event.version.get()),
+                }),
+                EventBody::Service(event) => self.seen.push(Seen::Service {
+                    life,
+                    seq,
+                    kind: event.kind.as_str(),
+                    name: event.service.name.to_string(),
+                    session: event.service.session.to_string(),
                     versions: (event.base.get(), event.version.get()),
                 }),
                 body => self.seen.push(Seen::Event(life, seq, body.name().to_owned())),

@@ -26,6 +26,7 @@ mod memo;
 mod mischief;
 mod names;
 mod net;
+mod offers;
 pub mod oracle;
 mod process;
 mod rng;

@@ -11,6 +11,7 @@ use tenure_proto::message::{HistoryParams, HistoryResult, SendState, SendStatusP
 use tenure_proto::method::{Method, PresenceListParams, PresenceListResult};
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunGetResult, RunIdParams, RunState};
+use tenure_proto::service::{ServiceState, ServicesListParams, ServicesListResult};
 
 use crate::process::{Asked, Process, answer};
 use crate::seen::{DeadLetter, Fate, Key, RunFate, Seen, Spot};
@@ -29,6 +30,8 @@ pub(crate) enum Look {
     Dead(String, u64, Vec<DeadLetter>),
     /// How a run stands that was begun under this key.
     Run(String, RunId),
+    /// What is offered; there are few.
+    Services,
     /// Who is here, after this one.
     Present(Option<tenure_proto::ids::SessionKey>, BTreeSet<String>),
 }
@@ -56,6 +59,10 @@ impl Process {
             Look::Run(_, run_id) => {
                 let params = RunIdParams { run_id: *run_id };
                 link.request(now, Method::RunGet, &params, timeout, effects)
+            }
+            Look::Services => {
+                let params = ServicesListParams { all: true, ..ServicesListParams::default() };
+                link.request(now, Method::ServicesList, &params, timeout, effects)
             }
             Look::Present(after, _) => {
                 let params = PresenceListParams { after: *after, ..PresenceListParams::default() };
@@ -137,6 +144,16 @@ impl Process {
                     }
                 }
             }
+            Look::Services => match answer::<ServicesListResult>(codec, &frame).ok() {
+                Some(result) => {
+                    let found = result.services.iter().map(|service| {
+                        let online = service.state == ServiceState::Online;
+                        (service.name.to_string(), service.session.to_string(), online)
+                    });
+                    self.seen.push(Seen::Services(self.life, found.collect()));
+                }
+                None => self.looks.push(Look::Services),
+            },
             Look::Present(after, mut found) => match answer::<PresenceListResult>(codec, &frame).ok() {
                 Some(result) => {
                     found.extend(result.peers.iter().map(|peer| peer.get().session.to_string()));

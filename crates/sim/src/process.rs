@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
 use tenure_core::link::{
-    CallHandle, DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, RequestNumber, ServedHandle,
-    SettleNumber, SockId, SubHandle, Voucher,
+    CallHandle, DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, OfferHandle, RequestNumber,
+    ServedHandle, SettleNumber, SockId, SubHandle, Voucher,
 };
 use tenure_core::{Millis, Now};
 use tenure_proto::WireError;
@@ -117,6 +117,8 @@ pub(crate) struct Process {
     pub(crate) call_at: u64,
     /// Runs that it answers.
     pub(crate) served: BTreeMap<ServedHandle, Serving>,
+    /// Services that it offers.
+    pub(crate) offers: BTreeMap<OfferHandle, String>,
 }
 
 impl Process {
@@ -182,6 +184,7 @@ impl Process {
             cancels: Vec::new(),
             call_at: world + 1_000,
             served: BTreeMap::new(),
+            offers: BTreeMap::new(),
             rng,
         };
         if role.serves {

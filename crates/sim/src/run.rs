@@ -211,7 +211,7 @@ impl World {
             if let (Some(daemon), Some(key)) = (daemon, names.session_key(process.role.slot)) {
                 process.memo.all = daemon.done_by(key);
             }
-            let mut looks = vec![Look::Present(None, Default::default())];
+            let mut looks = vec![Look::Services, Look::Present(None, Default::default())];
             // A member's ids are kept by each of its sessions for its own.
             looks.extend(process.memo.all.chunks(200).map(|ids| Look::Fates(ids.to_vec())));
             let own = [

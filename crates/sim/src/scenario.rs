@@ -14,6 +14,9 @@ use crate::seen::{Member, Slot};
 /// The topics of every world and how many partitions each has.
 pub const TOPICS: [(&str, u32); 3] = [("jobs", 1), ("parts", 3), ("news", 1)];
 
+/// The services that sessions offer.
+const SERVICES: [&str; 3] = ["db", "web", "agent"];
+
 /// A world before it begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
@@ -89,6 +92,9 @@ pub struct Role {
     /// Whether it answers when it is called.
     #[serde(default)]
     pub serves: bool,
+    /// Names of services that it offers.
+    #[serde(default)]
+    pub offers: Vec<String>,
     /// The daemon whose local session it is, if it is one's: then its application is the daemon's.
     #[serde(default)]
     pub daemon: Option<u8>,
@@ -112,6 +118,7 @@ impl Scenario {
         let sqlite = rng.chance(400);
         let mut cast = cast(&mut rng);
         agents(&mut root.fork(8), &mut cast);
+        publishers(&mut root.fork(9), &mut cast);
         let local = local_sessions(&mut root.fork(6), &cast);
         let span_ms = minutes * 60_000;
         let faults = faults(&root, span_ms, !local.is_empty());
@@ -162,6 +169,7 @@ fn cast(rng: &mut Rng) -> Vec<Role> {
                 },
                 calls_every_ms: 0,
                 serves: false,
+                offers: Vec::new(),
                 daemon: None,
             }
         })
@@ -176,6 +184,16 @@ fn agents(rng: &mut Rng, cast: &mut [Role]) {
     for role in cast {
         role.serves = rng.chance(600);
         role.calls_every_ms = [0, 3_000, 10_000][rng.below(3) as usize];
+    }
+}
+
+/// Who offers what, in worlds that have services: names that others may want too.
+fn publishers(rng: &mut Rng, cast: &mut [Role]) {
+    if !rng.chance(500) {
+        return;
+    }
+    for role in cast {
+        role.offers = SERVICES.iter().filter(|_| rng.chance(400)).map(|name| (*name).to_owned()).collect();
     }
 }
 
@@ -215,6 +233,7 @@ fn local_sessions(rng: &mut Rng, cast: &[Role]) -> Vec<Role> {
                 policy: ReconcilePolicy::RestoreClient,
                 calls_every_ms: 0,
                 serves: false,
+                offers: Vec::new(),
                 daemon: Some(0),
             }
         })

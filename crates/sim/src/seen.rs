@@ -358,6 +358,28 @@ pub enum Seen {
         /// The version that it follows, and its own.
         versions: (u64, u64),
     },
+    // Services, as applications see them.
+    /// An application offers a service of this name from here on.
+    Offers(Life, String),
+    /// It does not any more.
+    Withdraws(Life, String),
+    /// The SDK says what the broker says of it: that the name is the session's, or with which code it is not.
+    OfferJudged(Life, String, Result<(), String>),
+    /// A service event: `online`, `stale`, `gone` or `updated`, of which name and session, and its base and version.
+    Service {
+        /// The process that hears it.
+        life: Life,
+        /// The event's number.
+        seq: u64,
+        /// `online`, `stale`, `gone` or `updated`.
+        kind: &'static str,
+        /// The service.
+        name: String,
+        /// Whose, as the wire spells it.
+        session: String,
+        /// The version that it follows, and its own.
+        versions: (u64, u64),
+    },
     /// Another event of the broker, by name, with its number.
     Event(Life, u64, String),
 
@@ -519,6 +541,8 @@ pub enum Seen {
     History(/* log */ String, Vec<(u64, String, String)>),
     /// All dead letters of a log.
     DeadLetters(String, Vec<DeadLetter>),
+    /// All services, as `services.list` gives them to this life: name, session, and whether it is online.
+    Services(Life, Vec<(String, String, bool)>),
     /// Everybody, as `presence.list` gives them to this life.
     Present(Life, BTreeSet<String>),
     /// The end: every promise is to be judged now.

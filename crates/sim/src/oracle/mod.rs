@@ -27,6 +27,7 @@ mod presence;
 mod readers;
 mod requests;
 mod runs;
+mod services;
 mod session;
 mod timing;
 mod trail;
@@ -48,6 +49,7 @@ use presence::Watchers;
 use readers::Readers;
 use requests::Requests;
 use runs::Runs;
+use services::Services;
 use timing::Timing;
 use world::World;
 
@@ -98,6 +100,7 @@ pub struct Oracle {
     fates: Fates,
     daemons: Daemons,
     runs: Runs,
+    services: Services,
     last: LastLook,
 }
 
@@ -118,6 +121,7 @@ impl Oracle {
         self.fates.see(seen, &self.letters, &self.hands, &self.world, court);
         self.daemons.see(seen, &self.world, court);
         self.runs.see(at, seen, &self.world, court);
+        self.services.see(at, seen, &self.world, court);
         self.last.see(at, seen);
         match seen {
             Seen::Impostor(slot, true) => {

@@ -73,6 +73,9 @@ impl Watchers {
                     (watch.whole, watch.version) = (false, None);
                 }
             }
+            Seen::Service { life, seq, .. } => {
+                self.watches.entry(*life).or_default().numbered(*life, *seq, court);
+            }
             Seen::Presence { life, seq, kind, session, versions } => {
                 let watch = self.watches.entry(*life).or_default();
                 watch.numbered(*life, *seq, court);

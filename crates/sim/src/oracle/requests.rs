@@ -206,6 +206,7 @@ fn told(seen: &Seen) -> Option<Life> {
         Seen::Attached { life, .. }
         | Seen::Answered { life, .. }
         | Seen::Receipt { life, .. }
+        | Seen::Service { life, .. }
         | Seen::Presence { life, .. } => Some(*life),
         Seen::Detached(life)
         | Seen::Ended(life, _)
@@ -215,6 +216,7 @@ fn told(seen: &Seen) -> Option<Life> {
         | Seen::Handed(life, _)
         | Seen::Settled(life, ..)
         | Seen::StatusTaken(life, _)
+        | Seen::OfferJudged(life, ..)
         | Seen::Event(life, ..) => Some(*life),
         _ => None,
     }

@@ -7,6 +7,7 @@ mod leases;
 mod letters;
 mod lost;
 mod plain;
+mod services;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,163 @@
+//! Services: a name has one holder, who holds it as long as its lease lives and it does not give it up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::seen::{Life, Seen, Slot};
+
+use super::world::World;
+use super::{Court, who};
+
+/// Why an offer may be refused in a world whose names are all legal.
+const REFUSALS: [&str; 5] = ["name_taken", "busy", "unavailable", "rate_limited", "draining"];
+
+/// Who was told last that it has a name.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    slot: Slot,
+    /// When it was told, on the socket that the broker believed in.
+    told_at: u64,
+}
+
+/// What a process has heard of the map.
+#[derive(Debug, Default)]
+struct Watch {
+    version: Option<u64>,
+    /// How often it was told that a name of a session is gone.
+    gone: BTreeMap<(Slot, String), usize>,
+}
+
+/// What is known of services.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    holders: BTreeMap<String, Holder>,
+    /// How often a session gave a name up.
+    withdrawn: BTreeMap<(Slot, String), usize>,
+    /// What each process offers.
+    wanted: BTreeMap<Life, BTreeSet<String>>,
+    watches: BTreeMap<Life, Watch>,
+    alive: Option<BTreeSet<Life>>,
+}
+
+impl Services {
+    pub(super) fn see(&mut self, at: u64, seen: &Seen, world: &World, court: &mut Court) {
+        match seen {
+            Seen::Offers(life, name) => _ = self.wanted.entry(*life).or_default().insert(name.clone()),
+            Seen::Withdraws(life, name) => {
+                if let Some(wanted) = self.wanted.get_mut(life) {
+                    wanted.remove(name);
+                }
+                *self.withdrawn.entry((life.slot, name.clone())).or_default() += 1;
+                self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
+            }
+            Seen::OfferJudged(life, name, Ok(())) => self.held(at, *life, name, world, court),
+            Seen::OfferJudged(life, name, Err(code)) => {
+                if !REFUSALS.contains(&code.as_str()) {
+                    let text = format!("{} offers {name}, and is refused with {code}", who(*life));
+                    court.accuse("service", text);
+                }
+            }
+            Seen::Attached { life, complete: false, .. } => {
+                self.watches.entry(*life).or_default().version = None;
+            }
+            Seen::Event(life, _, name) if name == "resync" => {
+                self.watches.entry(*life).or_default().version = None;
+            }
+            Seen::Service { life, kind, name, session, versions, .. } => {
+                let watch = self.watches.entry(*life).or_default();
+                watch.versioned(*life, *versions, court);
+                if *kind == "gone"
+                    && let Some(slot) = world.slot(session)
+                {
+                    let heard = watch.gone.entry((slot, name.clone())).or_default();
+                    *heard += 1;
+                    let withdrawn = self.withdrawn.get(&(slot, name.clone())).copied().unwrap_or(0);
+                    let unexplained = heard.saturating_sub(withdrawn);
+                    may_be_gone(*life, (slot, name), unexplained, world, court);
+                }
+            }
+            Seen::Killed(life) | Seen::Ended(life, _) => {
+                self.wanted.remove(life);
+                self.watches.remove(life);
+            }
+            Seen::Rest { alive, .. } => self.alive = Some(alive.iter().copied().collect()),
+            Seen::Services(life, found) => self.check_found(*life, found, world, court),
+            _ => {}
+        }
+    }
+
+    /// Whoever is told that a name is its own is the only one. What a socket brings that the broker has given up on may
+    /// be long outdated.
+    fn held(&mut self, at: u64, life: Life, name: &str, world: &World, court: &mut Court) {
+        if !world.is_current(life) {
+            return;
+        }
+        if let Some(other) = self.holders.get(name)
+            && other.slot != life.slot
+            && !world.may_have_ended_since(other.slot, other.told_at)
+        {
+            let text = format!(
+                "{} was told that it has {name}, which session {} has, whose lease could not have ended",
+                who(life),
+                other.slot.0
+            );
+            court.accuse("service", text);
+        }
+        self.holders.insert(name.to_owned(), Holder { slot: life.slot, told_at: at });
+    }
+
+    /// In the end a name that somebody here wants is held by one who is here and wants it; and no name is held by who is
+    /// long gone.
+    fn check_found(&self, life: Life, found: &[(String, String, bool)], world: &World, court: &mut Court) {
+        let Some(alive) = &self.alive else { return };
+        let wants =
+            |life: &Life, name: &String| self.wanted.get(life).is_some_and(|wanted| wanted.contains(name));
+        let mut names = BTreeSet::new();
+        for (name, session, online) in found {
+            if !names.insert(name) {
+                court.accuse("service", format!("{} finds {name} twice", who(life)));
+            }
+            let Some(slot) = world.slot(session) else { continue };
+            let holder = alive.iter().find(|other| other.slot == slot && wants(*other, name));
+            let over = world.session(slot).is_none_or(|session| session.must_have_ended(&world.broker));
+            if holder.is_none() && over {
+                let text = format!("{name} is held by session {}, which is long gone", slot.0);
+                court.accuse("service", text);
+            } else if holder.is_some() && !online {
+                court.accuse("service", format!("{name} is stale, and session {} is here", slot.0));
+            }
+        }
+        let wanted = alive.iter().filter_map(|life| self.wanted.get(life)).flatten();
+        for name in wanted.filter(|name| !names.contains(name)) {
+            court.accuse(
+                "service",
+                format!("{name} is offered by somebody, and {} does not find it", who(life)),
+            );
+        }
+    }
+}
+
+impl Watch {
+    fn versioned(&mut self, life: Life, (base, version): (u64, u64), court: &mut Court) {
+        let known = self.version.unwrap_or(base);
+        if base > known || version <= known || version <= base {
+            let text =
+                format!("{} has services at {known} and got a step from {base} to {version}", who(life));
+            court.accuse("stream", text);
+        }
+        self.version = Some(version);
+    }
+}
+
+/// A name is gone once for every time that it was given up, and for every end of its session's lease.
+fn may_be_gone(life: Life, (slot, name): (Slot, &str), unexplained: usize, world: &World, court: &mut Court) {
+    let Some(session) = world.session(slot) else { return };
+    let ends = session.ends.len() + usize::from(session.may_have_ended(&world.broker));
+    if unexplained > ends {
+        let text = format!(
+            "{} heard that {name} of session {} is gone, whose lease could not have ended",
+            who(life),
+            slot.0
+        );
+        court.accuse("service", text);
+    }
+}
