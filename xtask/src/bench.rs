@@ -12,7 +12,9 @@ use crate::run;
 /// Builds `tenure`, then hands the arguments to `tenure-bench`.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     if args.is_empty() {
-        bail!("say what to measure: sessions, storm, accept, growth, fanout, slow, daemon or offline");
+        bail!(
+            "say what to measure: sessions, services, storm, accept, growth, fanout, slow, daemon or offline"
+        );
     }
     measure(args)
 }

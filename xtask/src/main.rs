@@ -54,7 +54,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         takes: "MEASUREMENT [ARGS]",
-        about: "measure a release build: sessions, storm, accept, growth, fanout, slow, daemon, offline",
+        about: "measure a release build: sessions, services, storm, accept, growth, fanout, slow, daemon, offline",
         start: bench::start,
     },
     Command {

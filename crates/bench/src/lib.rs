@@ -44,6 +44,7 @@ mod relay;
 mod report;
 pub mod restart;
 mod sample;
+mod services;
 mod sessions;
 mod slow;
 mod stored;
@@ -70,6 +71,8 @@ struct Cli {
 enum Command {
     /// What an idle session costs: memory and processor time, beside a bare WebSocket
     Sessions(sessions::Args),
+    /// What services cost that are renewed all the time, and how soon it shows that a publisher died
+    Services(services::Args),
     /// How soon everybody is back when all sockets break at once, and when the broker is killed
     Storm(storm::Args),
     /// Durable accepts a second, beside the disk, the store and a bare WebSocket
@@ -106,6 +109,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Sessions(args) => block_on(sessions::run(args)),
+        Command::Services(args) => block_on(services::run(args)),
         Command::Storm(args) => block_on(storm::run(args)),
         Command::Accept(args) => accept::run(&args),
         Command::Growth(args) => growth::run(&args),
