@@ -327,7 +327,10 @@ fn what_it_says_of_itself_is_told_and_a_failing_target_is_not_written() {
     assert!(list(&mut world, watcher, false)[0].degraded);
     assert_eq!(world.store.service_writes, writes);
     let metadata = ServiceMetadata { description: Some("a database".to_owned()), ..Default::default() };
-    assert_eq!(renew(&mut world, conn, vec![ServiceOffer { metadata, ..offer("db") }]), Some(vec![Ok(())]));
+    assert_eq!(
+        renew(&mut world, conn, vec![ServiceOffer { metadata, degraded: true, ..offer("db") }]),
+        Some(vec![Ok(())])
+    );
     assert_eq!(
         (heard(&mut world, watcher), world.store.service_writes),
         (vec!["updated db".to_owned()], writes + 1)
