@@ -5,6 +5,7 @@
 
 mod autobahn;
 mod bench;
+mod browser;
 mod deps;
 mod run;
 mod schemathesis;
@@ -74,6 +75,12 @@ const COMMANDS: &[Command] = &[
         takes: "",
         about: "the Autobahn WebSocket suite against a release broker",
         start: autobahn::start,
+    },
+    Command {
+        name: "browser",
+        takes: "",
+        about: "a page, a file and a WebSocket through the relay with Chromium and curl, and a publisher that sleeps",
+        start: browser::start,
     },
     Command {
         name: "schemathesis",
