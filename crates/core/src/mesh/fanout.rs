@@ -143,8 +143,7 @@ impl Mesh {
             .then(|| &*deltas.services.entry(cursor).or_insert_with(|| service::catch_up(feed, cursor)));
         if let Some(service::Catchup::Resync(version)) = offers {
             stream.skip_services(*version);
-            let event = EventBody::Resync(Resync { what: vec![ResyncWhat::Services] });
-            stream.push(Arc::new(event), 64);
+            stream.resync(ResyncWhat::Services);
         }
         while stream.is_hungry()
             && let Some(feed) = self.messages.runs.feed(&session)
