@@ -191,6 +191,8 @@ impl Program {
                     limit,
                 }
             }
+            // Whoever offers a service has a lease.
+            Small::Service { n, on: true, .. } if !self.leased(*n) => return run_of(lease("m", *n), true),
             Small::Service { n, name, on: true } => {
                 StoreWrite::PutServices(vec![service(*n, &format!("s{name}"))])
             }
@@ -206,6 +208,11 @@ impl Program {
             Small::Claim(n) => self.claim(*n),
             Small::End(n) => self.end(*n, at),
         })
+    }
+
+    fn leased(&mut self, n: u8) -> bool {
+        let leases = self.model.leases().unwrap();
+        leases.iter().any(|lease| lease.row.session == session(n))
     }
 
     fn claim(&mut self, n: u8) -> StoreWrite {
@@ -308,9 +315,9 @@ fn everything(store: &mut impl Store, now: u64) -> Vec<StoreFound> {
     found
 }
 
-/// A change of a group is made by what the model holds, so it begins a batch.
+/// A change of a group is made by what the model holds, and so is a service: they begin a batch.
 fn batches(smalls: &[Small]) -> impl Iterator<Item = &[Small]> {
-    smalls.chunk_by(|_, next| !matches!(next, Small::Group { .. }))
+    smalls.chunk_by(|_, next| !matches!(next, Small::Group { .. } | Small::Service { .. }))
 }
 
 fn sweep(store: &mut impl Store, write: &Write) -> u64 {

@@ -49,6 +49,7 @@ pub(crate) fn a_service_reads_as_it_was_put<E: Engine>() {
 pub(crate) fn a_lease_takes_its_services_with_it<E: Engine>() {
     let engine = E::new();
     let mut store = engine.open();
+    store.begin_run(0).unwrap();
     let name = mesh().to_string();
     let (one, two) = (lease(&name, 1), lease(&name, 2));
     store.apply(&[put(&one), put(&two)]).unwrap();
