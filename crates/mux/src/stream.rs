@@ -4,7 +4,7 @@ use std::io::Result;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
@@ -19,6 +19,13 @@ pub struct MuxStream {
 impl MuxStream {
     pub(crate) fn new(stream: yamux::Stream, place: OwnedSemaphorePermit) -> MuxStream {
         MuxStream { inner: stream.compat(), _place: place }
+    }
+
+    /// Lets the other end know of a stream that has nothing to say first: the library opens one with its first bytes.
+    pub async fn announce(&mut self) -> Result<()> {
+        // Zero bytes are a frame like any other, which carries the flag that opens the stream.
+        self.write(&[]).await?;
+        self.flush().await
     }
 }
 

@@ -99,6 +99,16 @@ async fn a_socket_carries_so_many_streams_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_stream_that_only_listens_is_heard_of() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    let mut stream = near.open().await.unwrap();
+    stream.announce().await.unwrap();
+    let mut other = arriving.recv().await.unwrap();
+    write_frame(&mut other, &Verdict::yes()).await.unwrap();
+    assert!(read_frame::<Verdict>(&mut stream).await.unwrap().ok);
+}
+
+#[tokio::test]
 async fn streams_end_with_their_socket() {
     let stop = CancellationToken::new();
     let ((near, _in), (far, mut arriving)) = ends(&stop).await;

@@ -5,10 +5,12 @@ use std::io::Result;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tenure_core::relay::Refusal;
 use tenure_core::relay::framing::{Framing, Read};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 /// Bytes that are read at once.
 const PIECE: usize = 16 * 1024;
@@ -38,6 +40,10 @@ impl Seen {
     }
 }
 
+/// How long what a consumer still sends is read and dropped behind the last answer: a connection that is closed with something
+/// unread in it is reset, and takes an answer with it that is on its way.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// A connection whose requests are looked at before they are read.
 pub(crate) struct Guard<S> {
     inner: S,
@@ -49,11 +55,14 @@ pub(crate) struct Guard<S> {
     good: Vec<u8>,
     /// How much of that is read.
     read: usize,
+    /// Set when the last answer has left.
+    lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Guard<S> {
     pub(crate) fn new(inner: S, seen: Seen) -> Guard<S> {
-        Guard { inner, framing: Framing::default(), seen, held: Vec::new(), good: Vec::new(), read: 0 }
+        let (held, good) = (Vec::new(), Vec::new());
+        Guard { inner, framing: Framing::default(), seen, held, good, read: 0, lingering: None }
     }
 
     /// Judges what is held, of which `fresh` bytes are new.
@@ -95,8 +104,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
             }
             this.good = Vec::new();
             if this.seen.refusal.get().is_some() {
-                // Nothing behind a refused request is read.
-                return Poll::Ready(Ok(()));
+                // Nothing behind a refused request is read; an end would end it before it is answered.
+                return Poll::Pending;
             }
             if this.framing.is_beyond() && this.held.is_empty() {
                 return Pin::new(&mut this.inner).poll_read(cx, buf);
@@ -115,7 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, buf)
     }
@@ -125,7 +134,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+            self.lingering = Some(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        let this = &mut *self;
+        let mut piece = [0; PIECE];
+        while this.lingering.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_pending()) {
+            let mut piece = ReadBuf::new(&mut piece);
+            match ready!(Pin::new(&mut this.inner).poll_read(cx, &mut piece)) {
+                Ok(()) if !piece.filled().is_empty() => {}
+                // The other end is done as well, or gone.
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -144,6 +167,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn through(bytes: &[u8]) -> (Vec<u8>, Seen) {
@@ -156,7 +180,18 @@ mod tests {
             let _ = near.write_all(&sent).await;
         });
         let mut heard = Vec::new();
-        guard.read_to_end(&mut heard).await.unwrap();
+        let mut piece = [0; 100];
+        loop {
+            // A refused request is the last, and no end follows it.
+            if heard.ends_with(REFUSED) {
+                assert!(guard.read(&mut piece).now_or_never().is_none());
+                break;
+            }
+            match guard.read(&mut piece).await.unwrap() {
+                0 => break,
+                read => heard.extend_from_slice(&piece[..read]),
+            }
+        }
         drop(guard);
         sending.await.unwrap();
         (heard, seen)

@@ -148,7 +148,7 @@ async fn expose(args: Args) -> Result<(), Failure> {
                 Happened::Socket(place) => screen.socket(place),
                 Happened::Probed(outcome) => {
                     offered.set_degraded(outcome.is_err());
-                    screen.probed(&outcome);
+                    screen.probed(outcome);
                 }
                 Happened::Over(error) => break Err(guest.failure(&error)),
             },
@@ -199,13 +199,15 @@ struct Screen<'a> {
     ours: bool,
     /// Where HTTP services are found, once a socket is there.
     place: Option<Option<String>>,
-    /// Whether it was said that all is well.
+    /// Whether it was said that all is well. Nothing of the target is said before.
     ready: bool,
+    /// Why the target is down, if it is.
+    down: Option<WireError>,
 }
 
 impl<'a> Screen<'a> {
     fn new(json: bool, name: &'a ServiceName, target: &'a Target, member: MemberKey) -> Screen<'a> {
-        Screen { json, name, target, member, ours: false, place: None, ready: false }
+        Screen { json, name, target, member, ours: false, place: None, ready: false, down: None }
     }
 
     fn say(&self, text: &str, value: &Value) {
@@ -234,17 +236,23 @@ impl<'a> Screen<'a> {
         }
     }
 
-    fn probed(&self, outcome: &Result<(), WireError>) {
-        let (name, target) = (self.name, &self.target.address);
-        match outcome {
-            Ok(()) => {
+    fn probed(&mut self, outcome: Result<(), WireError>) {
+        self.down = outcome.err();
+        match &self.down {
+            _ if !self.ready => {}
+            None => {
+                let (name, target) = (self.name, &self.target.address);
                 self.say(&format!("{target} answers again"), &json!({"event": "online", "name": name}));
             }
-            Err(error) => {
-                let value = json!({"event": "degraded", "name": name, "message": error.message});
-                self.say(&format!("nobody answers at {}; {name} stays", sentence(&error.message)), &value);
-            }
+            Some(_) => self.show_down(),
         }
+    }
+
+    /// Says that the target is down, if it is.
+    fn show_down(&self) {
+        let (Some(error), name) = (&self.down, self.name) else { return };
+        let value = json!({"event": "degraded", "name": name, "message": error.message});
+        self.say(&format!("nobody answers at {}; {name} stays", sentence(&error.message)), &value);
     }
 
     /// Says that all is well, once it is.
@@ -271,6 +279,7 @@ impl<'a> Screen<'a> {
             }
         }
         self.ready = true;
+        self.show_down();
     }
 }
 

@@ -72,6 +72,7 @@ impl Connector {
         let (answer, answered) = oneshot::channel();
         self.asked.send(answer).await.map_err(|_| gone())?;
         let mut stream = answered.await.map_err(|_| gone())??;
+        stream.announce().await?;
         read_frame::<Verdict>(&mut stream).await?.outcome()?;
         let mut pinned = None;
         let accept = |who: &KeyStatement| self.accept(who).map(|pin| pinned = pin);

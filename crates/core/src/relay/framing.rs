@@ -164,7 +164,12 @@ impl Framing {
                 // An empty line before a request is the end of the one before it, as some write it.
                 (true, true) => {}
                 (true, false) => break,
-                (false, _) => lines.push(line),
+                (false, true) => {
+                    // A first line that is none is told so at once: nothing need follow it.
+                    request(line)?;
+                    lines.push(line);
+                }
+                (false, false) => lines.push(line),
             }
             if lines.len() > RELAY_HEADERS + 1 {
                 return Err(Refusal::bad(format!("a request may have {RELAY_HEADERS} headers")));
@@ -200,13 +205,9 @@ fn line<'a>(bytes: &'a [u8], most: usize, what: &str) -> Result<Option<&'a [u8]>
     }
 }
 
-/// What follows a head.
-fn judge(lines: &[&[u8]]) -> Result<At, Refusal> {
-    let Some((request, headers)) = lines.split_first() else {
-        return Err(Refusal::bad("a request has a first line"));
-    };
-    let request = text(request)?;
-    let mut parts = request.split(' ');
+/// The target that a request's first line names, and whether that is of HTTP/1.1.
+fn request(line: &[u8]) -> Result<(&str, bool), Refusal> {
+    let mut parts = text(line)?.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -221,11 +222,20 @@ fn judge(lines: &[&[u8]]) -> Result<At, Refusal> {
     if method == "CONNECT" {
         return Err(Refusal::method());
     }
+    Ok((target, version == "HTTP/1.1"))
+}
+
+/// What follows a head.
+fn judge(lines: &[&[u8]]) -> Result<At, Refusal> {
+    let Some((first, headers)) = lines.split_first() else {
+        return Err(Refusal::bad("a request has a first line"));
+    };
+    let (target, modern) = request(first)?;
     let mut said = Said::default();
     for line in headers {
         said.take(header(line)?)?;
     }
-    said.check(target, version == "HTTP/1.1")
+    said.check(target, modern)
 }
 
 /// What headers say about where a request ends and whom it is for.
