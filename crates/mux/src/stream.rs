@@ -1,5 +1,6 @@
 //! One stream, as the rest of tokio reads and writes it.
 
+use std::future::poll_fn;
 use std::io::Result;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -24,7 +25,7 @@ impl MuxStream {
     /// Lets the other end know of a stream that has nothing to say first: the library opens one with its first bytes.
     pub async fn announce(&mut self) -> Result<()> {
         // Zero bytes are a frame like any other, which carries the flag that opens the stream.
-        self.write(&[]).await?;
+        poll_fn(|cx| Pin::new(&mut self.inner).poll_write(cx, &[])).await?;
         self.flush().await
     }
 }

@@ -50,11 +50,9 @@ impl Services {
                 self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
             }
             Seen::OfferJudged(life, name, Ok(())) => self.held(at, *life, name, world, court),
-            Seen::OfferJudged(life, name, Err(code)) => {
-                if !REFUSALS.contains(&code.as_str()) {
-                    let text = format!("{} offers {name}, and is refused with {code}", who(*life));
-                    court.accuse("service", text);
-                }
+            Seen::OfferJudged(life, name, Err(code)) if !REFUSALS.contains(&code.as_str()) => {
+                let text = format!("{} offers {name}, and is refused with {code}", who(*life));
+                court.accuse("service", text);
             }
             Seen::Attached { life, complete: false, .. } => {
                 self.watches.entry(*life).or_default().version = None;
@@ -117,7 +115,7 @@ impl Services {
                 court.accuse("service", format!("{} finds {name} twice", who(life)));
             }
             let Some(slot) = world.slot(session) else { continue };
-            let holder = alive.iter().find(|other| other.slot == slot && wants(*other, name));
+            let holder = alive.iter().find(|other| other.slot == slot && wants(other, name));
             let over = world.session(slot).is_none_or(|session| session.must_have_ended(&world.broker));
             if holder.is_none() && over {
                 let text = format!("{name} is held by session {}, which is long gone", slot.0);
