@@ -1,7 +1,7 @@
 //! A connection whose requests are looked at before they are read: what `core::relay::framing` refuses never reaches the
 //! parser of HTTP.
 
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -44,6 +44,9 @@ impl Seen {
 /// unread in it is reset, and takes an answer with it that is on its way.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a consumer may take nothing of what waits for it. Its stream counts, and others may need the place.
+const STALL: Duration = Duration::from_secs(120);
+
 /// A connection whose requests are looked at before they are read.
 pub(crate) struct Guard<S> {
     inner: S,
@@ -55,14 +58,30 @@ pub(crate) struct Guard<S> {
     good: Vec<u8>,
     /// How much of that is read.
     read: usize,
-    /// Set when the last answer has left.
+    stall: Duration,
+    /// Runs while the consumer takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs from when the last answer has left.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Guard<S> {
     pub(crate) fn new(inner: S, seen: Seen) -> Guard<S> {
         let (held, good) = (Vec::new(), Vec::new());
-        Guard { inner, framing: Framing::default(), seen, held, good, read: 0, lingering: None }
+        let (framing, stall) = (Framing::default(), STALL);
+        Guard { inner, framing, seen, held, good, read: 0, stall, stalled: None, lingering: None }
+    }
+
+    /// What a write came to, unless the consumer has taken nothing for too long.
+    fn moved<T>(&mut self, cx: &mut Context<'_>, written: Poll<Result<T>>) -> Poll<Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stall = self.stall;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 
     /// Judges what is held, of which `fresh` bytes are new.
@@ -126,7 +145,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
+        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.moved(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -160,7 +180,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         cx: &mut Context<'_>,
         bufs: &[std::io::IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.moved(cx, written)
     }
 }
 
@@ -216,5 +237,16 @@ mod tests {
         let (heard, seen) = through(&[&good[..], bad, good].concat()).await;
         assert_eq!(heard, [&good[..], REFUSED].concat());
         assert!(seen.refusal().unwrap().message.contains("not both"));
+    }
+
+    #[tokio::test]
+    async fn a_consumer_that_takes_nothing_is_given_up() {
+        let (mut near, far) = tokio::io::duplex(64);
+        let mut guard = Guard { stall: Duration::from_millis(20), ..Guard::new(far, Seen::default()) };
+        let (written, taken) =
+            tokio::join!(guard.write_all(&[0; 192]), async { near.read_exact(&mut [0; 192]).await });
+        assert!(written.is_ok() && taken.is_ok(), "what is taken is not given up");
+        let error = guard.write_all(&[0; 192]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 }
