@@ -13,10 +13,37 @@ use crate::run;
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
     if args.is_empty() {
         bail!(
-            "say what to measure: sessions, services, storm, accept, growth, fanout, slow, daemon or offline"
+            "say what to measure: sessions, services, relay, storm, accept, growth, fanout, slow, daemon or offline"
         );
     }
+    if args[0] == "relay" {
+        return measure(&[args, &beside()?].concat());
+    }
     measure(args)
+}
+
+/// The tunnels that the relay is measured beside, installed from their sources, and how the bench is told of them.
+fn beside() -> Result<Vec<String>> {
+    let root = run::target_directory()?.join("tools");
+    let mut found = Vec::new();
+    for (program, package) in [("bore", "bore-cli"), ("rathole", "rathole")] {
+        let binary = root.join("bin").join(program);
+        if !binary.exists() {
+            eprintln!("{program} is missing: cargo install {package}");
+            let mut install = Command::new("cargo");
+            install.args(["install", "--quiet", "--locked", package]).arg("--root").arg(&root);
+            if package == "rathole" {
+                // What it would need OpenSSL for is not measured.
+                install.args(["--no-default-features", "--features", "server,client,noise"]);
+            }
+            if let Err(error) = run::succeed(&mut install) {
+                eprintln!("{program} is left out: {error}");
+                continue;
+            }
+        }
+        found.extend([format!("--{program}"), binary.display().to_string()]);
+    }
+    Ok(found)
 }
 
 /// Builds both and runs `tenure-bench` with `args`. In one build: apart, each would compile all they share anew, for its

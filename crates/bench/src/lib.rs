@@ -49,6 +49,7 @@ mod sessions;
 mod slow;
 mod stored;
 mod storm;
+mod tunnels;
 mod watcher;
 mod wire;
 

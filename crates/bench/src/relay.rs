@@ -1,10 +1,12 @@
 //! `relay`: what a byte, a request and a stream cost through the relay, beside a direct connection to the same target.
 //!
 //! The broker, `tenure expose` (once as a byte stream, once over HTTP) and `tenure connect` are processes of their own; the
-//! target and whoever asks are here. Other ways to the same target can be measured in the same run: give the target a
-//! port with `--target`, point another tunnel at it, and name its other end with `--beside`.
+//! target and whoever asks are here. Tunnels that people use otherwise are measured in the same run, in turns with ours
+//! (`--bore`, `--rathole`: see `tunnels`); for others give the target a port with `--target`, point the tunnel at it, and
+//! name its other end with `--beside`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Instant;
 
@@ -16,11 +18,14 @@ use crate::broker::{BrokerArgs, BrokerProcess, spawn_until_ready};
 use crate::proc;
 use crate::report::{Cell, Report};
 use crate::sample::Times;
+use crate::tunnels;
 
 /// Bytes of a message whose way there and back is timed.
 const MESSAGE: usize = 64;
 /// Bytes that are written at once.
 const PIECE: usize = 64 * 1024;
+/// Turns that each way has; a rate is the median of its turns.
+const TURNS: u32 = 5;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -37,7 +42,13 @@ pub(crate) struct Args {
     /// The target's port, for other tunnels to point at [default: a free one]
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     target: u16,
-    /// Another way to the same target, such as bore=127.0.0.1:4711; may be given several times
+    /// Measure this `bore` too
+    #[arg(long, value_name = "PROGRAM")]
+    bore: Option<PathBuf>,
+    /// Measure this `rathole` too, plain and encrypted
+    #[arg(long, value_name = "PROGRAM")]
+    rathole: Option<PathBuf>,
+    /// Another way to the same target, such as frp=127.0.0.1:4711; may be given several times
     #[arg(long, value_name = "NAME=ADDR")]
     beside: Vec<String>,
     /// One JSON object in place of the tables
@@ -48,7 +59,7 @@ pub(crate) struct Args {
 }
 
 /// A process that ends with this value.
-struct Helper(Child);
+pub(crate) struct Helper(pub(crate) Child);
 
 impl Drop for Helper {
     fn drop(&mut self) {
@@ -82,18 +93,37 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         let (name, addr) = beside.split_once('=').with_context(|| format!("{beside} is not NAME=ADDR"))?;
         ways.push((name.to_owned(), addr.parse().with_context(|| format!("{addr} is no address"))?));
     }
+    let mut tunnels = Vec::new();
+    if let Some(program) = &args.bore {
+        tunnels.push(tunnels::bore(program, target).await?);
+    }
+    if let Some(program) = &args.rathole {
+        tunnels.push(tunnels::rathole(program, target, home.path(), false).await?);
+        tunnels.push(tunnels::rathole(program, target, home.path(), true).await?);
+    }
+    ways.extend(tunnels.iter().map(|tunnel| (tunnel.name.to_owned(), tunnel.addr)));
     let mut report = Report::new("relay");
     report.heading("byte streams");
-    let mut rows = Vec::new();
-    for (name, addr) in &ways {
-        rows.push(row(name, echo(*addr, args.rounds).await?, download(*addr, args.mib).await?));
+    let mut seen: Vec<Turns> = ways.iter().map(|_| Turns::default()).collect();
+    for _ in 0..TURNS {
+        for ((_, addr), seen) in ways.iter().zip(&mut seen) {
+            echo(*addr, args.rounds / TURNS, &mut seen.times).await?;
+            seen.rates.push(download(*addr, args.mib).await?);
+        }
     }
+    let rows: Vec<_> = ways.iter().zip(seen).map(|((name, _), seen)| seen.row(name)).collect();
     report.grid("tcp", COLUMNS, &rows);
+    drop(tunnels);
     report.heading("requests, one after the other on a connection");
-    let mut rows = Vec::new();
-    for (name, addr, host) in [("direct", target, "target"), ("tenure relay", relay, "pages.localhost")] {
-        rows.push(row(name, requests(addr, host, args.rounds).await?, page(addr, host, args.mib).await?));
+    let ways = [("direct", target, "target"), ("tenure relay", relay, "pages.localhost")];
+    let mut seen = [Turns::default(), Turns::default()];
+    for _ in 0..TURNS {
+        for ((_, addr, host), seen) in ways.iter().zip(&mut seen) {
+            requests(*addr, host, args.rounds / TURNS, &mut seen.times).await?;
+            seen.rates.push(page(*addr, host, args.mib).await?);
+        }
     }
+    let rows: Vec<_> = ways.iter().zip(seen).map(|((name, _, _), seen)| seen.row(name)).collect();
     report.grid("http", COLUMNS, &rows);
     many(
         &mut report,
@@ -109,13 +139,24 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 const COLUMNS: &[(&str, &str)] =
     &[("way", "way"), ("p50_ms", "p50 ms"), ("p99_ms", "p99 ms"), ("mib_s", "MiB/s")];
 
-fn row(name: &str, mut times: Times, rate: f64) -> Vec<Cell> {
-    vec![
-        Cell::text(name),
-        Cell::number(times.at(0.5), 3),
-        Cell::number(times.at(0.99), 3),
-        Cell::number(rate, 0),
-    ]
+/// What the turns of one way showed.
+#[derive(Default)]
+struct Turns {
+    times: Times,
+    rates: Vec<f64>,
+}
+
+impl Turns {
+    fn row(mut self, name: &str) -> Vec<Cell> {
+        self.rates.sort_by(f64::total_cmp);
+        let rate = self.rates.get(self.rates.len() / 2).copied().unwrap_or_default();
+        vec![
+            Cell::text(name),
+            Cell::number(self.times.at(0.5), 3),
+            Cell::number(self.times.at(0.99), 3),
+            Cell::number(rate, 0),
+        ]
+    }
 }
 
 /// Where the relay listens, from the address of a page.
@@ -195,10 +236,10 @@ async fn dial(addr: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-async fn echo(addr: SocketAddr, rounds: u32) -> Result<Times> {
+async fn echo(addr: SocketAddr, rounds: u32, times: &mut Times) -> Result<()> {
     let mut stream = dial(addr).await?;
     stream.write_all(b"e").await?;
-    let (mut times, mut message) = (Times::default(), [7; MESSAGE]);
+    let mut message = [7; MESSAGE];
     for round in 0..rounds + rounds / 10 {
         let began = Instant::now();
         stream.write_all(&message).await?;
@@ -208,7 +249,7 @@ async fn echo(addr: SocketAddr, rounds: u32) -> Result<Times> {
             times.add(began.elapsed());
         }
     }
-    Ok(times)
+    Ok(())
 }
 
 async fn download(addr: SocketAddr, mib: u64) -> Result<f64> {
@@ -250,9 +291,8 @@ async fn ask(stream: &mut BufReader<TcpStream>, host: &str, mib: u64) -> Result<
     length.context("the answer has no length")
 }
 
-async fn requests(addr: SocketAddr, host: &str, rounds: u32) -> Result<Times> {
+async fn requests(addr: SocketAddr, host: &str, rounds: u32, times: &mut Times) -> Result<()> {
     let mut stream = BufReader::new(dial(addr).await?);
-    let mut times = Times::default();
     for round in 0..rounds + rounds / 10 {
         let began = Instant::now();
         let length = ask(&mut stream, host, 0).await?;
@@ -261,7 +301,7 @@ async fn requests(addr: SocketAddr, host: &str, rounds: u32) -> Result<Times> {
             times.add(began.elapsed());
         }
     }
-    Ok(times)
+    Ok(())
 }
 
 async fn page(addr: SocketAddr, host: &str, mib: u64) -> Result<f64> {
