@@ -22,7 +22,7 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a last word may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// Streams that may wait to be opened, and that the other end opened and nobody has taken: one more waits, or is cut.
+/// Streams that may wait to be opened; one more waits before that.
 const QUEUE: usize = 64;
 /// Streams that the library still counts although they are over.
 const LINGERING: usize = 256;
@@ -110,7 +110,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (openings, asked) = mpsc::channel(QUEUE);
-    let (arrived, incoming) = mpsc::channel(QUEUE);
+    // As many as have a place: they may all come at once, before anybody has had the time to take one.
+    let (arrived, incoming) = mpsc::channel(RELAY_STREAMS_PER_SOCKET);
     let places = Arc::new(Semaphore::new(RELAY_STREAMS_PER_SOCKET));
     let gone = CancellationToken::new();
     let bytes = WsBytes::new(ws);

@@ -99,6 +99,26 @@ async fn a_socket_carries_so_many_streams_and_no_more() {
 }
 
 #[tokio::test]
+async fn many_streams_that_come_at_once_are_all_there() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    let opening = (0..200).map(|_| async {
+        let mut stream = near.open().await.unwrap();
+        stream.announce().await.unwrap();
+        stream
+    });
+    let streams = futures_util::future::join_all(opening).await;
+    // Nobody has taken any of them so far; each is told something.
+    for _ in 0..streams.len() {
+        let mut other = arriving.recv().await.unwrap();
+        write_frame(&mut other, &Verdict::yes()).await.unwrap();
+        other.shutdown().await.unwrap();
+    }
+    for mut stream in streams {
+        assert!(read_frame::<Verdict>(&mut stream).await.unwrap().ok);
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_only_listens_is_heard_of() {
     let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
     let mut stream = near.open().await.unwrap();
