@@ -336,8 +336,9 @@ async fn many(report: &mut Report, args: &Args, addr: SocketAddr, pids: [(&str, 
     report.heading(format!("{} streams of one service at once", open.len()));
     report.figure("open_s", took, "until each has given something back", format!("{took:.2} s"));
     for ((name, pid), before) in pids.into_iter().zip(before) {
-        let grown = proc::rss_bytes(pid)?.saturating_sub(before) / open.len().max(1) as u64;
-        report.size(&format!("{name}_bytes_per_stream"), grown, &format!("memory a stream costs the {name}"));
+        let grown = proc::rss_bytes(pid)?.saturating_sub(before) as f64 / open.len().max(1) as f64;
+        let (key, what) = (format!("{name}_bytes_per_stream"), format!("memory a stream costs the {name}"));
+        report.figure(&key, grown, &what, format!("{:.1} KiB", grown / 1024.0));
     }
     Ok(())
 }

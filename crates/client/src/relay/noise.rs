@@ -20,8 +20,10 @@ use crate::relay::identity::{Identity, RelayError, wall_ms};
 const MESSAGE: usize = 65_535;
 /// Bytes that a message grows by: its tag.
 const TAG: usize = 16;
-/// Bytes that are read from the near side at once.
-const PIECE: usize = 32 * 1024;
+/// Bytes that are read from the near side at once: few at first, twice as many whenever they were not enough. A thousand
+/// streams that say little cost little.
+const PIECE: usize = 2 * 1024;
+const PIECE_MAX: usize = 32 * 1024;
 
 /// An encrypted stream.
 pub(crate) struct Sealed<S> {
@@ -116,7 +118,7 @@ async fn receive<S: AsyncRead + Unpin>(
     stream: &mut S,
     noise: &mut HandshakeState,
 ) -> Result<Vec<u8>, RelayError> {
-    let mut message = vec![0; MESSAGE];
+    let mut message = Vec::new();
     let length = read(stream, &mut message).await?;
     let mut payload = vec![0; MESSAGE];
     let length = noise.read_message(&message[..length], &mut payload)?;
@@ -137,8 +139,12 @@ async fn write<S: AsyncWrite + Unpin>(
     Ok(())
 }
 
-async fn read<S: AsyncRead + Unpin>(stream: &mut S, message: &mut [u8]) -> Result<usize, RelayError> {
+/// Reads a message to the beginning of `message`, which grows if it must: to [`MESSAGE`] at most.
+async fn read<S: AsyncRead + Unpin>(stream: &mut S, message: &mut Vec<u8>) -> Result<usize, RelayError> {
     let length = usize::from(stream.read_u16().await?);
+    if message.len() < length {
+        message.resize(length, 0);
+    }
     stream.read_exact(&mut message[..length]).await?;
     Ok(length)
 }
@@ -163,15 +169,18 @@ async fn seal(
     mut near: impl AsyncRead + Unpin,
     mut far: impl AsyncWrite + Unpin,
 ) -> Result<(), RelayError> {
-    let mut piece = vec![0; PIECE];
-    let mut message = vec![0; 2 + PIECE + TAG];
+    let (mut piece, mut message) = (vec![0; PIECE], Vec::new());
     for nonce in 0.. {
         // A near side that breaks off has not said that it is done: the stream must not say so either.
         let read = near.read(&mut piece).await?;
+        message.resize(2 + piece.len() + TAG, 0);
         let length = state.write_message(nonce, &piece[..read], &mut message[2..])?;
         write(&mut far, &mut message, length).await?;
         if read == 0 {
             break;
+        }
+        if read == piece.len() && read < PIECE_MAX {
+            piece.resize(2 * read, 0);
         }
     }
     far.shutdown().await?;
@@ -184,10 +193,11 @@ async fn unseal(
     mut far: impl AsyncRead + Unpin,
     mut near: impl AsyncWrite + Unpin,
 ) -> Result<(), RelayError> {
-    let mut message = vec![0; MESSAGE];
-    let mut piece = vec![0; MESSAGE];
+    let (mut message, mut piece) = (Vec::new(), Vec::new());
     for nonce in 0.. {
         let length = read(&mut far, &mut message).await?;
+        // Both have grown to the longest message so far.
+        piece.resize(message.len(), 0);
         let length = state.read_message(nonce, &message[..length], &mut piece)?;
         if length == 0 {
             break;
