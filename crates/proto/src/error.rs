@@ -69,6 +69,35 @@ codes! {
     Internal "internal" true "The broker failed; its log says why.";
 }
 
+impl ErrorCode {
+    /// The status of an HTTP answer that carries it.
+    pub const fn http_status(self) -> u16 {
+        match self {
+            ErrorCode::BadRequest | ErrorCode::SeqGap => 400,
+            ErrorCode::Unauthorized => 401,
+            ErrorCode::Forbidden | ErrorCode::Banned => 403,
+            ErrorCode::NotFound | ErrorCode::NoSuchSession | ErrorCode::UnknownMethod => 404,
+            ErrorCode::IdempotencyKeyReused
+            | ErrorCode::Conflict
+            | ErrorCode::NameTaken
+            | ErrorCode::StaleDelivery => 409,
+            ErrorCode::LeaseExpired | ErrorCode::Expired => 410,
+            ErrorCode::TooLarge => 413,
+            ErrorCode::NameRejected | ErrorCode::TtlOutOfBounds => 422,
+            ErrorCode::RateLimited | ErrorCode::Busy => 429,
+            ErrorCode::Internal => 502,
+            ErrorCode::Unavailable
+            | ErrorCode::Draining
+            | ErrorCode::SessionContested
+            | ErrorCode::NotOwner
+            | ErrorCode::FeatureUnavailable
+            | ErrorCode::FeatureParamInvalid
+            | ErrorCode::FeatureParamBelowFloor
+            | ErrorCode::ProtocolMismatch => 503,
+        }
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

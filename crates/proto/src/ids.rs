@@ -142,6 +142,9 @@ opaque!(
     /// A subscription's name on its session; `inbox` and `member` are implicit.
     SubId, 128);
 opaque!(
+    /// The name of an invite or of a bearer token; it is no secret.
+    GrantId, 128);
+opaque!(
     /// The numbering of one event stream; positions of different epochs are not comparable.
     Epoch, 128);
 

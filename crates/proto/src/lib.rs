@@ -24,6 +24,7 @@ pub mod fingerprint;
 pub mod frame;
 pub mod hello;
 pub mod ids;
+pub mod invite;
 pub mod limits;
 pub mod log;
 pub mod message;

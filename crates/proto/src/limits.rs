@@ -86,6 +86,19 @@ pub const ATTESTATION_CAPS: usize = 64;
 /// Bytes of a resume token: ours are under 500.
 pub const TOKEN_BYTES: usize = 2048;
 
+/// Bytes of an invite: ours are under 700.
+pub const INVITE_BYTES: usize = 2048;
+/// Bytes of a bearer token.
+pub const BEARER_BYTES: usize = 256;
+/// Keys that one invite may let in.
+pub const INVITE_USES_MAX: u32 = 10_000;
+/// How far ahead an invite may expire, in milliseconds.
+pub const INVITE_AHEAD_MS: u64 = 365 * DAY_MS;
+/// Members of a mesh; one more is `busy`.
+pub const MEMBERS_MAX: usize = 100_000;
+/// Bytes of what an operator calls a member or a token, and of why it did something.
+pub const LABEL_BYTES: usize = 128;
+
 /// Entries of one page of `history`, `fetch`, `topics.list` or `dead.list`, ids of one `send.status`, and seqs of one
 /// `dead.retry` or `dead.drop`.
 pub const PAGE: usize = 256;

@@ -5,6 +5,7 @@
 
 use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::canonical;
 use crate::ids::{ClusterId, LeaseId, SessionKey};
@@ -65,6 +66,12 @@ impl ResumeToken {
             Err(TokenError::BadSignature)
         }
     }
+}
+
+/// What a bearer token is kept as, and looked up by: it has more entropy than anybody can guess, so a plain hash tells
+/// nothing of it.
+pub fn bearer_hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
 }
 
 #[cfg(test)]

@@ -98,30 +98,8 @@ impl Problem {
 }
 
 /// The HTTP status of a code.
-pub(crate) const fn status(code: ErrorCode) -> StatusCode {
-    match code {
-        ErrorCode::BadRequest | ErrorCode::SeqGap => StatusCode::BAD_REQUEST,
-        ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
-        ErrorCode::Forbidden | ErrorCode::Banned => StatusCode::FORBIDDEN,
-        ErrorCode::NotFound | ErrorCode::NoSuchSession | ErrorCode::UnknownMethod => StatusCode::NOT_FOUND,
-        ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        ErrorCode::RateLimited | ErrorCode::Busy => StatusCode::TOO_MANY_REQUESTS,
-        ErrorCode::IdempotencyKeyReused
-        | ErrorCode::Conflict
-        | ErrorCode::NameTaken
-        | ErrorCode::StaleDelivery => StatusCode::CONFLICT,
-        ErrorCode::LeaseExpired | ErrorCode::Expired => StatusCode::GONE,
-        ErrorCode::NameRejected | ErrorCode::TtlOutOfBounds => StatusCode::UNPROCESSABLE_ENTITY,
-        ErrorCode::Unavailable
-        | ErrorCode::Draining
-        | ErrorCode::SessionContested
-        | ErrorCode::NotOwner
-        | ErrorCode::FeatureUnavailable
-        | ErrorCode::FeatureParamInvalid
-        | ErrorCode::FeatureParamBelowFloor
-        | ErrorCode::ProtocolMismatch => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorCode::Internal => StatusCode::BAD_GATEWAY,
-    }
+pub(crate) fn status(code: ErrorCode) -> StatusCode {
+    StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 impl From<WireError> for Problem {
