@@ -1,4 +1,5 @@
-//! `cargo xtask schemathesis`: a third-party tool reads the daemon's OpenAPI document and tries to make it lie.
+//! `cargo xtask schemathesis`: a third-party tool reads the OpenAPI documents of the daemon and of the broker's admin API, and
+//! tries to make them lie.
 //!
 //! Schemathesis comes from PyPI into a virtual environment under `target/`, once. A broker and a daemon are started; the
 //! tool makes requests that the document allows and requests that it forbids, and checks that every answer is
@@ -21,8 +22,10 @@ const PACKAGE: &str = "schemathesis==4.32.5";
 const EXAMPLES: u32 = 100;
 /// Requests for each operation and kind in `cargo xtask test`.
 const FEW: u32 = 8;
-/// What is not asked: a stream of events has no end to wait for; its own tests read it.
+/// What is not asked of a daemon: a stream of events has no end to wait for; its own tests read it.
 const STREAMS: &str = "/v1/events";
+/// What is not asked of a broker: it would stop, and the rest would be asked of nobody; its own tests do.
+const STOPS: &str = "/v1/admin/drain";
 
 /// `[--examples N]`, with a release build.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
@@ -57,16 +60,21 @@ fn check(profile: &str, examples: u32) -> Result<()> {
     let target = run::target_directory()?;
     let tool = install(&target.join("schemathesis"))?;
     let house = House::start(&target.join(profile).join("tenure-bench"))?;
-    let mut command = Command::new(tool);
-    command
-        .arg("run")
-        .arg(format!("http://{}/v1/openapi.json", house.tcp))
-        .args(["--header", &format!("Authorization: Bearer {}", house.token)])
-        .args(["--checks", "all", "--mode", "all", "--exclude-path", STREAMS, "--seed", "7"])
-        .args(["--max-examples", &examples.to_string(), "--continue-on-failure", "--no-color"])
-        // It keeps what it found in a directory of its own.
-        .current_dir(target.join("schemathesis"));
-    run::succeed(&mut command)
+    let dir = target.join("schemathesis");
+    let asked = [(&house.tcp, &house.token, STREAMS), (&house.broker, &house.broker_token, STOPS)];
+    for (address, token, left_out) in asked {
+        let mut command = Command::new(&tool);
+        command
+            .arg("run")
+            .arg(format!("http://{address}/v1/openapi.json"))
+            .args(["--header", &format!("Authorization: Bearer {token}")])
+            .args(["--checks", "all", "--mode", "all", "--exclude-path", left_out, "--seed", "7"])
+            .args(["--max-examples", &examples.to_string(), "--continue-on-failure", "--no-color"])
+            // It keeps what it found in a directory of its own.
+            .current_dir(&dir);
+        run::succeed(&mut command)?;
+    }
+    Ok(())
 }
 
 /// The tool's program; brought from PyPI the first time.
@@ -94,6 +102,8 @@ struct House {
     child: Child,
     tcp: String,
     token: String,
+    broker: String,
+    broker_token: String,
 }
 
 impl House {
@@ -110,7 +120,8 @@ impl House {
         let ready: Value = serde_json::from_str(&line).context("the daemon did not start")?;
         let text =
             |field: &str| ready[field].as_str().map(str::to_owned).context("the daemon says not where");
-        Ok(House { tcp: text("tcp")?, token: text("token")?, child })
+        let (broker, broker_token) = (text("broker")?, text("brokerToken")?);
+        Ok(House { tcp: text("tcp")?, token: text("token")?, broker, broker_token, child })
     }
 }
 

@@ -17,7 +17,7 @@ const READY: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The hidden subcommand `daemon-house`: a broker and a daemon that also listens on loopback TCP, until stdin ends. One
-/// line says where, and with which token.
+/// line says where, and with which tokens.
 pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
     let dir = args.fresh_dir()?;
     let broker = BrokerProcess::start(args)?;
@@ -28,7 +28,13 @@ pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
     let daemon = Daemon::start(config).await?;
     let tcp = daemon.tcp().context("the daemon listens nowhere")?.to_string();
     let token = std::fs::read_to_string(dir.path().join("daemon.token")).context("read the token")?;
-    println!("{}", json!({"event": "ready", "tcp": tcp, "token": token.trim()}));
+    let operator = broker.data_dir().join("admin.token");
+    let operator = std::fs::read_to_string(operator).context("read the operator's token")?;
+    let ready = json!({
+        "event": "ready", "tcp": tcp, "token": token.trim(),
+        "broker": broker.address(), "brokerToken": operator.trim(),
+    });
+    println!("{ready}");
     let stdin = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     tokio::select! {
         _ = stdin => {}

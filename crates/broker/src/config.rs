@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tenure_core::MeshConfig;
 use tenure_core::address::AddressLimits;
+use tenure_core::cidr::Cidr;
 use tenure_core::config::BURST_SECONDS;
 use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 use tenure_core::rate::Rate;
@@ -57,6 +58,21 @@ pub struct Config {
     pub allowed_origins: Vec<String>,
     /// Whether `/test/echo` is served, for conformance suites.
     pub test_echo: bool,
+    /// The files of the certificate and its key, if connections are encrypted here.
+    pub tls: Option<TlsFiles>,
+    /// Whether somebody in front encrypts connections.
+    pub behind_proxy: bool,
+    /// Where proxies are that are believed about where their clients are.
+    pub trusted_proxies: Vec<Cidr>,
+}
+
+/// Where a certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The chain, in PEM, ours first.
+    pub cert: PathBuf,
+    /// Its private key, in PEM.
+    pub key: PathBuf,
 }
 
 impl Config {
@@ -79,6 +95,9 @@ impl Config {
             public_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             test_echo: false,
+            tls: None,
+            behind_proxy: false,
+            trusted_proxies: Vec::new(),
         }
     }
 }
@@ -197,6 +216,18 @@ pub struct RawConfig {
     /// `TENURE_ALLOWED_ORIGINS`: origins besides our own, by comma.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_origins: Option<String>,
+    /// `TENURE_TLS_CERT`: the certificate and its chain, a PEM file; it is read again when it changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<String>,
+    /// `TENURE_TLS_KEY`: the certificate's private key, a PEM file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<String>,
+    /// `TENURE_BEHIND_PROXY`: whether a proxy in front encrypts connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_proxy: Option<bool>,
+    /// `TENURE_TRUSTED_PROXIES`: addresses and networks of proxies whose X-Forwarded-For is believed, by comma.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trusted_proxies: Option<String>,
     /// `TENURE_LOG`: what is logged, as a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
@@ -259,6 +290,10 @@ macro_rules! fields {
         $each!(resume_key "TENURE_RESUME_KEY" text);
         $each!(public_hosts "TENURE_PUBLIC_HOSTS" text);
         $each!(allowed_origins "TENURE_ALLOWED_ORIGINS" text);
+        $each!(tls_cert "TENURE_TLS_CERT" text);
+        $each!(tls_key "TENURE_TLS_KEY" text);
+        $each!(behind_proxy "TENURE_BEHIND_PROXY" flag);
+        $each!(trusted_proxies "TENURE_TRUSTED_PROXIES" text);
         $each!(log "TENURE_LOG" text);
         $each!(log_format "TENURE_LOG_FORMAT" text);
     };
@@ -329,10 +364,11 @@ impl RawConfig {
         let listen: SocketAddr = listen.replace("localhost", "127.0.0.1").parse().map_err(|_| {
             problem(format!("listen must be ADDRESS:PORT, such as {DEFAULT_LISTEN}, not {listen:?}"))
         })?;
-        if !listen.ip().is_loopback() {
+        let (tls, behind_proxy) = (self.tls()?, self.behind_proxy.unwrap_or(false));
+        if !listen.ip().is_loopback() && tls.is_none() && !behind_proxy {
             return Err(problem(format!(
-                "{listen} is not loopback: an open broker must not be reachable from elsewhere; \
-                 listen on 127.0.0.1 (meshes with keys and TLS come with a later version)"
+                "{listen} is not loopback: what is said there must be encrypted; give TENURE_TLS_CERT and \
+                 TENURE_TLS_KEY, or --behind-proxy if a proxy in front does that, or listen on 127.0.0.1"
             )));
         }
         let dir = self.data_dir.as_ref().map_or(default_dir, PathBuf::from);
@@ -357,6 +393,9 @@ impl RawConfig {
             resume_key: self.resume_key()?,
             admin_token: self.admin_token()?,
             restart_in_ms: self.restart_in_ms()?,
+            tls,
+            behind_proxy,
+            trusted_proxies: self.trusted_proxies()?,
             public_hosts: list(self.public_hosts.as_deref()),
             allowed_origins: list(self.allowed_origins.as_deref()),
             test_echo: false,
@@ -412,6 +451,25 @@ impl RawConfig {
                 "TENURE_DEDUPE_RETENTION_DAYS must be a whole number of days or \"permanent\", not {word:?}"
             ))),
         }
+    }
+
+    /// Both files, or neither.
+    fn tls(&self) -> Result<Option<TlsFiles>, ConfigProblem> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert: cert.into(), key: key.into() })),
+            (None, None) => Ok(None),
+            _ => Err(ConfigProblem("TENURE_TLS_CERT and TENURE_TLS_KEY go together: give both".to_owned())),
+        }
+    }
+
+    fn trusted_proxies(&self) -> Result<Vec<Cidr>, ConfigProblem> {
+        let texts = list(self.trusted_proxies.as_deref());
+        let read = |text: &String| {
+            text.parse().map_err(|error: tenure_proto::WireError| {
+                ConfigProblem(format!("TENURE_TRUSTED_PROXIES: {text:?}: {}", error.message))
+            })
+        };
+        texts.iter().map(read).collect()
     }
 
     fn max_unauthenticated(&self) -> Result<usize, ConfigProblem> {
@@ -513,6 +571,14 @@ mod tests {
         assert!(RawConfig::from_env(env).unwrap_err().0.contains("TENURE_MAX_PAYLOAD"));
         let open = RawConfig { listen: Some("0.0.0.0:7400".into()), ..RawConfig::default() };
         assert!(check(&open).unwrap_err().0.contains("not loopback"));
+        let proxied = RawConfig { behind_proxy: Some(true), ..open.clone() };
+        assert!(check(&proxied).is_ok());
+        let half = RawConfig { tls_cert: Some("cert.pem".into()), ..open.clone() };
+        assert!(check(&half).unwrap_err().0.contains("go together"));
+        let whole = RawConfig { tls_key: Some("key.pem".into()), ..half };
+        assert!(check(&whole).unwrap().tls.is_some());
+        let odd = RawConfig { trusted_proxies: Some("10.0.0.1/8".into()), ..proxied };
+        assert!(check(&odd).unwrap_err().0.contains("TENURE_TRUSTED_PROXIES"));
         let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
         assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));
         let token = RawConfig { admin_token: Some("short".into()), ..RawConfig::default() };

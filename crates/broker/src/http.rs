@@ -102,6 +102,7 @@ async fn upgrade(
         app.shared.metrics.refusal("busy");
         (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], why).into_response()
     };
+    let peer = peer.behind(&app.shared.config.trusted_proxies, &headers);
     let Some(place) = Place::take(&app.shared, peer) else {
         return busy("this address has as many sockets as it may\n");
     };

@@ -22,6 +22,7 @@ mod listen;
 mod log;
 mod mailbox;
 mod mesh_task;
+mod meshes;
 mod metrics;
 mod peer;
 mod reader;
@@ -30,8 +31,10 @@ mod routes;
 mod shared;
 mod socket;
 mod stop;
+mod tls;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,14 +48,30 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+pub use admin::document;
 pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
-use mesh_task::{Beginning, MeshHandle};
+use meshes::Maker;
 pub use relay::RelayConfig;
 use shared::Shared;
 pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
+use tls::Tls;
+pub use tls::TlsProblem;
 
 /// The one mesh of a broker that runs open on loopback.
 const OPEN_MESH: &str = "default";
+
+/// The meshes to begin with: those that somebody made, or the one that is open to this machine; and whether it is that.
+fn mesh_names(store: &mut dyn Store, config: &Config) -> Result<(Vec<MeshName>, bool), StartError> {
+    let made = store.meshes()?;
+    if !made.is_empty() {
+        return Ok((made, false));
+    }
+    if !config.listen.ip().is_loopback() {
+        return Err(StartError::NoMesh(config.listen));
+    }
+    let open = OPEN_MESH.parse().map_err(|_| StartError::Store(StoreError::Corrupt("mesh".into())))?;
+    Ok((vec![open], true))
+}
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +82,18 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("listen on {0}: {1}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// Anybody who can reach the address could join.
+    #[error(
+        "{0} can be reached from elsewhere, and this broker has no mesh yet: start it on 127.0.0.1, make one with \
+         `tenure mesh create NAME`, then start it here"
+    )]
+    NoMesh(SocketAddr),
     /// The system gave no randomness.
     #[error("draw randomness: {0}")]
     Entropy(getrandom::Error),
+    /// The certificate cannot be used.
+    #[error("use the certificate: {0}")]
+    Tls(#[from] TlsProblem),
     /// The operator's token cannot be kept.
     #[error("keep the operator's token: {0}")]
     Token(#[source] std::io::Error),
@@ -83,8 +111,10 @@ pub struct Broker {
     tasks: TaskTracker,
     /// Ends with the listener, when the broker stops.
     listening: JoinHandle<TcpListener>,
-    /// The store's: they end when the mesh's task has.
+    /// The store's: they end when the meshes' tasks have.
     threads: Vec<std::thread::JoinHandle<()>>,
+    tls: Option<Arc<Tls>>,
+    open: bool,
 }
 
 impl Broker {
@@ -97,11 +127,10 @@ impl Broker {
         let clock = clock::Clock::start();
         let identity = store.identity(&fresh_identity(config.resume_key)?)?;
         let key = SigningKey::from_bytes(&config.resume_key.unwrap_or(identity.broker_key));
+        let (names, open) = mesh_names(store.as_mut(), &config)?;
         let run = store.begin_run(clock.now().wall)?;
-        let mesh: MeshName =
-            OPEN_MESH.parse().map_err(|_| StartError::Store(StoreError::Corrupt("mesh".into())))?;
-        let (leases, messages) = (store.leases()?, store.restore(&mesh)?);
-        let beginning = Beginning { name: mesh.clone(), run: run.number, leases, messages };
+        let restore = |name: &MeshName| meshes::restore(store.as_mut(), name.clone(), run.number);
+        let beginnings = names.iter().map(restore).collect::<Result<Vec<_>, _>>()?;
         let listener = listen::bind(config.listen).map_err(|e| StartError::Listen(config.listen, e))?;
         let addr = listener.local_addr().map_err(|e| StartError::Listen(config.listen, e))?;
         let relay = relay_listener(&config)?;
@@ -110,38 +139,37 @@ impl Broker {
         let kind = store.kind();
         let readers = (0..reader::READERS).map(|_| store.reader()).collect::<Result<Vec<_>, _>>()?;
         let checkpointer = store.checkpointer()?;
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let tasks = TaskTracker::new();
         let house = House {
             broker_id: House::id_of(&key),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cluster: identity.cluster_id,
             key,
-            secure: false,
+            secure: config.tls.is_some() || config.behind_proxy,
             relay: relay.as_ref().map(|(_, addr)| relay::address(config.relay.domains.example(), *addr)),
             doors,
-            mesh: mesh.clone(),
-            config: config.mesh.clone(),
+            rooms: BTreeMap::new(),
+            config: Arc::new(config.mesh.clone()),
         };
-        let operator = admin::operator(&config).map_err(StartError::Token)?;
+        let operator = admin::token::operator(&config).map_err(StartError::Token)?;
         let shared = Shared::new(config, clock, house, operator, run.number, kind);
-        let (inputs, inbox) = mesh_task::channel();
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
-        let (reads, mut threads) =
-            reader::start(readers, &mesh, &shared, &inputs).map_err(StartError::Thread)?;
-        let (writes, writer) = writer::start(store, mesh.clone(), run.number, shared.clone(), &inputs, bell)
-            .map_err(StartError::Thread)?;
-        threads.push(writer);
+        let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;
+        let (writer, thread) =
+            writer::start(store, run.number, shared.clone(), bell).map_err(StartError::Thread)?;
+        threads.push(thread);
         threads.extend(checkpoints);
-        let heard = mesh_task::Heard::default();
-        let handle = MeshHandle::new(inputs, heard.clone());
-        let routes = handle.routes().clone();
-        let ways = mesh_task::Ways { heard, routes, writes, reads };
-        let mesh_task = tasks.spawn(mesh_task::run(shared.clone(), beginning, inbox, ways));
-        tasks.spawn(die_with(mesh_task));
-        tasks.spawn(relay::listen_for_cuts(shared.clone(), handle.routes().cuts()));
-        shared.set_mesh(handle);
-        let listen = listen::run(listener, shared.clone(), tasks.clone());
+        let maker = Maker { run: run.number, writer, readers, tasks: tasks.clone() };
+        for beginning in beginnings {
+            maker.start(&shared, beginning);
+        }
+        shared.meshes.set_maker(maker);
+        if let Some(tls) = &tls {
+            tasks.spawn(tls::watch(tls.clone(), shared.stopping.clone()));
+        }
+        let listen = listen::run(listener, shared.clone(), tls.clone(), tasks.clone());
         let listening = tasks.spawn(tokio::task::unconstrained(listen));
         let relay_addr = relay.as_ref().map(|(_, addr)| *addr);
         if let Some((listener, addr)) = relay {
@@ -149,7 +177,7 @@ impl Broker {
             tasks.spawn(relay::run(listener, shared.clone(), tasks.clone()));
         }
         shared.ready.store(true, Ordering::Release);
-        Ok(Broker { shared, addr, relay_addr, tasks, listening, threads })
+        Ok(Broker { shared, addr, relay_addr, tasks, listening, threads, tls, open })
     }
 
     /// Where it listens.
@@ -165,6 +193,18 @@ impl Broker {
     /// Where services are reached over HTTP, if anywhere.
     pub fn relay_addr(&self) -> Option<SocketAddr> {
         self.relay_addr
+    }
+
+    /// Whether it began with a mesh that any key of this machine may join.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Reads the certificate again now, if there is one. One that cannot be used leaves the old one in place, and is logged.
+    pub fn reload(&self) {
+        if let Some(tls) = &self.tls {
+            tls.reload();
+        }
     }
 
     /// Waits until an operator has asked it to stop. It drains from then on; [`Broker::stop`] sees it to the end.
@@ -192,7 +232,7 @@ impl Broker {
             drained.await;
         }
         self.shared.stopping.cancel();
-        self.shared.stop_mesh();
+        self.shared.meshes.stop();
         self.tasks.close();
         self.tasks.wait().await;
         // Whoever dials while the store closes is not told that nobody is here before that is so.
@@ -215,7 +255,7 @@ fn relay_listener(config: &Config) -> Result<Option<(TcpListener, SocketAddr)>, 
 }
 
 /// A broker without its mesh would look alive and answer nobody: it is better dead, and started again.
-async fn die_with(mesh: tokio::task::JoinHandle<()>) {
+pub(crate) async fn die_with(mesh: tokio::task::JoinHandle<()>) {
     if mesh.await.is_err_and(|error| error.is_panic()) {
         tracing::error!(
             event = "mesh_panicked",

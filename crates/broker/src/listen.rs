@@ -6,17 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
 
 use crate::peer::Peer;
 use crate::shared::Shared;
+use crate::tls::Tls;
 
 /// How long a client may take to send its request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to shake hands where connections are encrypted.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 /// How long an answer that is on its way when the broker stops may take.
@@ -49,10 +55,15 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
 
 /// Accepts until told to stop, and gives the listener back: whoever waits for the end of the broker waits for it to be
 /// gone. To be run unconstrained: it gives way to other tasks by its own count.
-pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) -> TcpListener {
+pub(crate) async fn run(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    tls: Option<Arc<Tls>>,
+    tasks: TaskTracker,
+) -> TcpListener {
     let stop = shared.stopping.clone();
     let router = crate::http::router(shared, tasks.clone());
-    let mut http = hyper::server::conn::http1::Builder::new();
+    let mut http = Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
@@ -83,19 +94,47 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             request
         };
         let service = TowerToHyperService::new(MapRequest::new(router.clone(), with_peer));
-        let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
-        let stop = stop.clone();
-        tasks.spawn(async move {
-            tokio::pin!(connection);
-            tokio::select! {
-                // A broken request concerns nobody but its sender.
-                _ = connection.as_mut() => {}
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = tokio::time::timeout(LAST_ANSWER, connection).await;
-                }
+        let (http, stop) = (http.clone(), stop.clone());
+        match tls.as_ref().map(|tls| tls.acceptor()) {
+            None => _ = tasks.spawn(serve(http, stream, service, stop)),
+            Some(acceptor) => {
+                tasks.spawn(async move {
+                    // Whoever does not shake hands in time, or not as we do, has no answer coming.
+                    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+                    // Cancel-safe in this: what loses is given up.
+                    let stream = tokio::select! {
+                        shaken = shaken => shaken,
+                        () = stop.cancelled() => return,
+                    };
+                    if let Ok(Ok(stream)) = stream {
+                        serve(http, stream, service, stop).await;
+                    }
+                });
             }
-        });
+        }
+    }
+}
+
+/// Answers the requests of one connection until it ends, or becomes a socket.
+async fn serve<I, S, B>(http: Builder, stream: I, service: S, stop: CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: hyper::service::HttpService<Incoming, ResBody = B> + Send,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::Future: Send,
+    B: hyper::body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        // A broken request concerns nobody but its sender.
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(LAST_ANSWER, connection).await;
+        }
     }
 }
 

@@ -119,6 +119,8 @@ fn of_sessions(note: &Note) {
         Note::BanSet { subject, on: true, leases } => tracing::info!(event = "ban_set", %subject, leases),
         Note::BanSet { subject, on: false, .. } => tracing::info!(event = "ban_lifted", %subject),
         Note::BanRefused { subject } => tracing::warn!(event = "ban_refused", %subject),
+        Note::Operated { act, subject, outcome } => tracing::info!(event = "operated", act, subject, outcome),
+        Note::Joined { member, invite } => tracing::info!(event = "member_joined", %member, %invite),
         Note::Frozen { ms } => {
             tracing::warn!(event = "frozen", ms, "the broker was stopped; deadlines were shifted")
         }
@@ -155,6 +157,8 @@ fn name(note: &Note) -> &'static str {
         Note::BanSet { on: true, .. } => "ban_set",
         Note::BanSet { on: false, .. } => "ban_lifted",
         Note::BanRefused { .. } => "ban_refused",
+        Note::Operated { .. } => "operated",
+        Note::Joined { .. } => "member_joined",
         Note::Frozen { .. } => "frozen",
     }
 }

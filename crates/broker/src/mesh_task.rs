@@ -5,14 +5,17 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tenure_core::access::RestoredAccess;
 use tenure_core::conn::Out;
 use tenure_core::effect::{Effect, Note, ReadId};
+use tenure_core::operate::{OperateId, Operated, Operation};
 use tenure_core::record::{RestoredMessages, StoreFound};
 use tenure_core::{Input, Mesh, Millis, Now};
+use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::ConnId;
 use tenure_proto::name::MeshName;
 use tenure_store::StoredLease;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::log::Log;
 use crate::mailbox::Mailbox;
@@ -38,9 +41,14 @@ const TOGETHER_MS: u64 = 25;
 pub(crate) enum MeshMsg {
     /// A socket has said hello and is to be answered here.
     Hello(Input, ConnId, Mailbox),
+    /// An operator asks, and is answered here.
+    Operate(Box<Operation>, oneshot::Sender<Told>),
     /// Anything else.
     Input(Input),
 }
+
+/// What an operator is told.
+pub(crate) type Told = Result<Operated, WireError>;
 
 /// How to reach a mesh's task.
 #[derive(Clone, Debug)]
@@ -78,6 +86,16 @@ impl MeshHandle {
         }
         self.inputs.send(msg).await.is_ok()
     }
+
+    /// Asks for an operator, and waits for the answer.
+    pub(crate) async fn operate(&self, operation: Operation) -> Told {
+        let (answer, told) = oneshot::channel();
+        let gone = || WireError::new(ErrorCode::Draining, "this broker has stopped but for its last words");
+        if !self.send(MeshMsg::Operate(Box::new(operation), answer)).await {
+            return Err(gone());
+        }
+        told.await.unwrap_or_else(|_| Err(gone()))
+    }
 }
 
 /// Proofs of life that lie ready for the mesh's next round. Nobody waits for one, so the mesh is not woken for
@@ -112,6 +130,7 @@ pub(crate) struct Beginning {
     pub(crate) run: u64,
     pub(crate) leases: Vec<StoredLease>,
     pub(crate) messages: RestoredMessages,
+    pub(crate) access: RestoredAccess,
 }
 
 /// The ways out of a mesh's task, and what lies ready for it.
@@ -131,19 +150,23 @@ pub(crate) async fn run(
     ways: Ways,
 ) {
     let Ways { heard, routes, writes, reads } = ways;
-    let Beginning { name, run, leases, messages } = beginning;
+    let Beginning { name, run, leases, messages, access } = beginning;
     let restored =
         leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
-    let house = &shared.house;
-    let mesh =
-        Mesh::new(house.config.clone(), run, house.broker_id.clone(), shared.clock.now(), restored, messages);
+    let (house, now) = (&shared.house, shared.clock.now());
+    let config = (*house.config).clone();
+    let mesh = Mesh::new(config, run, house.broker_id.clone(), now, restored, messages);
+    let mesh = mesh.with_access(now, access);
     let mut log = Log::new();
     for note in mesh.startup_notes() {
         log.note(&note, &shared.metrics);
     }
     let task = MeshTask {
         shared,
+        name,
         mesh,
+        operators: HashMap::new(),
+        shown: [0; 4],
         mailboxes: HashMap::new(),
         heard,
         routes,
@@ -159,7 +182,12 @@ pub(crate) async fn run(
 
 struct MeshTask {
     shared: Arc<Shared>,
+    name: MeshName,
     mesh: Mesh,
+    /// Who asks; bounded by how many requests are worked on.
+    operators: HashMap<OperateId, oneshot::Sender<Told>>,
+    /// What the gauges have of this mesh: sessions, sockets and runs.
+    shown: [i64; 4],
     /// One per socket that has said hello.
     mailboxes: HashMap<ConnId, Mailbox>,
     heard: Heard,
@@ -179,7 +207,7 @@ impl MeshTask {
         let mut msgs = Vec::with_capacity(INPUTS_PER_ROUND);
         let timer = tokio::time::sleep_until(self.shared.clock.instant(self.mesh.next_deadline()));
         tokio::pin!(timer);
-        let together_ms = TOGETHER_MS.min(self.shared.house.config.ping_interval_ms / 1_000);
+        let together_ms = TOGETHER_MS.min(self.mesh.config().ping_interval_ms / 1_000);
         let mut not_before = Millis(0);
         loop {
             let deadline = self.shared.clock.instant(self.mesh.next_deadline().max(not_before));
@@ -223,6 +251,11 @@ impl MeshTask {
         let input = match msg {
             MeshMsg::Input(Input::Failed { .. }) => return self.fail(now),
             MeshMsg::Input(input) => input,
+            MeshMsg::Operate(operation, answer) => {
+                let id = self.shared.next_operation();
+                self.operators.insert(id, answer);
+                Input::Operate { id, operation }
+            }
             MeshMsg::Hello(input, conn, mailbox) => {
                 self.mailboxes.insert(conn, mailbox);
                 input
@@ -274,23 +307,43 @@ impl MeshTask {
                 Effect::Note(note) => {
                     match &note {
                         Note::Frozen { ms } => _ = self.shared.frozen_ms.fetch_add(*ms, Ordering::Relaxed),
-                        Note::DrainStarted { .. } => {
-                            self.shared.stop.send_replace(Stopping::of(&note));
-                        }
+                        Note::DrainStarted { .. } => self.shared.stop.send_modify(|stop| {
+                            *stop = Stopping::and(stop.take(), Stopping::of(&note));
+                        }),
+                        Note::Configured => self.shared.meshes.tune(&self.name, self.mesh.config()),
                         _ => {}
                     }
                     self.log.note(&note, &self.shared.metrics);
                 }
                 Effect::Routed { route, outcome } => self.routes.answer(route, outcome),
                 Effect::Cut { session, name, reason } => self.routes.cut(Cut { session, name, reason }),
-                Effect::Drained => self.shared.drained.notify_one(),
+                Effect::Operated { id, outcome } => {
+                    if let Some(answer) = self.operators.remove(&id) {
+                        // Whoever asked may have left.
+                        let _ = answer.send(outcome);
+                    }
+                }
+                Effect::Drained => {
+                    if self.shared.undrained.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        self.shared.drained.notify_one();
+                    }
+                }
             }
         }
         self.effects = effects;
-        self.shared.metrics.sessions.set(self.mesh.sessions() as i64);
-        self.shared.metrics.online.set(self.mesh.online() as i64);
-        self.shared.metrics.runs.set(self.mesh.runs() as i64);
-        self.shared.metrics.services.set(self.mesh.services() as i64);
+        self.show();
+    }
+
+    /// Tells the gauges, which all meshes share, what has changed here.
+    fn show(&mut self) {
+        let metrics = &self.shared.metrics;
+        let gauges = [&metrics.sessions, &metrics.online, &metrics.runs, &metrics.services];
+        let counts = [self.mesh.sessions(), self.mesh.online(), self.mesh.runs(), self.mesh.services()];
+        let now = counts.map(|count| count as i64);
+        for (gauge, (now, was)) in gauges.into_iter().zip(now.iter().zip(self.shown)) {
+            gauge.inc_by(now - was);
+        }
+        self.shown = now;
     }
 
     fn put(&self, conn: ConnId, out: Out) {

@@ -20,11 +20,39 @@ pub(crate) const READERS: usize = 2;
 /// Reads that may wait for one; one more is answered that the store cannot read now.
 const WAITING: usize = 16_384;
 
-/// How the mesh's task reaches the readers.
+/// A read that waits.
+type Asked = (Arc<Lane>, ReadId, StoreRead);
+
+/// Whose reads they are.
+#[derive(Debug)]
+struct Lane {
+    mesh: MeshName,
+    /// Weak: the mesh lives as long as its sockets need it, not as long as its readers.
+    inputs: mpsc::WeakSender<MeshMsg>,
+}
+
+/// The readers of one broker, for all its meshes.
+#[derive(Clone, Debug)]
+pub(crate) struct Readers {
+    /// Bounded by `waiting`.
+    queue: Sender<Asked>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Readers {
+    /// The way of one mesh to them.
+    pub(crate) fn lane(&self, mesh: MeshName, inputs: &mpsc::Sender<MeshMsg>) -> Reads {
+        let lane = Arc::new(Lane { mesh, inputs: inputs.downgrade() });
+        Reads { lane, queue: self.queue.clone(), waiting: self.waiting.clone() }
+    }
+}
+
+/// How a mesh's task reaches the readers.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    /// Bounded by `waiting`.
-    queue: Sender<(ReadId, StoreRead)>,
+    lane: Arc<Lane>,
+    /// Bounded by `waiting`, which all meshes share.
+    queue: Sender<Asked>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -32,7 +60,7 @@ impl Reads {
     /// Lets a read wait its turn. Never blocks; `false` when there is no room, and then nothing comes of it.
     pub(crate) fn push(&self, id: ReadId, read: StoreRead) -> bool {
         let room = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING;
-        let taken = room && self.queue.send((id, read)).is_ok();
+        let taken = room && self.queue.send((self.lane.clone(), id, read)).is_ok();
         if !taken {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
@@ -43,10 +71,8 @@ impl Reads {
 /// Starts a thread for each reader. They end when nobody can ask them any more.
 pub(crate) fn start(
     readers: Vec<Box<dyn StoreReader>>,
-    mesh: &MeshName,
     shared: &Arc<Shared>,
-    inputs: &mpsc::Sender<MeshMsg>,
-) -> std::io::Result<(Reads, Vec<JoinHandle<()>>)> {
+) -> std::io::Result<(Readers, Vec<JoinHandle<()>>)> {
     let (queue, queued) = channel();
     let queued = Arc::new(Mutex::new(queued));
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -54,50 +80,45 @@ pub(crate) fn start(
     for store in readers {
         let reader = Reader {
             store,
-            mesh: mesh.clone(),
             queued: queued.clone(),
             waiting: waiting.clone(),
             shared: shared.clone(),
-            inputs: inputs.downgrade(),
             sound: true,
         };
         let thread = std::thread::Builder::new().name("tenure-reader".to_owned());
         threads.push(thread.spawn(move || reader.run())?);
     }
-    Ok((Reads { queue, waiting }, threads))
+    Ok((Readers { queue, waiting }, threads))
 }
 
 struct Reader {
     store: Box<dyn StoreReader>,
-    mesh: MeshName,
     /// One of the readers waits here, the others for the lock: whoever is free takes the next.
-    queued: Arc<Mutex<Receiver<(ReadId, StoreRead)>>>,
+    queued: Arc<Mutex<Receiver<Asked>>>,
     waiting: Arc<AtomicUsize>,
     shared: Arc<Shared>,
-    /// Weak: the mesh lives as long as its sockets need it, not as long as its readers.
-    inputs: mpsc::WeakSender<MeshMsg>,
     /// Whether the last read went well.
     sound: bool,
 }
 
 impl Reader {
     fn run(mut self) {
-        while let Some((id, read)) = self.next() {
+        while let Some((lane, id, read)) = self.next() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            let found = self.read(&read);
-            let Some(inputs) = self.inputs.upgrade() else { continue };
+            let found = self.read(&lane.mesh, &read);
+            let Some(inputs) = lane.inputs.upgrade() else { continue };
             // The mesh never waits for us, so this wait is for a queue that drains.
             let _ = inputs.blocking_send(MeshMsg::Input(Input::Found { id, found }));
         }
     }
 
-    fn next(&self) -> Option<(ReadId, StoreRead)> {
+    fn next(&self) -> Option<Asked> {
         self.queued.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
-    fn read(&mut self, read: &StoreRead) -> StoreFound {
+    fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> StoreFound {
         self.shared.metrics.reads.inc();
-        match self.store.read(&self.mesh, read) {
+        match self.store.read(mesh, read) {
             Ok(found) => {
                 self.sound = true;
                 found

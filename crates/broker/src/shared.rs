@@ -1,9 +1,10 @@
 //! What the tasks of one broker share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::address::Addresses;
+use tenure_core::operate::{OPERATIONS_MAX, OperateId};
 use tenure_core::operator::Operator;
 use tenure_core::{House, Millis};
 use tenure_proto::ids::ConnId;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::mesh_task::MeshHandle;
+use crate::meshes::Meshes;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::stop::Stopping;
@@ -24,8 +25,10 @@ use crate::stop::Stopping;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
-    /// What the broker is to whoever connects; the numbers of its mesh are here.
+    /// What the broker is to whoever connects, without its meshes; the numbers are those that it was started with.
     pub(crate) house: House,
+    /// The meshes, and what the broker is to those who are in them.
+    pub(crate) meshes: Meshes,
     pub(crate) metrics: Metrics,
     /// Which start of the broker this is: tickets of another are not good here.
     pub(crate) run: u64,
@@ -39,8 +42,10 @@ pub(crate) struct Shared {
     pub(crate) stopping: CancellationToken,
     /// Whether the store's last transaction went well.
     pub(crate) store_sound: AtomicBool,
-    /// Rung when a drain is complete.
+    /// Rung when the drain of every mesh is complete.
     pub(crate) drained: Notify,
+    /// Meshes that drain and are not done.
+    pub(crate) undrained: AtomicUsize,
     /// What is under way since the broker was told to stop; `None` before.
     pub(crate) stop: watch::Sender<Option<Stopping>>,
     /// Who may administer; `None` when nobody may.
@@ -51,8 +56,9 @@ pub(crate) struct Shared {
     /// Milliseconds in which the broker was frozen: they are nobody's uptime.
     pub(crate) frozen_ms: AtomicU64,
     last_conn: AtomicU64,
-    /// Set once at the start, taken at the stop.
-    mesh: Mutex<Option<MeshHandle>>,
+    last_operation: AtomicU64,
+    /// Requests of operators that are worked on.
+    pub(crate) operating: Semaphore,
 }
 
 impl Shared {
@@ -70,6 +76,7 @@ impl Shared {
             addresses,
             config,
             clock,
+            meshes: Meshes::new(house.clone()),
             house,
             metrics: Metrics::default(),
             run,
@@ -79,13 +86,15 @@ impl Shared {
             stopping: CancellationToken::new(),
             store_sound: AtomicBool::new(true),
             drained: Notify::new(),
+            undrained: AtomicUsize::new(0),
             stop: watch::Sender::new(None),
             operator: operator.map(Mutex::new),
             store_kind,
             oldest_write: AtomicU64::new(0),
             frozen_ms: AtomicU64::new(0),
             last_conn: AtomicU64::new(0),
-            mesh: Mutex::new(None),
+            last_operation: AtomicU64::new(0),
+            operating: Semaphore::new(OPERATIONS_MAX),
         })
     }
 
@@ -97,16 +106,8 @@ impl Shared {
         ConnId(self.last_conn.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    pub(crate) fn set_mesh(&self, handle: MeshHandle) {
-        *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
-    }
-
-    pub(crate) fn stop_mesh(&self) {
-        self.mesh.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    pub(crate) fn mesh(&self) -> Option<MeshHandle> {
-        self.mesh.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn next_operation(&self) -> OperateId {
+        OperateId(self.last_operation.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// How the store is, as far as waiting writes tell.

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, ready};
 use futures_util::{Sink, Stream};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tenure_core::Input;
 use tenure_core::conn::{Conn, ConnEffect, Received};
+use tenure_core::{House, Input};
 use tenure_proto::codec::Codec;
 use tenure_proto::limits::NONCE_BYTES;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -53,6 +53,8 @@ struct Wire {
     ws: Ws,
     conn: Conn,
     shared: Arc<Shared>,
+    /// What the broker is to it: to anybody before its hello, to its mesh's after.
+    house: Arc<House>,
     /// Its place among the sockets of its address.
     place: Place,
     /// Whether something waits to be written.
@@ -90,10 +92,11 @@ impl Wire {
         getrandom::fill(&mut nonce).ok()?;
         let mut flushing = false;
         let address = place.address();
-        let mut way = Way { pipe: ws.get_mut(), shared: &shared, flushing: &mut flushing, address };
-        let (id, now) = (shared.next_conn(), shared.clock.now());
-        let conn = Conn::new(id, codec, host, nonce, now, &shared.house, &mut way);
-        Some(Wire { ws, conn, shared, place, flushing, leaving: false, deaf: false })
+        let from = Some(place.ip());
+        let mut way = Way { pipe: ws.get_mut(), shared: &shared, flushing: &mut flushing, address, from };
+        let (id, now, house) = (shared.next_conn(), shared.clock.now(), shared.meshes.lobby());
+        let conn = Conn::new(id, codec, host, nonce, now, &house, &mut way);
+        Some(Wire { ws, conn, shared, house, place, flushing, leaving: false, deaf: false })
     }
 
     /// Waits for the hello and hands it to the mesh, which will answer through the mailbox. `None` when the socket is
@@ -112,8 +115,9 @@ impl Wire {
             };
             match effect {
                 None => {}
-                Some(ConnEffect::Enter(input)) => match self.shared.mesh() {
-                    Some(mesh) => {
+                Some(ConnEffect::Enter(input)) => match self.room(&input) {
+                    Some((mesh, house)) => {
+                        self.house = house;
                         self.ws.get_mut().trust();
                         let (id, mailbox) = (self.conn.id(), Mailbox::default());
                         let hello = MeshMsg::Hello(input, id, mailbox.clone());
@@ -133,6 +137,12 @@ impl Wire {
         }
     }
 
+    /// The mesh that a hello is for, and what the broker is to those who are in it.
+    fn room(&self, input: &Input) -> Option<(MeshHandle, Arc<House>)> {
+        let Input::Hello { admission, .. } = input else { return None };
+        self.shared.meshes.room(&admission.mesh)
+    }
+
     /// Frames both ways until the socket ends.
     async fn carry(&mut self, mesh: &MeshHandle, mailbox: &Mailbox) {
         loop {
@@ -140,7 +150,7 @@ impl Wire {
             // before it returns.
             let effect = tokio::select! {
                 outs = mailbox.take() => {
-                    self.with(|conn, shared, way| conn.obey(shared.clock.now(), outs, &shared.house, way))
+                    self.with(|conn, shared, house, way| conn.obey(shared.clock.now(), outs, house, way))
                 }
                 io = self.io() => self.happened(io),
             };
@@ -188,29 +198,30 @@ impl Wire {
     }
 
     /// Lets the connection act on the socket.
-    fn with<T>(&mut self, act: impl FnOnce(&mut Conn, &Shared, &mut Way<'_>) -> T) -> T {
-        let Wire { ws, conn, shared, place, flushing, .. } = self;
+    fn with<T>(&mut self, act: impl FnOnce(&mut Conn, &Shared, &House, &mut Way<'_>) -> T) -> T {
+        let Wire { ws, conn, shared, house, place, flushing, .. } = self;
         let shared: &Shared = shared;
-        act(conn, shared, &mut Way { pipe: ws.get_mut(), shared, flushing, address: place.address() })
+        let (address, from) = (place.address(), Some(place.ip()));
+        act(conn, shared, house, &mut Way { pipe: ws.get_mut(), shared, flushing, address, from })
     }
 
     fn stop(&mut self) -> Option<ConnEffect> {
-        self.with(|conn, shared, way| conn.stop(shared.clock.now(), &shared.house, way))
+        self.with(|conn, shared, house, way| conn.stop(shared.clock.now(), house, way))
     }
 
     fn tick(&mut self) -> Option<ConnEffect> {
-        self.with(|conn, shared, way| conn.tick(shared.clock.now(), way))
+        self.with(|conn, shared, _, way| conn.tick(shared.clock.now(), way))
     }
 
     /// Tells the connection what happened.
     fn happened(&mut self, io: Io) -> Option<ConnEffect> {
         let what = match &io {
             Io::Flushed => {
-                return self.with(|conn, shared, way| conn.flushed(shared.clock.now(), &shared.house, way));
+                return self.with(|conn, shared, house, way| conn.flushed(shared.clock.now(), house, way));
             }
             Io::Taken(bytes) => {
                 let bytes = *bytes;
-                return self.with(|conn, shared, _| conn.taken(shared.clock.now(), bytes, &shared.house));
+                return self.with(|conn, shared, house, _| conn.taken(shared.clock.now(), bytes, house));
             }
             Io::Received(Message::Text(text)) => Received::Data { binary: false, bytes: text.as_bytes() },
             Io::Received(Message::Binary(bytes)) => Received::Data { binary: true, bytes },
@@ -223,7 +234,7 @@ impl Wire {
             Io::Received(Message::Close(_)) => Received::Close,
             Io::Failed(error) => failure(error.as_ref()),
         };
-        self.with(|conn, shared, way| conn.received(shared.clock.now(), what, &shared.house, way))
+        self.with(|conn, shared, house, way| conn.received(shared.clock.now(), what, house, way))
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.
@@ -245,7 +256,7 @@ impl Wire {
                 },
             }
         }
-        if self.conn.may_read(&self.shared.house, self.ws.get_ref().waiting()) {
+        if self.conn.may_read(&self.house, self.ws.get_ref().waiting()) {
             return self.poll_in(cx);
         }
         Poll::Pending

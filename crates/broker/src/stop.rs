@@ -64,6 +64,9 @@ pub struct Stopping {
     pub restart_in_ms: Option<u64>,
     /// How long what is on its way may take.
     pub deadline_ms: u64,
+    /// How many meshes have begun to stop.
+    #[serde(skip)]
+    pub(crate) meshes: usize,
 }
 
 impl Stopping {
@@ -71,7 +74,20 @@ impl Stopping {
     pub(crate) fn of(note: &Note) -> Option<Stopping> {
         let Note::DrainStarted { reason, sessions, restart_in_ms, deadline_ms } = note else { return None };
         let (restart_in_ms, deadline_ms) = (*restart_in_ms, *deadline_ms);
-        Some(Stopping { reason: reason.clone(), sessions: *sessions, restart_in_ms, deadline_ms })
+        let (reason, sessions, meshes) = (reason.clone(), *sessions, 1);
+        Some(Stopping { reason, sessions, restart_in_ms, deadline_ms, meshes })
+    }
+
+    /// With what another mesh noted: what the first was told holds for all.
+    pub(crate) fn and(first: Option<Stopping>, next: Option<Stopping>) -> Option<Stopping> {
+        match (first, next) {
+            (Some(first), Some(next)) => Some(Stopping {
+                sessions: first.sessions + next.sessions,
+                meshes: first.meshes + next.meshes,
+                ..first
+            }),
+            (first, next) => first.or(next),
+        }
     }
 }
 
@@ -82,7 +98,7 @@ pub struct Hurry(pub(crate) Arc<Shared>);
 impl Hurry {
     /// What is on its way is not waited for any longer; everybody is told all the same.
     pub async fn up(&self) {
-        if let Some(mesh) = self.0.mesh() {
+        for mesh in self.0.meshes.handles() {
             mesh.send(MeshMsg::Input(Input::Hurry)).await;
         }
     }
@@ -90,16 +106,23 @@ impl Hurry {
 
 impl Shared {
     /// Begins to stop, unless that was begun before. Says what is under way, and whether this began it; `None` when the
-    /// mesh is gone.
+    /// meshes are gone.
     pub(crate) async fn begin_stop(&self, stop: Stop) -> Option<(Stopping, bool)> {
         let first = self.ready.swap(false, Ordering::AcqRel);
         let mut under_way = self.stop.subscribe();
         let Stop { reason, restart_in_ms, deadline_ms } = stop;
-        let drain = Input::Drain { reason, restart_in_ms, deadline_ms };
-        if !self.mesh()?.send(MeshMsg::Input(drain)).await {
-            return None;
+        let meshes = self.meshes.handles();
+        if first {
+            self.undrained.store(meshes.len(), Ordering::Release);
         }
-        let stopping = under_way.wait_for(Option::is_some).await.ok()?.clone()?;
-        Some((stopping, first))
+        for mesh in &meshes {
+            let drain = Input::Drain { reason: reason.clone(), restart_in_ms, deadline_ms };
+            if !mesh.send(MeshMsg::Input(drain)).await {
+                return None;
+            }
+        }
+        let all = |stop: &Option<Stopping>| stop.as_ref().is_some_and(|stop| stop.meshes >= meshes.len());
+        let stopping = under_way.wait_for(all).await.ok()?.clone()?;
+        (!meshes.is_empty()).then_some((stopping, first))
     }
 }

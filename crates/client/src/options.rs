@@ -4,7 +4,7 @@ use ed25519_dalek::SigningKey;
 use tenure_core::link::{LinkConfig, Voucher};
 use tenure_proto::codec::Codec;
 use tenure_proto::feature::FeatureWishes;
-use tenure_proto::hello::{ClientInfo, InboxChoice};
+use tenure_proto::hello::{ClientInfo, Credential, InboxChoice};
 use tenure_proto::name::MeshName;
 use tenure_proto::peer::Profile;
 use tenure_proto::reconcile::ReconcilePolicy;
@@ -64,6 +64,7 @@ impl Options {
             features: FeatureWishes::default(),
             codec: Codec::Json,
             host,
+            auth: None,
         };
         Ok(Options { link, address, timeout_ms: 30_000, serves: false })
     }
@@ -130,6 +131,18 @@ impl Options {
     /// Feature bits without which the broker must refuse this session, rather than serve it without them.
     pub fn require(mut self, bits: &[&str]) -> Options {
         self.link.features.require = bits.iter().map(|bit| (*bit).into()).collect();
+        self
+    }
+
+    /// Brings an invite, which makes the member one of the mesh: `tenure-invite.v1.…`, the part of a link behind its `#`.
+    pub fn invite(mut self, invite: &str) -> Options {
+        self.link.auth = Some(Credential::Invite(invite.to_owned()));
+        self
+    }
+
+    /// Brings a bearer token, which lets in any member's key for as long as it is good.
+    pub fn token(mut self, token: &str) -> Options {
+        self.link.auth = Some(Credential::Token(token.to_owned()));
         self
     }
 

@@ -1,16 +1,20 @@
 //! Admission: is this hello by whom it says, to us, now? Pure and stateless, so that connection tasks can spend
 //! the signature checks in parallel before the mesh decides what the hello means.
 
+use std::net::IpAddr;
+
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{Attestation, HelloParams, HelloReconcile, InboxChoice};
+use tenure_proto::hello::{Attestation, Credential, HelloParams, HelloReconcile, InboxChoice};
 use tenure_proto::ids::{ClusterId, Epoch, InstanceId, LeaseId, MemberKey, SessionKey};
-use tenure_proto::limits::{ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, PROTOCOL};
+use tenure_proto::invite::Invite;
+use tenure_proto::limits::{ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, BEARER_BYTES, PROTOCOL};
 use tenure_proto::name::{Cap, MeshName};
 use tenure_proto::peer::Profile;
-use tenure_proto::token::ResumeToken;
+use tenure_proto::token::{ResumeToken, bearer_hash};
 
+use crate::access::Presented;
 use crate::config::MeshConfig;
 use crate::feature;
 use crate::host::Doors;
@@ -41,7 +45,7 @@ pub struct Gate<'a> {
 }
 
 /// A hello that is by whom it says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Admission {
     /// The mesh to join.
     pub mesh: MeshName,
@@ -67,6 +71,10 @@ pub struct Admission {
     pub client: String,
     /// Whether what it does is counted against its member's rates.
     pub counted: bool,
+    /// What it brings for a mesh that asks for something.
+    pub presented: Presented,
+    /// Where it comes from, if that is known.
+    pub from: Option<IpAddr>,
 }
 
 /// Whether and how the member vouches for the session.
@@ -139,6 +147,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         check_proof(&hello, gate)?;
     }
     let voucher = voucher(&hello, gate, &token)?;
+    let presented = presented(&hello);
     let position = hello.resume.map(|r| (r.epoch, r.last_seq.get()));
     Ok(Admission {
         mesh: hello.mesh,
@@ -153,7 +162,29 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         reconcile: hello.reconcile,
         client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
         counted: false,
+        presented,
+        from: None,
     })
+}
+
+/// What the hello's credential is worth before the roll is asked. A bad one refuses nobody whom the mesh lets in anyway.
+fn presented(hello: &HelloParams) -> Presented {
+    match &hello.auth {
+        None => Presented::Nothing,
+        Some(Credential::Token(token)) if token.len() > BEARER_BYTES => {
+            let text = format!("a bearer token has at most {BEARER_BYTES} bytes");
+            Presented::Bad(Box::new(WireError::new(ErrorCode::Unauthorized, text)))
+        }
+        Some(Credential::Token(token)) => Presented::Token(bearer_hash(token)),
+        Some(Credential::Invite(text)) => match Invite::verify(text) {
+            Ok(invite) if invite.mesh == hello.mesh => Presented::Invite(Box::new(invite)),
+            Ok(invite) => {
+                let text = format!("this invite is to the mesh {}, not to {}", invite.mesh, hello.mesh);
+                Presented::Bad(Box::new(WireError::new(ErrorCode::Unauthorized, text)))
+            }
+            Err(error) => Presented::Bad(Box::new(WireError::new(ErrorCode::Unauthorized, error.message))),
+        },
+    }
 }
 
 fn clip(text: &str) -> String {

@@ -8,7 +8,7 @@ use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
-use tenure_proto::ids::{ConnId, Epoch, LeaseId, RequestId, RunId, SessionKey, SubId};
+use tenure_proto::ids::{ConnId, Epoch, GrantId, LeaseId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::{MeshName, ServiceName};
@@ -22,6 +22,7 @@ use tenure_proto::topic::TopicsListResult;
 use crate::config::MeshConfig;
 use crate::envelope::Entry;
 use crate::input::Banned;
+use crate::operate::{OperateId, Operated};
 use crate::presence::Delta;
 use crate::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
 use crate::route::{Opening, RouteId, Target};
@@ -93,8 +94,15 @@ pub enum Effect {
         session: SessionKey,
         /// Only those to this service, if one is said.
         name: Option<ServiceName>,
-        /// Why: `expired`, `bye`, `banned`, `withdrawn` or `changed`.
+        /// Why: `expired`, `bye`, `banned`, `kicked`, `withdrawn` or `changed`.
         reason: &'static str,
+    },
+    /// Answer an operator.
+    Operated {
+        /// Which question.
+        id: OperateId,
+        /// The answer.
+        outcome: Result<Operated, WireError>,
     },
     /// Something worth a log line and a counter.
     Note(Note),
@@ -269,7 +277,7 @@ pub enum Note {
     LeaseEvicted {
         /// The session.
         session: SessionKey,
-        /// Why: `expired`, `bye` or `banned`.
+        /// Why: `expired`, `bye`, `banned` or `kicked`.
         reason: &'static str,
     },
     /// A newer socket took over.
@@ -412,6 +420,22 @@ pub enum Note {
     BanRefused {
         /// Whose.
         subject: Banned,
+    },
+    /// An operator did something, or was not let.
+    Operated {
+        /// What, as the audit log calls it.
+        act: &'static str,
+        /// To whom or what.
+        subject: String,
+        /// `ok`, or a code.
+        outcome: &'static str,
+    },
+    /// Somebody became a member by an invite.
+    Joined {
+        /// Who.
+        member: MemberKey,
+        /// By which.
+        invite: GrantId,
     },
     /// The broker itself was frozen; every deadline was shifted.
     Frozen {

@@ -249,11 +249,14 @@ pub fn response(
             codec.encode(&Response::new(request, Ok(result)))
         }
         Ok(Answer::Dead(letters, next)) => {
-            let letters = letters.iter().map(letter).collect();
-            let result = DeadListResult { letters, next: next.map(U53::saturating) };
-            codec.encode(&Response::new(request, Ok(result)))
+            codec.encode(&Response::new(request, Ok(dead_list(letters, next))))
         }
     }
+}
+
+/// Dead letters as they are listed.
+pub fn dead_list(letters: Vec<DeadEntry>, next: Option<u64>) -> DeadListResult {
+    DeadListResult { letters: letters.iter().map(letter).collect(), next: next.map(U53::saturating) }
 }
 
 fn typed(push: &Push) -> Delivery {

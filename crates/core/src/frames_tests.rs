@@ -18,8 +18,8 @@ fn house() -> House {
         cluster: "c".parse().unwrap(),
         key,
         doors: Doors::loopback(7400, &[], &[]),
-        mesh: "default".parse().unwrap(),
-        config: MeshConfig::default(),
+        rooms: Default::default(),
+        config: MeshConfig::default().into(),
     }
 }
 

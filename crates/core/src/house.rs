@@ -1,4 +1,8 @@
-//! What a broker is to whoever connects: its name, its keys, its doors and its numbers. Fixed at the start.
+//! What a broker is to whoever connects: its name, its keys, its doors and its numbers. Fixed while one connection lives:
+//! where meshes are made or changed, later connections are given another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
 use tenure_proto::ids::ClusterId;
@@ -24,13 +28,19 @@ pub struct House {
     pub relay: Option<String>,
     /// The hosts and origins that are ours.
     pub doors: Doors,
-    /// The mesh that may be joined here.
-    pub mesh: MeshName,
-    /// The numbers of that mesh.
-    pub config: MeshConfig,
+    /// The meshes that may be joined here, and their numbers.
+    pub rooms: BTreeMap<MeshName, Arc<MeshConfig>>,
+    /// The numbers that hold for this connection: its mesh's, and before its hello the broker's own.
+    pub config: Arc<MeshConfig>,
 }
 
 impl House {
+    /// What it is to a connection that has joined `mesh`.
+    pub fn room(&self, mesh: &MeshName) -> House {
+        let config = self.rooms.get(mesh).unwrap_or(&self.config).clone();
+        House { config, ..self.clone() }
+    }
+
     /// The id of the broker that signs with `key`.
     pub fn id_of(key: &SigningKey) -> String {
         tenure_proto::text::hex(&key.verifying_key().to_bytes()[..8])

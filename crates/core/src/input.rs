@@ -1,9 +1,10 @@
 //! What a shell may tell a mesh.
 
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
+use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::message::{HistoryParams, NackParams, SendStatusParams, TagsParams};
-use tenure_proto::method::{PresenceListParams, StoreHealth};
+use tenure_proto::method::{Method, PresenceListParams, StoreHealth};
 use tenure_proto::name::{Cap, ServiceName};
 use tenure_proto::peer::{Profile, ProfilePatch};
 use tenure_proto::reconcile::ReconcileParams;
@@ -13,8 +14,10 @@ use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
 
 use crate::admit::Admission;
+use crate::cidr::Cidr;
 use crate::config::MeshConfig;
 use crate::effect::{ReadId, WriteId};
+use crate::operate::{OperateId, Operation};
 use crate::record::{StoreFound, StoreOutcome};
 use crate::route::{RouteId, Want};
 use crate::run::start::Start;
@@ -140,6 +143,13 @@ pub enum Input {
         /// Which stream.
         route: RouteId,
     },
+    /// An operator asks something. Answered by [`crate::Effect::Operated`].
+    Operate {
+        /// Its number.
+        id: OperateId,
+        /// What, and who asks.
+        operation: Box<Operation>,
+    },
 }
 
 /// Who is kept out.
@@ -149,14 +159,35 @@ pub enum Banned {
     Member(MemberKey),
     /// One session.
     Session(SessionKey),
+    /// Whoever comes from an address of this network.
+    Network(Cidr),
 }
 
 impl std::fmt::Display for Banned {
-    /// As an address is written: `member:<hex>` or `session:<hex>`.
+    /// As an address is written: `member:<hex>` or `session:<hex>`; or `address:10.0.0.0/8`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Banned::Member(member) => write!(f, "member:{member}"),
             Banned::Session(session) => write!(f, "session:{session}"),
+            Banned::Network(network) => write!(f, "address:{network}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Banned {
+    type Err = WireError;
+
+    fn from_str(text: &str) -> Result<Banned, WireError> {
+        let bad = || {
+            WireError::bad_request(
+                "say who is meant as member:HEX, session:HEX, or address:10.0.0.7 (or a network, address:10.0.0.0/8)",
+            )
+        };
+        match text.split_once(':').ok_or_else(bad)? {
+            ("member", key) => key.parse().map(Banned::Member).map_err(|_| bad()),
+            ("session", key) => key.parse().map(Banned::Session).map_err(|_| bad()),
+            ("address", network) => network.parse().map(Banned::Network),
+            _ => Err(bad()),
         }
     }
 }
@@ -222,6 +253,43 @@ pub enum Call {
     DeadRetry(DeadRetryParams),
     /// `dead.drop`.
     DeadDrop(DeadDropParams),
+}
+
+impl Call {
+    /// Which method it is of.
+    pub const fn method(&self) -> Method {
+        match self {
+            Call::Bye => Method::Bye,
+            Call::Ping => Method::Ping,
+            Call::PresenceList(_) => Method::PresenceList,
+            Call::ProfileSet(_) => Method::ProfileSet,
+            Call::ServicesList(_) => Method::ServicesList,
+            Call::ServiceRenew(_) => Method::ServiceRenew,
+            Call::ServiceWithdraw(_) => Method::ServiceWithdraw,
+            Call::RelayOpen(_) => Method::RelayOpen,
+            Call::Health(_) => Method::Health,
+            Call::Send(_) => Method::Send,
+            Call::RunStart(_) => Method::RunStart,
+            Call::RunChunk(_) => Method::RunChunk,
+            Call::RunEnd(_) => Method::RunEnd,
+            Call::RunCancel(_) => Method::RunCancel,
+            Call::RunGet(_) => Method::RunGet,
+            Call::SendStatus(_) => Method::SendStatus,
+            Call::Subscribe(_) => Method::Subscribe,
+            Call::Unsubscribe(_) => Method::Unsubscribe,
+            Call::Fetch(_) => Method::Fetch,
+            Call::Ack(_) => Method::Ack,
+            Call::Nack(_) => Method::Nack,
+            Call::Progress(_) => Method::Progress,
+            Call::Reconcile(_) => Method::Reconcile,
+            Call::History(_) => Method::History,
+            Call::TopicsList(_) => Method::TopicsList,
+            Call::TopicsCreate(_) => Method::TopicsCreate,
+            Call::DeadList(_) => Method::DeadList,
+            Call::DeadRetry(_) => Method::DeadRetry,
+            Call::DeadDrop(_) => Method::DeadDrop,
+        }
+    }
 }
 
 /// A lease as the store remembers it.

@@ -8,17 +8,19 @@
 //! | online | another hello admitted | online; the old socket is replaced |
 //! | grace | `lease_until` passes | ending, then gone when the store has it |
 //! | online | `bye` | ending, then gone |
-//! | online or grace | its session or member is banned | ending, then gone |
+//! | online or grace | its session, member or address is banned, or it is kicked | ending, then gone |
 //!
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId};
+use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, RequestId};
 use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
 use tenure_proto::name::Cap;
 
+use crate::access::Rights;
 use crate::admit::Admission;
 use crate::config::{MeshConfig, Terms};
 use crate::record::GroupId;
@@ -44,8 +46,10 @@ pub enum Ending {
     Expired,
     /// The client said goodbye on this socket, with this request.
     Bye(ConnId, RequestId),
-    /// An operator banned the session or its member.
+    /// An operator banned the session, its member or where it came from.
     Banned,
+    /// An operator ended it.
+    Kicked,
 }
 
 /// Where a lease stands. Bounded: at most one hello waits; a newer one takes its place.
@@ -109,8 +113,16 @@ pub struct Lease {
     pub id: LeaseId,
     /// Who vouches.
     pub member: MemberKey,
-    /// What it may do; `None` is everything its member may.
+    /// What its attestation leaves of what its member may; `None` is everything.
     pub caps: Option<Vec<Cap>>,
+    /// What it may do, of all that was said.
+    pub may: Rights,
+    /// The bearer token that it came by, if it came by one in this run.
+    pub token: Option<GrantId>,
+    /// Where its last hello came from, if that is known.
+    pub from: Option<IpAddr>,
+    /// Whether an operator has ended it while the store was being told of it.
+    pub kicked: bool,
     /// The process that carries it.
     pub instance: InstanceId,
     /// The latest socket of that process whose hello was taken. One that was opened before it was given up for it.
@@ -159,10 +171,7 @@ impl Lease {
     /// Whether a hello comes on a socket that its own process has given up since, in favour of a later one. Such a
     /// hello was held up on its way; what it says of subscriptions is old, and nobody reads its answer.
     pub fn is_outrun(&self, hello: &Knock) -> bool {
-        let waiting = match &self.state {
-            State::Beginning(knock) | State::Returning(knock) | State::Ending(_, knock) => knock.as_ref(),
-            State::Online(_) | State::Grace => None,
-        };
+        let waiting = self.waiting();
         let instance = &hello.admission.instance;
         let taken = self.latest.filter(|_| self.instance == *instance);
         let waits = waiting.filter(|knock| knock.admission.instance == *instance).map(|knock| knock.conn);
@@ -177,6 +186,14 @@ impl Lease {
     /// The moment its time is over, if nothing more is heard.
     pub fn until(&self, config: &MeshConfig) -> Millis {
         self.granted_until.unwrap_or(self.proof.plus(self.terms(config).lease_ttl_ms))
+    }
+
+    /// The hello that waits for the store.
+    pub fn waiting(&self) -> Option<&Knock> {
+        match &self.state {
+            State::Beginning(knock) | State::Returning(knock) | State::Ending(_, knock) => knock.as_ref(),
+            State::Online(_) | State::Grace => None,
+        }
     }
 
     /// The socket that carries it now.

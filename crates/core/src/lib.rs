@@ -16,9 +16,11 @@
 //! daemon promises.
 
 pub mod accept;
+pub mod access;
 pub mod address;
 pub mod admit;
 pub mod census;
+pub mod cidr;
 pub mod config;
 pub mod conn;
 pub mod deadline;
@@ -38,6 +40,7 @@ pub mod link;
 pub mod log;
 pub mod mesh;
 pub mod mutant;
+pub mod operate;
 pub mod operator;
 pub mod outbox;
 pub mod presence;
@@ -50,6 +53,7 @@ pub mod run;
 pub mod secret;
 pub mod send;
 pub mod service;
+pub mod setting;
 pub mod stream;
 pub mod subs;
 pub mod thaw;

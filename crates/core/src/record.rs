@@ -9,6 +9,7 @@ use tenure_proto::name::{GroupName, ServiceName, TopicName};
 use tenure_proto::subscribe::{AckMode, From};
 
 use crate::accept::{Accept, Accepted};
+use crate::access::{AccessWrite, AuditEntry};
 use crate::envelope::{Entry, Lane};
 use crate::input::LeaseRecord;
 use crate::service::Facts;
@@ -255,6 +256,8 @@ pub enum StoreWrite {
     CancelRun(RunId),
     /// A run has ended. One that has ended before stays as it is.
     EndRun(Box<RunEnding>),
+    /// Change who may do what, with the row that tells of it.
+    Access(Box<AccessWrite>),
     /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead
     /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox, runs that
     /// ended before `runs_before`. Answered by [`StoreOutcome::Count`].
@@ -385,6 +388,13 @@ pub enum StoreRead {
     },
     /// A run. Answered by [`StoreFound::Run`].
     Run(RunId),
+    /// The audit log of the mesh, newest first. Answered by [`StoreFound::Audit`].
+    Audit {
+        /// Before this row, or from the newest on.
+        before: Option<u64>,
+        /// At most so many.
+        limit: u32,
+    },
 }
 
 /// A dead letter.
@@ -434,6 +444,8 @@ pub enum StoreFound {
     Oldest(Vec<Option<u64>>),
     /// The run, if it is remembered.
     Run(Option<Box<RunRecord>>),
+    /// Rows of the audit log, and whether there are older ones.
+    Audit(Vec<AuditEntry>, bool),
     /// The store cannot read now.
     Unavailable,
 }

@@ -2,6 +2,7 @@
 //! one does in tasks and threads is done here in turns; nothing else is different.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
 use tenure_core::conn::{Conn, ConnEffect, Out, Outlet, Received};
@@ -171,8 +172,8 @@ impl Broker {
             secure: false,
             relay: None,
             doors: Doors::loopback(7400, &[], &[]),
-            mesh: "default".parse()?,
-            config: self.config.clone(),
+            rooms: [("default".parse()?, Arc::new(self.config.clone()))].into(),
+            config: self.config.clone().into(),
         };
         let restored = found.leases.into_iter().map(StoredLease::restored).collect();
         let run = found.run.number;
@@ -400,6 +401,7 @@ impl Broker {
                     }
                     self.did.push(Did::Note(note));
                 }
+                Effect::Operated { .. } => {}
                 Effect::Drained => self.did.push(Did::Drained),
                 // No relay is simulated: nobody asks for streams, so none is given or cut.
                 Effect::Routed { .. } | Effect::Cut { .. } => {}

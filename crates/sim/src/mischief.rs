@@ -338,7 +338,8 @@ impl World {
         };
         self.broker.config = config.clone();
         if let Some(running) = &mut self.broker.running {
-            running.house.config = config.clone();
+            running.house.config = config.clone().into();
+            running.house.rooms.values_mut().for_each(|room| *room = config.clone().into());
         }
         self.tell_numbers();
         self.tell(Input::Configure { config: Box::new(config) });

@@ -144,6 +144,7 @@ impl Process {
             features: FeatureWishes::default(),
             codec: role.codec(),
             host: HOST.to_owned(),
+            auth: None,
         };
         let (mut subs, mut seen) = (BTreeMap::new(), vec![Seen::Born(life)]);
         if matches!(role.inbox, InboxChoice::Session | InboxChoice::Both) {

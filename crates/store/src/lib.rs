@@ -53,6 +53,7 @@ mod write;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
 use tenure_proto::MeshName;
 
@@ -114,6 +115,12 @@ pub trait Store: Send {
     /// What is remembered of the messages of `mesh`, as of one moment. Changes nothing. Its cost follows logs,
     /// groups and what is open, never the number of messages.
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages>;
+
+    /// The meshes that somebody has made, by name. Changes nothing.
+    fn meshes(&mut self) -> Result<Vec<MeshName>>;
+
+    /// What is remembered of who may do what in `mesh`, as of one moment. Changes nothing.
+    fn access(&mut self, mesh: &MeshName) -> Result<RestoredAccess>;
 
     /// Something to read messages with, beside this store and on any thread. It sees what is committed, and holds
     /// what the store holds: a data directory is free when its readers are gone too.

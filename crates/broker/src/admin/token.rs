@@ -1,158 +1,22 @@
-//! The admin API: what an operator may do, over HTTP, with the operator's token.
-//!
-//! What it promises: no route here is reached without the token, through a door that is not ours, or with a token in
-//! its URL, where logs and histories would keep it. Who may try how often is `core::operator`'s to say.
+//! The operator's token: where it is kept, and how a request brings it.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
-use std::sync::PoisonError;
 
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Extension, Router};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use axum::http::{HeaderMap, header};
 use tenure_core::operator::Operator;
-use tenure_core::secret;
-use tenure_proto::error::{ErrorCode, WireError};
 
 use crate::config::{Config, StoreChoice};
-use crate::http::{App, check_door};
-use crate::peer::Peer;
-use crate::stop::Stop;
 
-/// Bytes of a request's body.
-const BODY_BYTES: usize = 16 * 1024;
 /// Where the token is kept, in the data directory.
 const TOKEN_FILE: &str = "admin.token";
 
-/// The routes, all behind the token; none when there is no token.
-pub(crate) fn routes(app: &App) -> Router<App> {
-    if app.shared.operator.is_none() {
-        return Router::new();
-    }
-    Router::new()
-        .route("/v1/admin/drain", get(draining).post(drain))
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .route_layer(middleware::from_fn_with_state(app.clone(), guard))
-}
-
-/// Lets the operator through, and nobody else.
-async fn guard(State(app): State<App>, peer: Extension<Peer>, request: Request, next: Next) -> Response {
-    if let Err((status, why)) = check_door(&app.shared, request.headers()) {
-        let code = if status == StatusCode::FORBIDDEN { ErrorCode::Forbidden } else { ErrorCode::BadRequest };
-        return problem(status, &WireError::new(code, why));
-    }
-    if secret::in_query(request.uri().query().unwrap_or_default()) {
-        let text =
-            "a token in a URL ends up in logs: change it, and send it as `Authorization: Bearer TOKEN`";
-        return problem(StatusCode::BAD_REQUEST, &WireError::bad_request(text));
-    }
-    let Some(operator) = &app.shared.operator else { return StatusCode::NOT_FOUND.into_response() };
-    let (now, token) = (app.shared.clock.at(), bearer(request.headers()));
-    let checked = operator.lock().unwrap_or_else(PoisonError::into_inner).check(now, peer.0.address(), token);
-    match checked {
-        Ok(()) => next.run(request).await,
-        Err(denied) => {
-            let error = denied.error();
-            app.shared.metrics.refusal(error.code.as_str());
-            tracing::warn!(event = "admin_refused", from = %peer.0.0.ip(), code = error.code.as_str());
-            let locked = error.code == ErrorCode::RateLimited;
-            problem(if locked { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::UNAUTHORIZED }, &error)
-        }
-    }
-}
-
 /// The token of a request; two of them are none.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?.to_str().ok()?, values.next()) else { return None };
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// How a broker is to be drained.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct DrainParams {
-    reason: Option<String>,
-    restart_in_ms: Option<u64>,
-    deadline_ms: Option<u64>,
-}
-
-/// Whether the broker stops, and how.
-async fn draining(State(app): State<App>) -> Response {
-    let stopping = app.shared.stop.borrow().clone();
-    let mut body = json!({"draining": stopping.is_some()});
-    if let (Some(body), Ok(Value::Object(facts))) = (body.as_object_mut(), serde_json::to_value(stopping)) {
-        body.extend(facts);
-    }
-    answer(StatusCode::OK, &body)
-}
-
-/// Stops the broker in good order; answers as soon as everybody is being told.
-async fn drain(State(app): State<App>, body: Bytes) -> Response {
-    let params = match body.is_empty() {
-        true => DrainParams::default(),
-        false => match serde_json::from_slice(&body) {
-            Ok(params) => params,
-            Err(error) => {
-                return problem(StatusCode::BAD_REQUEST, &WireError::bad_request(error.to_string()));
-            }
-        },
-    };
-    let usual = Stop::default();
-    let stop = Stop {
-        reason: params.reason.unwrap_or(usual.reason),
-        restart_in_ms: params.restart_in_ms,
-        deadline_ms: params.deadline_ms.unwrap_or(usual.deadline_ms),
-    };
-    if let Some(text) = stop.problem() {
-        return problem(StatusCode::BAD_REQUEST, &WireError::bad_request(text));
-    }
-    let Some((stopping, begun)) = app.shared.begin_stop(stop).await else {
-        let error = WireError::new(ErrorCode::Draining, "this broker has stopped but for its last words");
-        return problem(StatusCode::SERVICE_UNAVAILABLE, &error);
-    };
-    let mut body = json!({"draining": true, "begun": begun});
-    if let (Some(body), Ok(Value::Object(facts))) = (body.as_object_mut(), serde_json::to_value(stopping)) {
-        body.extend(facts);
-    }
-    answer(if begun { StatusCode::ACCEPTED } else { StatusCode::OK }, &body)
-}
-
-fn answer(status: StatusCode, body: &Value) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
-}
-
-/// What a request is told that was not done: RFC 9457, with our codes.
-fn problem(status: StatusCode, error: &WireError) -> Response {
-    let mut body = json!({
-        "type": "about:blank",
-        "title": status.canonical_reason().unwrap_or("Unknown"),
-        "status": status.as_u16(),
-        "code": error.code.as_str(),
-        "detail": error.message,
-        "retryable": error.retryable,
-    });
-    let wait = error.retry_after_ms.map(|ms| ms.get());
-    if let Some(ms) = wait {
-        body["retryAfterMs"] = json!(ms);
-    }
-    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-    let mut response = (status, kind, body.to_string()).into_response();
-    let headers = response.headers_mut();
-    if let Some(ms) = wait {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000)));
-    }
-    if status == StatusCode::UNAUTHORIZED {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    response
 }
 
 /// Who may administer: whoever has the configured token, or the one in the data directory, which is made on first
@@ -194,6 +58,8 @@ fn token_in(dir: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]

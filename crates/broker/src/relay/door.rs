@@ -34,6 +34,7 @@ pub(crate) async fn enter(
     if let Err((status, why)) = check_door(&app.shared, &headers) {
         return say(status, &why);
     }
+    let peer = peer.behind(&app.shared.config.trusted_proxies, &headers);
     let Some(place) = Place::take(&app.shared, peer) else {
         return say(StatusCode::SERVICE_UNAVAILABLE, "this address has as many sockets as it may");
     };
@@ -68,7 +69,7 @@ fn ticket(shared: &Shared, headers: &HeaderMap) -> Result<RelayTicket, &'static 
     let (key, wall) = (shared.house.key.verifying_key().to_bytes(), shared.clock.now().wall);
     let again = "this ticket is not good; ask for another with relay.open";
     let ticket = RelayTicket::verify(text.trim(), &key, shared.run, wall).map_err(|_| again)?;
-    if ticket.mesh != shared.house.mesh {
+    if shared.meshes.room(&ticket.mesh).is_none() {
         return Err(again);
     }
     match shared.relay.tickets.take(&ticket, wall) {
@@ -84,14 +85,14 @@ where
 {
     let stop = shared.stopping.child_token();
     let (mux, incoming, carrying) = tenure_mux::start(ws, Side::Answered, stop.clone());
-    let RelayTicket { session, member, role, name, .. } = ticket;
-    let Some(_attached) = Streams::attach(&shared, session, role, mux, stop) else {
+    let RelayTicket { mesh, session, member, role, name, .. } = ticket;
+    let Some(_attached) = Streams::attach(&shared, (mesh.clone(), session), role, mux, stop) else {
         shared.metrics.refusal("busy");
         return;
     };
     let end = match (role, name) {
         (RelayRole::Connect, Some(name)) => {
-            let serving = tcp::serve(shared.clone(), name, Asker::session(session, member), incoming);
+            let serving = tcp::serve(shared.clone(), (mesh, name), Asker::session(session, member), incoming);
             // Neither is needed without the other.
             tokio::select! {
                 end = carrying => Some(end),

@@ -85,7 +85,8 @@ async fn forward(
     let head = outgoing(shared, peer, &host, &name, &passing, &request, switch.is_some())?;
 
     let asker = Asker::at(peer.to_string());
-    let opened = open::open(shared, &name, Want::Http, asker).await;
+    let places = shared.meshes.places(&name);
+    let opened = open::find(shared, &places, Want::Http, asker).await;
     let (stream, held) = opened.map_err(|error| Refusal::no_stream(&name, &error))?;
     let stream = target(&name, stream, &held).await?;
     let mut client = http1::Builder::new();

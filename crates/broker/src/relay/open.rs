@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::route::Want;
 use tenure_mux::{MuxStream, OpenError, write_frame};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::name::ServiceName;
+use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::relay::{Asker, StreamOpen};
 
 use crate::relay::streams::{CutLine, Entered, Streams};
@@ -33,22 +33,44 @@ impl Held {
     }
 }
 
-/// Gets a stream to `name`; its first frame, which says who asks, is on its way.
-pub(crate) async fn open(
+/// Gets a stream to a service that is in one of these places: the first that has one of this name. Where none has, the
+/// first says so.
+pub(crate) async fn find(
     shared: &Arc<Shared>,
-    name: &ServiceName,
+    places: &[(MeshName, ServiceName)],
     want: Want,
     from: Asker,
 ) -> Result<(MuxStream, Held), WireError> {
-    let draining = || WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
-    let mesh = shared.mesh().ok_or_else(draining)?;
-    let open = routes::open(&mesh, name.clone(), want).await?;
-    let session = open.target.session;
-    let entered = Streams::enter(shared, session, from.session, name);
+    let mut unknown = None;
+    for at in places {
+        match open(shared, at, want, from.clone()).await {
+            Err(error) if error.code == ErrorCode::NotFound => _ = unknown.get_or_insert(error),
+            outcome => return outcome,
+        }
+    }
+    Err(unknown.unwrap_or_else(draining))
+}
+
+fn draining() -> WireError {
+    WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment")
+}
+
+/// Gets a stream to a service of a mesh; its first frame, which says who asks, is on its way.
+pub(crate) async fn open(
+    shared: &Arc<Shared>,
+    at: &(MeshName, ServiceName),
+    want: Want,
+    from: Asker,
+) -> Result<(MuxStream, Held), WireError> {
+    let (mesh, name) = at;
+    let (handle, _) = shared.meshes.room(mesh).ok_or_else(draining)?;
+    let open = routes::open(&handle, name.clone(), want).await?;
+    let publisher = (mesh.clone(), open.target.session);
+    let entered = Streams::enter(shared, &publisher, from.session, name);
     let first = StreamOpen { name: name.clone(), kind: want.kind(), from };
     let opening = async {
         loop {
-            let mux = shared.relay.streams.publisher(session).await;
+            let mux = shared.relay.streams.publisher(&publisher).await;
             match mux.open().await {
                 Ok(mut stream) => {
                     if write_frame(&mut stream, &first).await.is_ok() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use prometheus_client::metrics::gauge::Gauge;
 use tenure_mux::Mux;
 use tenure_proto::ids::SessionKey;
-use tenure_proto::name::ServiceName;
+use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::service::RelayRole;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -35,9 +35,12 @@ impl CutLine {
     }
 }
 
+/// A session, and the mesh that it is in: two meshes may know one key.
+pub(crate) type Whose = (MeshName, SessionKey);
+
 #[derive(Debug)]
 struct Socket {
-    session: SessionKey,
+    session: Whose,
     role: RelayRole,
     mux: Mux,
     stop: CancellationToken,
@@ -45,7 +48,8 @@ struct Socket {
 
 #[derive(Debug)]
 struct Live {
-    publisher: SessionKey,
+    publisher: Whose,
+    /// Of the same mesh.
     asker: Option<SessionKey>,
     name: ServiceName,
     line: CutLine,
@@ -77,7 +81,7 @@ impl Streams {
     /// one before it, which is gone or is about to notice that it is.
     pub(crate) fn attach(
         shared: &Arc<Shared>,
-        session: SessionKey,
+        session: Whose,
         role: RelayRole,
         mux: Mux,
         stop: CancellationToken,
@@ -101,7 +105,7 @@ impl Streams {
     }
 
     /// The socket of whoever answers as `session`; waits until there is one. Bound it in time. Cancel-safe.
-    pub(crate) async fn publisher(&self, session: SessionKey) -> Mux {
+    pub(crate) async fn publisher(&self, session: &Whose) -> Mux {
         loop {
             let came = self.came.notified();
             tokio::pin!(came);
@@ -113,10 +117,10 @@ impl Streams {
         }
     }
 
-    fn find(&self, session: SessionKey) -> Option<Mux> {
+    fn find(&self, session: &Whose) -> Option<Mux> {
         let inner = self.inner();
         let publishes = |socket: &&Socket| {
-            socket.session == session && socket.role == RelayRole::Publish && !socket.mux.is_gone()
+            socket.session == *session && socket.role == RelayRole::Publish && !socket.mux.is_gone()
         };
         inner.sockets.values().rev().find(publishes).map(|socket| socket.mux.clone())
     }
@@ -124,7 +128,7 @@ impl Streams {
     /// A stream begins, from `asker` if that is a session, to `name` of `publisher`.
     pub(crate) fn enter(
         shared: &Arc<Shared>,
-        publisher: SessionKey,
+        publisher: &Whose,
         asker: Option<SessionKey>,
         name: &ServiceName,
     ) -> Entered {
@@ -132,30 +136,32 @@ impl Streams {
         let mut inner = shared.relay.streams.inner();
         inner.last += 1;
         let id = inner.last;
-        inner.streams.insert(id, Live { publisher, asker, name: name.clone(), line: line.clone() });
+        inner.streams.insert(id, Live { publisher: publisher.clone(), asker, name: name.clone(), line: line.clone() });
         gauge(shared).set(inner.streams.len() as i64);
         drop(inner);
         Entered { shared: shared.clone(), id, line }
     }
 
-    /// Ends what must end; says how many streams that were.
-    fn cut(&self, cut: &Cut) -> usize {
+    /// Ends what must end in `mesh`; says how many streams that were.
+    fn cut(&self, mesh: &MeshName, cut: &Cut) -> usize {
         let inner = self.inner();
         let hit = |live: &&Live| match &cut.name {
-            Some(name) => live.publisher == cut.session && live.name == *name,
-            None => live.publisher == cut.session || live.asker == Some(cut.session),
+            _ if live.publisher.0 != *mesh => false,
+            Some(name) => live.publisher.1 == cut.session && live.name == *name,
+            None => live.publisher.1 == cut.session || live.asker == Some(cut.session),
         };
         let lines = inner.streams.values().filter(hit).map(|live| live.line.cut(cut.reason)).count();
         if cut.name.is_none() {
-            inner.sockets.values().filter(|s| s.session == cut.session).for_each(|s| s.stop.cancel());
+            let its = |socket: &&Socket| socket.session.0 == *mesh && socket.session.1 == cut.session;
+            inner.sockets.values().filter(its).for_each(|socket| socket.stop.cancel());
         }
         lines
     }
 
-    fn cut_all(&self, reason: &'static str) {
+    fn cut_all(&self, mesh: &MeshName, reason: &'static str) {
         let inner = self.inner();
-        inner.streams.values().for_each(|live| live.line.cut(reason));
-        inner.sockets.values().for_each(|socket| socket.stop.cancel());
+        inner.streams.values().filter(|live| live.publisher.0 == *mesh).for_each(|live| live.line.cut(reason));
+        inner.sockets.values().filter(|socket| socket.session.0 == *mesh).for_each(|s| s.stop.cancel());
     }
 }
 
@@ -192,8 +198,8 @@ impl Drop for Entered {
     }
 }
 
-/// Cuts what the mesh says must end, until it says nothing more.
-pub(crate) async fn listen_for_cuts(shared: Arc<Shared>, mut cuts: Receiver<Cut>) {
+/// Cuts what a mesh says must end, until it says nothing more.
+pub(crate) async fn listen_for_cuts(shared: Arc<Shared>, mesh: MeshName, mut cuts: Receiver<Cut>) {
     let stop = shared.stopping.clone();
     loop {
         // Both are cancel-safe.
@@ -203,13 +209,13 @@ pub(crate) async fn listen_for_cuts(shared: Arc<Shared>, mut cuts: Receiver<Cut>
         };
         match cut {
             Ok(cut) => {
-                let streams = shared.relay.streams.cut(&cut);
+                let streams = shared.relay.streams.cut(&mesh, &cut);
                 if streams > 0 {
-                    tracing::info!(event = "streams_cut", session = %cut.session, reason = cut.reason, streams);
+                    tracing::info!(event = "streams_cut", %mesh, session = %cut.session, reason = cut.reason, streams);
                 }
             }
             // Nobody knows which: rather all than one that must not go on.
-            Err(RecvError::Lagged(_)) => shared.relay.streams.cut_all("too many were cut at once"),
+            Err(RecvError::Lagged(_)) => shared.relay.streams.cut_all(&mesh, "too many were cut at once"),
             Err(RecvError::Closed) => return,
         }
     }

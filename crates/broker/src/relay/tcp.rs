@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_core::route::Want;
 use tenure_mux::{Incoming, MuxStream, write_frame};
-use tenure_proto::name::ServiceName;
+use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::relay::{Asker, Verdict};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -14,13 +14,13 @@ use crate::relay::open;
 use crate::shared::Shared;
 
 /// Carries the streams of one socket until it ends. They end with it.
-pub(crate) async fn serve(shared: Arc<Shared>, name: ServiceName, asker: Asker, mut incoming: Incoming) {
+pub(crate) async fn serve(shared: Arc<Shared>, at: (MeshName, ServiceName), asker: Asker, mut incoming: Incoming) {
     let mut streams = JoinSet::new();
     loop {
         // Both are cancel-safe: neither has taken anything when it loses.
         tokio::select! {
             stream = incoming.recv() => match stream {
-                Some(stream) => _ = streams.spawn(carry(shared.clone(), name.clone(), asker.clone(), stream)),
+                Some(stream) => _ = streams.spawn(carry(shared.clone(), at.clone(), asker.clone(), stream)),
                 None => return,
             },
             Some(_) = streams.join_next() => {}
@@ -28,8 +28,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, name: ServiceName, asker: Asker, 
     }
 }
 
-async fn carry(shared: Arc<Shared>, name: ServiceName, asker: Asker, mut near: MuxStream) {
-    match open::open(&shared, &name, Want::Tcp, asker).await {
+async fn carry(shared: Arc<Shared>, at: (MeshName, ServiceName), asker: Asker, mut near: MuxStream) {
+    match open::open(&shared, &at, Want::Tcp, asker).await {
         Ok((mut far, held)) => {
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
             tokio::select! {

@@ -1,5 +1,7 @@
 //! The way out of a connection: into the pipe, past the counters.
 
+use std::net::IpAddr;
+
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tenure_core::Millis;
@@ -20,6 +22,8 @@ pub(super) struct Way<'a> {
     pub(super) flushing: &'a mut bool,
     /// Where the client is, if that is counted.
     pub(super) address: Option<Address>,
+    /// Where it is.
+    pub(super) from: Option<IpAddr>,
 }
 
 impl Way<'_> {
@@ -60,6 +64,10 @@ impl Outlet for Way<'_> {
         if let Some(address) = self.address {
             self.shared.addresses().known(address);
         }
+    }
+
+    fn from(&self) -> Option<IpAddr> {
+        self.from
     }
 
     fn is_counted(&self) -> bool {

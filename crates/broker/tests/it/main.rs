@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod access;
 mod admin;
 mod admission;
 mod bad_input;
@@ -28,6 +29,7 @@ mod services;
 mod silence;
 mod slow;
 mod takeover;
+mod tls;
 mod token;
 mod twice;
 mod welcome;

@@ -93,10 +93,10 @@ impl Stranger {
             cluster: &house.cluster,
             wall,
             wait_ms,
-            config: &house.config,
+            config: house.rooms.get(&params.mesh).map_or(&house.config, |config| config),
         };
         let admission = admit(params, &gate)?;
-        if admission.mesh != house.mesh {
+        if !house.rooms.contains_key(&admission.mesh) {
             let text = format!("there is no mesh {} on this broker", admission.mesh);
             let error = WireError::new(ErrorCode::NotFound, text);
             return Err(Box::new(Refusal::new(error, Reason::Forbidden)));
@@ -179,6 +179,7 @@ impl Conn {
                             out.was_here();
                         }
                         admission.counted = out.is_counted();
+                        admission.from = out.from();
                         self.enter(request, admission)
                     }
                     Err(Turned { request, refusal }) => self.refuse(now, request, *refusal, house, out),

@@ -118,6 +118,11 @@ pub trait Outlet: Supply {
         false
     }
 
+    /// Where the client is, if that is known.
+    fn from(&self) -> Option<std::net::IpAddr> {
+        None
+    }
+
     /// Something to count or to log.
     fn noted(&mut self, note: ConnNote<'_>) {
         let _ = note;

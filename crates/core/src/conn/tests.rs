@@ -75,8 +75,8 @@ impl World {
             cluster: "c".parse().unwrap(),
             key,
             doors: Doors::loopback(7400, &[], &[]),
-            mesh: "default".parse().unwrap(),
-            config,
+            rooms: [("default".parse().unwrap(), std::sync::Arc::new(config.clone()))].into(),
+            config: config.into(),
         };
         let now = Now { at: Millis(1_000), wall: 1_800_000_000_000 };
         let mut shell = Shell::default();

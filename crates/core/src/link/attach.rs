@@ -57,7 +57,7 @@ impl Link {
             inbox: config.inbox,
             profile: self.profile.clone(),
             features: config.features.clone(),
-            auth: None,
+            auth: config.auth.clone(),
         }
     }
 

@@ -6,7 +6,7 @@ use ed25519_dalek::SigningKey;
 use tenure_proto::canonical::{member_key, session_key};
 use tenure_proto::codec::Codec;
 use tenure_proto::feature::FeatureWishes;
-use tenure_proto::hello::{Attestation, ClientInfo, InboxChoice};
+use tenure_proto::hello::{Attestation, ClientInfo, Credential, InboxChoice};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{Cap, MeshName};
 use tenure_proto::peer::Profile;
@@ -57,6 +57,8 @@ pub struct LinkConfig {
     pub codec: Codec,
     /// The Host header that the shell sends.
     pub host: String,
+    /// What is brought to a mesh that asks for something.
+    pub auth: Option<Credential>,
 }
 
 impl LinkConfig {

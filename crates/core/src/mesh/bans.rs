@@ -1,18 +1,22 @@
-//! Bans: who is kept out, from this moment on.
+//! Bans: who is kept out, from this moment on; and ending a session now.
 //!
 //! A ban ends what its subject has by the usual teardown, closes its sockets, and refuses its hellos, also one that
-//! waits for the store. A session that is banned is to others one that is gone.
+//! waits for the store. A session that is banned is to others one that is gone. A kick does the same to one session,
+//! once: it may come back.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
 
+use crate::access::BanRecord;
 use crate::admit::Refusal;
+use crate::cidr::Cidr;
 use crate::effect::{Effect, Note};
 use crate::input::Banned;
-use crate::lease::State;
+use crate::lease::{Lease, State};
 
 use super::Mesh;
 
@@ -21,71 +25,140 @@ pub const BANS_MAX: usize = 10_000;
 
 /// The bans of a mesh; at most [`BANS_MAX`].
 #[derive(Debug, Default)]
-pub(super) struct Bans(BTreeSet<Banned>);
+pub(super) struct Bans {
+    all: BTreeMap<Banned, BanRecord>,
+    /// How many networks of each length there are: an address is looked up once for each length, not for each ban.
+    lengths: BTreeMap<u8, usize>,
+}
 
 impl Bans {
-    /// Whether a session that `member` vouches for is kept out.
-    pub(super) fn hold(&self, session: &SessionKey, member: &MemberKey) -> bool {
-        !self.0.is_empty()
-            && (self.0.contains(&Banned::Session(*session)) || self.0.contains(&Banned::Member(*member)))
+    /// Whether a session that `member` vouches for, and that is at `from`, is kept out.
+    pub(super) fn hold(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
+        let banned = |subject: Banned| self.all.contains_key(&subject);
+        let network = |from: IpAddr| {
+            self.lengths.keys().any(|length| banned(Banned::Network(Cidr::around(from, *length))))
+        };
+        !self.all.is_empty()
+            && (banned(Banned::Session(*session))
+                || banned(Banned::Member(*member))
+                || from.is_some_and(network))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
-    /// Whether there was room for it.
-    fn insert(&mut self, subject: Banned) -> bool {
-        let room = self.0.len() < BANS_MAX || self.0.contains(&subject);
-        if room {
-            self.0.insert(subject);
+    /// Those after `after`, in order.
+    pub(super) fn after(&self, after: Option<Banned>) -> impl Iterator<Item = &BanRecord> {
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.all.range((from, std::ops::Bound::Unbounded)).map(|(_, record)| record)
+    }
+
+    pub(super) fn contains(&self, subject: &Banned) -> bool {
+        self.all.contains_key(subject)
+    }
+
+    /// Whether there is room for it.
+    pub(super) fn has_room(&self, subject: &Banned) -> bool {
+        self.all.len() < BANS_MAX || self.all.contains_key(subject)
+    }
+
+    /// Keeps a ban for which there is room.
+    pub(super) fn insert(&mut self, record: BanRecord) {
+        let subject = record.subject;
+        if self.all.insert(subject, record).is_none()
+            && let Banned::Network(network) = subject
+        {
+            *self.lengths.entry(network.len()).or_default() += 1;
         }
-        room
+    }
+
+    pub(super) fn remove(&mut self, subject: &Banned) -> Option<BanRecord> {
+        let gone = self.all.remove(subject);
+        if let (Some(_), Banned::Network(network)) = (&gone, subject)
+            && let Some(count) = self.lengths.get_mut(&network.len())
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&network.len());
+            }
+        }
+        gone
+    }
+}
+
+impl Banned {
+    /// Whether it means this session.
+    fn means(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
+        match self {
+            Banned::Member(banned) => banned == member,
+            Banned::Session(banned) => banned == session,
+            Banned::Network(network) => from.is_some_and(|from| network.holds(from)),
+        }
     }
 }
 
 impl Mesh {
     /// Whom this mesh keeps out, in order.
     pub fn bans(&self) -> impl Iterator<Item = Banned> + '_ {
-        self.bans.0.iter().copied()
+        self.bans.all.keys().copied()
     }
 
     /// Keeps somebody out from here on. Looks at every lease once: it is a person's doing.
-    pub(super) fn ban(&mut self, subject: Banned, effects: &mut Vec<Effect>) {
-        if !self.bans.insert(subject) {
+    pub(super) fn ban(&mut self, record: BanRecord, effects: &mut Vec<Effect>) {
+        let subject = record.subject;
+        if !self.bans.has_room(&subject) {
             return effects.push(Effect::Note(Note::BanRefused { subject }));
         }
-        let ends: Vec<SessionKey> = match subject {
-            Banned::Session(session) => {
-                self.leases.contains_key(&session).then_some(session).into_iter().collect()
-            }
-            Banned::Member(member) => {
-                self.leases.iter().filter(|(_, lease)| lease.member == member).map(|(key, _)| *key).collect()
-            }
+        self.bans.insert(record);
+        let means = |session: &SessionKey, lease: &Lease| subject.means(session, &lease.member, lease.from);
+        let (ends, rest): (Vec<_>, Vec<_>) = self.leases.iter().partition(|(key, lease)| means(key, lease));
+        // Somebody may come back for a lease from where nobody may.
+        let knocks = |lease: &Lease| {
+            let knock = lease.waiting();
+            knock.is_some_and(|knock| {
+                subject.means(&knock.admission.session, &lease.member, knock.admission.from)
+            })
         };
+        let waits: Vec<SessionKey> =
+            rest.into_iter().filter(|(_, lease)| knocks(lease)).map(|(key, _)| *key).collect();
+        let ends: Vec<SessionKey> = ends.into_iter().map(|(key, _)| *key).collect();
         effects.push(Effect::Note(Note::BanSet { subject, on: true, leases: ends.len() }));
+        for session in waits {
+            self.turn_away(session, refusal, effects);
+        }
         for session in ends {
-            self.evict(session, effects);
+            self.evict(session, Reason::Banned, effects);
         }
     }
 
     pub(super) fn unban(&mut self, subject: Banned, effects: &mut Vec<Effect>) {
-        self.bans.0.remove(&subject);
+        self.bans.remove(&subject);
         effects.push(Effect::Note(Note::BanSet { subject, on: false, leases: 0 }));
     }
 
-    /// Whether the lease of `session` is one that is to end.
+    /// Whether the lease of `session` is of somebody who is kept out.
     pub(super) fn is_banned(&self, session: &SessionKey) -> bool {
-        self.leases.get(session).is_some_and(|lease| self.bans.hold(session, &lease.member))
+        self.leases.get(session).is_some_and(|lease| self.bans.hold(session, &lease.member, lease.from))
     }
 
-    /// Ends a lease wherever it stands.
-    fn evict(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        self.turn_away(session, refusal, effects);
+    /// Whether the lease of `session` is one that is to end.
+    pub(super) fn is_doomed(&self, session: &SessionKey) -> bool {
+        self.is_banned(session) || self.leases.get(session).is_some_and(|lease| lease.kicked)
+    }
+
+    /// Ends a lease wherever it stands, because of a ban or a kick.
+    pub(super) fn evict(&mut self, session: SessionKey, reason: Reason, effects: &mut Vec<Effect>) {
+        let kicked = reason == Reason::Kicked;
+        if let Some(lease) = self.leases.get_mut(&session) {
+            lease.kicked |= kicked;
+        }
+        self.turn_away(session, if kicked { kick } else { refusal }, effects);
         // Not when the disk has the end of its lease: now.
-        effects.push(Effect::Cut { session, name: None, reason: "banned" });
+        let why = if kicked { "kicked" } else { "banned" };
+        effects.push(Effect::Cut { session, name: None, reason: why });
         if let Some(conn) = self.leases.get(&session).and_then(|lease| lease.conn()) {
-            self.hang_up_for(conn, Reason::Banned, effects);
+            self.hang_up_for(conn, reason, effects);
         }
         // One that begins ends when the store has it; one that ends already needs no help.
         if matches!(self.leases.get(&session).map(|lease| &lease.state), Some(State::Grace)) {
@@ -96,6 +169,12 @@ impl Mesh {
 
 /// What a hello of somebody who is kept out is told.
 pub(super) fn refusal() -> Refusal {
-    let error = WireError::new(ErrorCode::Banned, "an operator has banned this session or its member");
-    Refusal::new(error, Reason::Banned)
+    let text = "an operator has banned this session, its member or its address";
+    Refusal::new(WireError::new(ErrorCode::Banned, text), Reason::Banned)
+}
+
+/// What a hello is told that waited when its session was ended.
+fn kick() -> Refusal {
+    let error = WireError::new(ErrorCode::Forbidden, "an operator has ended this session");
+    Refusal::new(error, Reason::Kicked)
 }

@@ -11,6 +11,7 @@ use tenure_proto::message::{Address, Sender};
 use tenure_proto::run::{RunEvent, RunStartResult, RunState};
 
 use crate::accept::{Accept, Accepted, Route};
+use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::record::{RunRecord, StoreFound, StoreRead, StoreWrite};
@@ -60,7 +61,7 @@ impl Mesh {
             // Refused when it was checked.
             Address::Topic(_) => return,
         };
-        let refusal = self.may(session, "run").err().or(prepared.refusal);
+        let refusal = self.may(session, Right::Run).err().or(prepared.refusal);
         let refusal = refusal.or_else(|| self.too_many_runs(&member));
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
         let refusal = refusal.or_else(|| self.count_send(session));

@@ -17,6 +17,7 @@ use crate::record::StoreRead;
 use crate::time::Millis;
 
 use super::Mesh;
+use super::operating::Asker;
 use super::reads::Purpose;
 use super::settle::How;
 
@@ -36,7 +37,8 @@ impl Mesh {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
             return;
         };
-        if let Some(error) = self.count_request(session, &call) {
+        let refused = self.forbidden(session, &call).or_else(|| self.count_request(session, &call));
+        if let Some(error) = refused {
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
             return self.reschedule(session);
         }
@@ -94,7 +96,7 @@ impl Mesh {
     }
 
     /// The peer with what we usually do not show: the state of its socket and the end of its lease.
-    fn debugged(&self, now: Millis, peer: &Peer) -> Peer {
+    pub(super) fn debugged(&self, now: Millis, peer: &Peer) -> Peer {
         let mut peer = peer.clone();
         if let Some(lease) = self.leases.get(&peer.session) {
             let online = matches!(lease.state, State::Online(_));
@@ -164,7 +166,10 @@ impl Mesh {
                 self.send_status(conn, &request, session, params, effects).map(|()| None)
             }
             Call::History(params) => self.history(conn, &request, session, &params, effects).map(|()| None),
-            Call::TopicsList(params) => self.topics_list(conn, &request, &params, effects).map(|()| None),
+            Call::TopicsList(params) => {
+                let asker = Asker::Socket(conn, request.clone());
+                self.topics_list(asker, &params, effects).map(|()| None)
+            }
             Call::TopicsCreate(params) => {
                 self.topics_create(now, conn, &request, params, effects).map(|()| None)
             }

@@ -2,16 +2,19 @@
 
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::limits::{
-    CONTEST_REPLACEMENTS, MAX_INFLIGHT, RING_BYTES, RING_EVENTS, SERVICES_PER_MESH, SERVICES_PER_SESSION,
-    STREAMS_PER_MESH, STREAMS_WAITING, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
+    CONTEST_REPLACEMENTS, MAX_INFLIGHT, MEMBERS_MAX, RING_BYTES, RING_EVENTS, SERVICES_PER_MESH,
+    SERVICES_PER_SESSION, STREAMS_PER_MESH, STREAMS_WAITING, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
 };
 
+use crate::access::{INVITES_MAX, TOKENS_MAX};
 use crate::census::Count;
 use crate::group::OPEN_MAX;
 use crate::lease::{Lease, State};
 use crate::log::{TAIL_BYTES, TAIL_ENTRIES};
+use crate::operate::OPERATIONS_MAX;
 use crate::presence::DEPARTURES;
 use crate::rate::ACCOUNTS;
+use crate::setting::SETTINGS;
 use crate::stream::{FED_BYTES, FED_EVENTS, PENDING_EVENTS};
 use crate::subs::{Sub, Subs};
 use crate::time::Millis;
@@ -72,6 +75,11 @@ impl Mesh {
             count("sessions that can take events", served, self.conns.len()),
             count("restored leases that wait", self.startup.waiting.len(), leases),
             count("bans", self.bans.len(), BANS_MAX),
+            count("members on the roll", self.roll.members.len(), MEMBERS_MAX),
+            count("invites", self.roll.invites.len(), INVITES_MAX),
+            count("tokens", self.roll.tokens.len(), TOKENS_MAX),
+            count("uses of invites that wait", self.roll.pending(), leases + self.awaiting.len()),
+            count("settings", self.settings.values.len(), SETTINGS.len()),
             count("rates of members", self.quota.sends.len().max(self.quota.requests.len()), ACCOUNTS),
             count("changes of presence", changes, 2 * (self.presence.len() + DEPARTURES)),
             count("departures", departures, DEPARTURES),
@@ -79,7 +87,7 @@ impl Mesh {
             count(
                 "writes that are awaited",
                 self.awaiting.len(),
-                (requests + leases).saturating_add(readings + self.messages.runs.living()),
+                (requests + leases + OPERATIONS_MAX).saturating_add(readings + self.messages.runs.living()),
             ),
             count(
                 "writes that are owed",
@@ -87,7 +95,11 @@ impl Mesh {
                 bound.saturating_mul(OWED_PER_SESSION).saturating_add(OWED_MAX),
             ),
             // Each of a request or of a group, and one for what expires.
-            count("reads that are awaited", self.messages.reads.len(), requests.saturating_add(readings + 1)),
+            count(
+                "reads that are awaited",
+                self.messages.reads.len(),
+                requests.saturating_add(readings + 1 + OPERATIONS_MAX),
+            ),
         ];
         self.count_sessions(&mut counts);
         self.services.count(&mut counts);

@@ -2,12 +2,13 @@
 
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
+use tenure_proto::hello::{InboxChoice, LeaseFate, Replay, ResumeOutcome};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::CONTEST_RETRY_MS;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 
+use crate::access::{Entry, Right, Rights};
 use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::input::LeaseRecord;
@@ -32,13 +33,15 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         let knock = Knock { conn, request, admission };
-        if let Err(refusal) = self.may_enter(&knock.admission) {
-            return refuse(knock, refusal, effects);
-        }
+        let entry = match self.may_enter(&knock.admission) {
+            Ok(entry) => entry,
+            Err(refusal) => return refuse(knock, refusal, effects),
+        };
         if self.leases.get(&knock.admission.session).is_some_and(|lease| lease.is_outrun(&knock)) {
             let refusal = outrun(&knock.admission);
             return refuse(knock, refusal, effects);
         }
+        self.take_in(&knock.admission, entry, effects);
         match self.leases.get_mut(&knock.admission.session).map(|lease| &mut lease.state) {
             None => self.begin(now, knock, effects),
             Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) => {
@@ -80,14 +83,14 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         match std::mem::replace(&mut lease.state, State::Grace) {
             State::Returning(Some(knock)) => self.attach(now, knock, LeaseFate::Kept, effects),
-            _ if self.is_banned(&session) => self.expire(session, effects),
+            _ if self.is_doomed(&session) => self.expire(session, effects),
             _ => self.reschedule(session),
         }
     }
 
     /// What can be refused without looking at the state of the lease.
-    fn may_enter(&self, hello: &Admission) -> Result<(), Refusal> {
-        if self.bans.hold(&hello.session, &hello.member) {
+    fn may_enter(&self, hello: &Admission) -> Result<Entry, Refusal> {
+        if self.bans.hold(&hello.session, &hello.member, hello.from) {
             return Err(bans::refusal());
         }
         let lease = self.leases.get(&hello.session);
@@ -101,11 +104,12 @@ impl Mesh {
         if hello.voucher == Voucher::TokenOnly && !selected {
             return unauthorized("the token's lease has ended; say hello with an attestation");
         }
+        let entry = self.entry(hello)?;
         match lease {
             Some(lease) if lease.member != hello.member => {
                 return unauthorized("another member vouches for the living lease of this session");
             }
-            Some(_) => return Ok(()),
+            Some(_) => return Ok(entry),
             None => {}
         }
         let own = hello.session.is_member(&hello.member);
@@ -124,7 +128,7 @@ impl Mesh {
                 "this member has as many sessions as it may; let some go, or wait for their leases to end",
             );
         }
-        Ok(())
+        Ok(entry)
     }
 
     /// A lease begins: the store is told first, peers when it has answered.
@@ -151,6 +155,10 @@ impl Mesh {
             id,
             member,
             caps,
+            may: Rights::NONE,
+            token: self.token_of(&knock.admission),
+            from: knock.admission.from,
+            kicked: false,
             instance: instance.clone(),
             latest: None,
             state: State::Beginning(Some(knock)),
@@ -179,8 +187,8 @@ impl Mesh {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         match std::mem::replace(&mut lease.state, State::Grace) {
             State::Beginning(Some(knock)) => self.attach(now, knock, LeaseFate::New, effects),
-            // Banned while the store was being told: what it has now it forgets again.
-            _ if self.is_banned(&session) => self.expire(session, effects),
+            // Banned or kicked while the store was being told: what it has now it forgets again.
+            _ if self.is_doomed(&session) => self.expire(session, effects),
             _ => self.reschedule(session),
         }
     }
@@ -232,6 +240,7 @@ impl Mesh {
         let epoch = self.next_number();
         let (version, health_version) = (self.presence.version(), self.health_version);
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());
+        let token = self.token_of(&admission);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let (outcome, reason) = outcome(&admission, lease);
         let known =
@@ -253,6 +262,7 @@ impl Mesh {
         lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);
         lease.granted_until = None;
+        (lease.token, lease.from, lease.kicked) = (token, admission.from, false);
         lease.inbox = admission.inbox;
         lease.subs.release_at = None;
         // Whoever waited for entries on the socket before does not any more.
@@ -264,6 +274,11 @@ impl Mesh {
             lease.caps.clone_from(caps);
             lease.dirty = true;
         }
+        lease.may = self.roll.rights(&member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+        if !lease.may.allow(Right::Read) {
+            lease.inbox = InboxChoice::None;
+        }
+        let inbox = lease.inbox;
         let lease_id = lease.id.clone();
         self.conns.insert(conn, session);
         self.caught_up.remove(&session);
@@ -273,7 +288,7 @@ impl Mesh {
         }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.settle_startup(&session, true, effects);
-        self.choose_inboxes(session, member, admission.inbox, effects);
+        self.choose_inboxes(session, member, inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();
         let reconciled = self.take_up_deliveries(now, session, conn, asked, resumed, effects);
@@ -421,7 +436,8 @@ impl Mesh {
             return;
         };
         // If its time is over it gets a little more, and then the store is asked again.
-        let over = if matches!(ending, Ending::Banned) { now } else { lease.until(&self.config) };
+        let over =
+            if matches!(ending, Ending::Banned | Ending::Kicked) { now } else { lease.until(&self.config) };
         lease.granted_until = Some(over.max(now.plus(STORE_RETRY_MS)));
         if let Ending::Bye(conn, request) = ending {
             let outcome = Err(store_refusal().error);

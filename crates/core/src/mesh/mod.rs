@@ -7,6 +7,7 @@
 //!
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
+mod access;
 mod bans;
 mod calling;
 mod calls;
@@ -19,7 +20,9 @@ mod deliver;
 mod drain;
 mod fanout;
 mod hello;
+mod listing;
 mod messages;
+mod operating;
 mod pages;
 mod placing;
 mod pull;
@@ -49,6 +52,7 @@ use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::peer::Peer;
 
+use crate::access::{BanRecord, Rights, Roll};
 use crate::config::MeshConfig;
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, Effect, Note, WriteId};
@@ -57,6 +61,7 @@ use crate::lease::{Lease, State};
 use crate::mutant::{self, Mutant};
 use crate::presence::Presence;
 use crate::record::RestoredMessages;
+use crate::setting::Values;
 use crate::stream::Stream;
 use crate::subs::Subs;
 use crate::thaw::Thaw;
@@ -126,6 +131,10 @@ pub struct Mesh {
     startup: Startup,
     drain: Option<Drain>,
     bans: Bans,
+    roll: Roll,
+    /// The broker's own numbers, and what operators have made of them.
+    base: Arc<MeshConfig>,
+    settings: Settings,
     quota: Quota,
     health_version: u64,
     /// Whether the last thing that the store was asked to write is on disk.
@@ -137,6 +146,17 @@ struct Startup {
     waiting: BTreeSet<SessionKey>,
     resumed: usize,
     expired: usize,
+    /// Why what operators had set does not hold.
+    unset: Option<String>,
+}
+
+/// What operators have set while the mesh ran.
+#[derive(Debug, Default)]
+struct Settings {
+    /// How often.
+    version: u64,
+    /// At most one for each that there is.
+    values: Values,
 }
 
 impl Mesh {
@@ -151,6 +171,7 @@ impl Mesh {
     ) -> Mesh {
         let mut mesh = Mesh {
             thaw: Thaw::new(config.lease_ttl_ms, now.at),
+            base: Arc::new(config.clone()),
             config: Arc::new(config),
             run,
             broker_id,
@@ -181,6 +202,8 @@ impl Mesh {
             startup: Startup::default(),
             drain: None,
             bans: Bans::default(),
+            roll: Roll::default(),
+            settings: Settings::default(),
             quota: Quota::default(),
             health_version: 1,
             store_sound: true,
@@ -222,8 +245,12 @@ impl Mesh {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms, effects);
             }
             Input::Hurry => self.hurry(at),
-            Input::Configure { config } => self.configure(now.at, *config, effects),
-            Input::Ban { subject, on: true } => self.ban(subject, effects),
+            Input::Configure { config } => self.rebase(now.at, *config, effects),
+            Input::Operate { id, operation } => self.operate(now.at, id, *operation, effects),
+            Input::Ban { subject, on: true } => {
+                let (reason, since) = (String::new(), self.wall);
+                self.ban(BanRecord { subject, reason, since }, effects);
+            }
             Input::Ban { subject, on: false } => self.unban(subject, effects),
             Input::Route { route, name, want } => self.route(at, route, name, want, effects),
             Input::RouteGone { route } => self.route_gone(route),
@@ -267,6 +294,11 @@ impl Mesh {
         ];
         let due = due.into_iter().flatten().min();
         due.map_or(self.thaw.next_look(), |due| self.thaw.shell(due).min(self.thaw.next_look()))
+    }
+
+    /// The numbers that hold now.
+    pub fn config(&self) -> &Arc<MeshConfig> {
+        &self.config
     }
 
     /// Living leases.
@@ -335,6 +367,10 @@ impl Mesh {
                 id: record.lease,
                 member: record.member,
                 caps: record.caps,
+                may: Rights::NONE,
+                token: None,
+                from: None,
+                kicked: false,
                 instance: record.instance,
                 latest: None,
                 state: State::Grace,
@@ -357,10 +393,10 @@ impl Mesh {
 
     /// What a start has to say once there is somebody to hear it.
     pub fn startup_notes(&self) -> Vec<Note> {
-        match self.startup.waiting.len() {
-            0 => Vec::new(),
-            leases => vec![Note::StartupGraceStarted { leases }],
-        }
+        let unset = self.startup.unset.clone().map(|reason| Note::ConfigRefused { reason });
+        let waiting = Some(self.startup.waiting.len()).filter(|leases| *leases > 0);
+        let waiting = waiting.map(|leases| Note::StartupGraceStarted { leases });
+        unset.into_iter().chain(waiting).collect()
     }
 
     /// A restored lease is back, or gone.
@@ -374,7 +410,8 @@ impl Mesh {
             self.startup.expired += 1;
         }
         if self.startup.waiting.is_empty() {
-            let Startup { resumed, expired, .. } = self.startup;
+            let Startup { resumed, expired, .. } = &self.startup;
+            let (resumed, expired) = (*resumed, *expired);
             effects.push(Effect::Note(Note::StartupGraceEnded { resumed, expired }));
         }
     }

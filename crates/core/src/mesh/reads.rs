@@ -14,12 +14,14 @@ use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListPar
 use crate::effect::{Answer, Effect, ReadId};
 use crate::envelope::Lane;
 use crate::group::OPEN_MAX;
+use crate::operate::{OperateId, Operated};
 use crate::record::{GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
 use crate::subs::Fetch;
 use crate::time::Millis;
 
 use super::Mesh;
 use super::deliver::RETRY_MS;
+use super::operating::Asker;
 use super::pull::fetch_from;
 use super::serving::Ask;
 use super::writes::{Awaiting, unreadable};
@@ -36,15 +38,17 @@ pub(super) enum Purpose {
     /// `send.status`.
     Status(ConnId, RequestId, SendStatusParams),
     /// `dead.list`.
-    Dead(ConnId, RequestId),
+    Dead(Asker),
     /// `topics.list`: the answer, and which group each place is for.
-    Topics(ConnId, RequestId, TopicsListResult, Vec<(usize, usize)>),
+    Topics(Asker, TopicsListResult, Vec<(usize, usize)>),
     /// `health`.
     Health(ConnId, RequestId, Box<tenure_proto::method::HealthResult>),
     /// Entries whose time may be over.
     Expired,
     /// A run that is not in memory.
     Run(ConnId, RequestId, Ask),
+    /// The audit log.
+    Audit(OperateId),
 }
 
 impl Mesh {
@@ -76,10 +80,16 @@ impl Mesh {
             (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {
                 (conn, request, Ok(Answer::Statuses(statuses(params, fates))))
             }
-            (Purpose::Dead(conn, request), StoreFound::Dead { letters, next }) => {
-                (conn, request, Ok(Answer::Dead(letters, next)))
+            (Purpose::Dead(asker), StoreFound::Dead { letters, next }) => {
+                return effects.push(asker.answer(Ok(Answer::Dead(letters, next))));
             }
-            (Purpose::Topics(conn, request, mut result, places), StoreFound::Oldest(sent)) => {
+            (Purpose::Audit(id), StoreFound::Audit(rows, more)) => {
+                return effects.push(Effect::Operated { id, outcome: Ok(Operated::Audit(rows, more)) });
+            }
+            (Purpose::Audit(id), _) => {
+                return effects.push(Effect::Operated { id, outcome: Err(unreadable()) });
+            }
+            (Purpose::Topics(asker, mut result, places), StoreFound::Oldest(sent)) => {
                 for ((topic, group), sent) in places.into_iter().zip(sent) {
                     let group = result.topics.get_mut(topic).and_then(|topic| topic.groups.get_mut(group));
                     if let (Some(group), Some(sent)) = (group, sent) {
@@ -87,7 +97,7 @@ impl Mesh {
                         group.oldest_ms = Some(group.oldest_ms.map_or(age, |other| other.max(age)));
                     }
                 }
-                (conn, request, Ok(Answer::Topics(result)))
+                return effects.push(asker.answer(Ok(Answer::Topics(result))));
             }
             (Purpose::Health(conn, request, mut health), StoreFound::Oldest(sent)) => {
                 let oldest = sent.into_iter().flatten().min();
@@ -95,11 +105,12 @@ impl Mesh {
                     U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
                 (conn, request, Ok(Answer::Health(health)))
             }
+            (Purpose::Dead(asker) | Purpose::Topics(asker, ..), _) => {
+                return effects.push(asker.answer(Err(unreadable())));
+            }
             (
                 Purpose::History(conn, request)
                 | Purpose::Status(conn, request, _)
-                | Purpose::Dead(conn, request)
-                | Purpose::Topics(conn, request, ..)
                 | Purpose::Health(conn, request, _),
                 _,
             ) => (conn, request, Err(unreadable())),
@@ -136,7 +147,6 @@ impl Mesh {
 
     /// The log that a session may read: a topic, its own inbox or its member's.
     fn readable(&self, session: SessionKey, name: &str) -> Result<LogName, WireError> {
-        self.may(session, "read")?;
         let log: LogName = name.parse()?;
         let member = self.leases.get(&session).map(|lease| lease.member);
         let allowed = match &log {
@@ -179,7 +189,6 @@ impl Mesh {
         session: SessionKey,
         params: &FetchParams,
     ) -> Result<Option<Answer>, WireError> {
-        self.may(session, "read")?;
         let limit = page(Some(params.limit))? as usize;
         let moment = self.moment();
         let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
@@ -250,8 +259,7 @@ impl Mesh {
 
     pub(super) fn topics_list(
         &mut self,
-        conn: ConnId,
-        request: &RequestId,
+        asker: Asker,
         params: &TopicsListParams,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
@@ -285,7 +293,7 @@ impl Mesh {
         let more = names.next().is_some();
         let next = if more { topics.last().map(|topic| topic.name.clone()) } else { None };
         let result = TopicsListResult { topics, next };
-        let purpose = Purpose::Topics(conn, request.clone(), result, which);
+        let purpose = Purpose::Topics(asker, result, which);
         self.read(purpose, StoreRead::Oldest { places }, effects);
         Ok(())
     }
@@ -323,11 +331,22 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
         let log = self.readable(session, &params.log)?;
-        let limit = page(params.limit)?;
-        let after = params.after.map_or(0, U53::get);
-        let read = StoreRead::Dead { log, after, limit, bytes: self.config.max_payload };
-        self.read(Purpose::Dead(conn, request.clone()), read, effects);
+        let asker = Asker::Socket(conn, request.clone());
+        self.list_dead(asker, log, params.after.map_or(0, U53::get), page(params.limit)?, effects);
         Ok(())
+    }
+
+    /// Reads dead letters for somebody who may see them.
+    pub(super) fn list_dead(
+        &mut self,
+        asker: Asker,
+        log: LogName,
+        after: u64,
+        limit: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let read = StoreRead::Dead { log, after, limit, bytes: self.config.max_payload };
+        self.read(Purpose::Dead(asker), read, effects);
     }
 
     pub(super) fn dead_retry(
@@ -339,13 +358,24 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
         let log = self.readable(session, &params.log)?;
-        let seqs = seqs(&params.seqs)?;
+        self.retry_dead(Asker::Socket(conn, request.clone()), log, &params.seqs, effects)
+    }
+
+    /// Takes dead letters out again for somebody who may.
+    pub(super) fn retry_dead(
+        &mut self,
+        asker: Asker,
+        log: LogName,
+        asked: &[U53],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let seqs = seqs(asked)?;
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
         let crews =
             (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
         self.check_room(&log, seqs.len())?;
         self.messages.reviving += seqs.len();
-        let who = Awaiting::Revive(conn, request.clone(), log.clone(), seqs.clone());
+        let who = Awaiting::Revive(asker, log.clone(), seqs.clone());
         self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
         Ok(())
     }
@@ -369,8 +399,7 @@ impl Mesh {
     /// Dead letters are back in their log: they are handed out next.
     pub(super) fn revived(
         &mut self,
-        conn: ConnId,
-        request: RequestId,
+        asker: Asker,
         log: &LogName,
         asked: &[u64],
         found: Vec<(Lane, u64, Option<GroupName>, u32)>,
@@ -395,8 +424,7 @@ impl Mesh {
         let missing =
             asked.iter().filter(|seq| !retried.contains(seq)).copied().map(U53::saturating).collect();
         let retried = retried.into_iter().map(U53::saturating).collect();
-        let answer = Answer::DeadRetry(DeadRetryResult { retried, missing });
-        effects.push(super::respond(conn, request, answer));
+        effects.push(asker.answer(Ok(Answer::DeadRetry(DeadRetryResult { retried, missing }))));
     }
 
     pub(super) fn dead_drop(
@@ -408,21 +436,26 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
         let log = self.readable(session, &params.log)?;
-        let seqs = seqs(&params.seqs)?;
-        let who = Awaiting::DropDead(conn, request.clone());
+        self.drop_dead(Asker::Socket(conn, request.clone()), log, &params.seqs, effects)
+    }
+
+    /// Drops dead letters for somebody who may.
+    pub(super) fn drop_dead(
+        &mut self,
+        asker: Asker,
+        log: LogName,
+        asked: &[U53],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WireError> {
+        let seqs = seqs(asked)?;
+        let who = Awaiting::DropDead(asker);
         self.write_for(who, StoreWrite::DropDead { log, seqs }, effects);
         Ok(())
     }
 
-    pub(super) fn dead_dropped(
-        &mut self,
-        conn: ConnId,
-        request: RequestId,
-        rows: u64,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn dead_dropped(&mut self, asker: Asker, rows: u64, effects: &mut Vec<Effect>) {
         let answer = Answer::DeadDrop(DeadDropResult { dropped: U53::saturating(rows) });
-        effects.push(super::respond(conn, request, answer));
+        effects.push(asker.answer(Ok(answer)));
     }
 }
 

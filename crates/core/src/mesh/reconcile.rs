@@ -12,6 +12,7 @@ use tenure_proto::reconcile::{
 use tenure_proto::subscribe::From;
 use tenure_proto::tag::TagParts;
 
+use crate::access::Right;
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::group::{Claim, Holder};
 use crate::lease::{Muted, State};
@@ -238,7 +239,7 @@ impl Mesh {
         let Restore {
             view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, ..
         } = restore;
-        self.may(session, "read").map_err(|_| "forbidden")?;
+        self.may(session, Right::Read).map_err(|_| "forbidden")?;
         self.may_owe().map_err(|_| "too_many")?;
         self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);

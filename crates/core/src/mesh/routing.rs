@@ -8,6 +8,7 @@ use tenure_proto::limits::RELAY_WAIT_MS;
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
 
+use crate::access::Right;
 use crate::effect::{Answer, Effect};
 use crate::route::{self, Opening, Route, RouteId, RouteKey, Target, Want};
 use crate::time::Millis;
@@ -196,7 +197,7 @@ impl Mesh {
                     .ok_or_else(|| WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"))
             }),
             (RelayRole::Connect, None) => Err(WireError::bad_request("say which service: name is missing")),
-            (RelayRole::Connect, Some(name)) => match self.may(session, "run") {
+            (RelayRole::Connect, Some(name)) => match self.may(session, Right::Run) {
                 Ok(()) => {
                     let key = RouteKey::Asked(self.next_number());
                     return self.seek(now, key, name, Want::Tcp, Some((conn, request, session)), effects);
@@ -208,7 +209,7 @@ impl Mesh {
     }
 
     fn may_publish(&self, session: SessionKey, name: Option<&ServiceName>) -> Result<(), WireError> {
-        self.may(session, "serve")?;
+        self.may(session, Right::Serve)?;
         match name {
             Some(name) if self.service_holder(name) != Some(session) => {
                 let text = format!("this session does not hold {name}; offer it with service.renew first");

@@ -11,6 +11,7 @@ use tenure_proto::name::TopicName;
 use tenure_proto::number::U53;
 
 use crate::accept::{Accept, Accepted, Remembered, Route, inbox_is_full};
+use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::lease::State;
@@ -44,7 +45,8 @@ impl Mesh {
         let Prepared { mut envelope, fingerprint, refusal } = prepared;
         let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
         envelope.from = Sender { member: lease.member, session, name };
-        let mut refusal = self.may(session, "send").err().or(refusal).or_else(|| self.count_send(session));
+        let mut refusal =
+            self.may(session, Right::Send).err().or(refusal).or_else(|| self.count_send(session));
         let counted = refusal.is_none();
         let route = match &envelope.to {
             Address::Session(to) => self.route_to_session(to),
@@ -250,18 +252,6 @@ impl Mesh {
         self.messages.logs.append(entry);
         self.messages.note_if_full(&entry.log);
         self.messages.grown(&entry.log, entry.lane);
-    }
-
-    /// Whether a session's caps allow it.
-    pub(super) fn may(&self, session: SessionKey, cap: &str) -> Result<(), WireError> {
-        let caps = self.leases.get(&session).and_then(|lease| lease.caps.as_ref());
-        match caps {
-            Some(caps) if !caps.iter().any(|c| c.as_str() == cap) => Err(WireError::new(
-                ErrorCode::Forbidden,
-                format!("this session's attestation does not allow {cap}"),
-            )),
-            _ => Ok(()),
-        }
     }
 }
 

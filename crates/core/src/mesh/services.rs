@@ -20,6 +20,7 @@ use tenure_proto::service::{
     ServiceVerdict, ServiceWithdrawParams, ServicesListParams, ServicesListResult,
 };
 
+use crate::access::Right;
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, Effect};
 use crate::feed::Feed;
@@ -272,7 +273,7 @@ impl Mesh {
         if self.is_banned(&session) {
             return Err(super::bans::refusal().error);
         }
-        self.may(session, "serve")?;
+        self.may(session, Right::Serve)?;
         let (name, facts) = service::check(offer, &self.config)?;
         let Some(member) = self.leases.get(&session).map(|lease| lease.member) else {
             return Err(WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"));

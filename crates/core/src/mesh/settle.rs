@@ -38,7 +38,7 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         let may_bury = if matches!(how, How::Nack(_)) { self.may_owe() } else { Ok(()) };
-        if let Err(error) = self.may(session, "read").and_then(|()| check(tags, how)).and(may_bury) {
+        if let Err(error) = check(tags, how).and(may_bury) {
             return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
         if tags.iter().any(|tag| self.is_being_cleared(tag.as_str())) {

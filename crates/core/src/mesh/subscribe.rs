@@ -52,7 +52,6 @@ impl Mesh {
         params: &SubscribeParams,
         effects: &mut Vec<Effect>,
     ) -> Result<Option<SubscribeResult>, WireError> {
-        self.may(session, "read")?;
         self.may_owe()?;
         if params.prefetch == 0 || params.prefetch > PREFETCH_MAX {
             return Err(WireError::bad_request(format!("prefetch must be between 1 and {PREFETCH_MAX}")));

@@ -12,9 +12,14 @@ use crate::time::Millis;
 use super::Mesh;
 
 impl Mesh {
-    /// The lease's time is over, by itself or by a ban: the store is told first.
+    /// The lease's time is over, by itself or by an operator: the store is told first.
     pub(super) fn expire(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        let ending = if self.is_banned(&session) { Ending::Banned } else { Ending::Expired };
+        let kicked = self.leases.get(&session).is_some_and(|lease| lease.kicked);
+        let ending = match self.is_banned(&session) {
+            true => Ending::Banned,
+            false if kicked => Ending::Kicked,
+            false => Ending::Expired,
+        };
         self.begin_end(session, ending, effects);
     }
 
@@ -57,6 +62,7 @@ impl Mesh {
                 "bye"
             }
             Ending::Banned => "banned",
+            Ending::Kicked => "kicked",
         };
         self.end_services(session, reason, effects);
         effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));

@@ -2,6 +2,7 @@
 //! `world` is the shell around it (with `socket` and `disk`),
 //! `check` what must hold inside it after every step of every test.
 
+mod access;
 mod bans;
 mod calls;
 mod census;

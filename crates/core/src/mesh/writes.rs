@@ -1,19 +1,21 @@
 //! What waits for the store, and what its answers mean.
 
 use tenure_proto::error::WireError;
-use tenure_proto::event::Receipt;
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey, SubId};
+use tenure_proto::event::{EventBody, Receipt};
+use tenure_proto::ids::{ConnId, GrantId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
-use crate::effect::{Answer, Effect, HelloAnswer, Push, WriteId};
+use crate::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
 use crate::mutant::{self, Mutant};
+use crate::operate::{OperateId, Operated};
 use crate::record::{GroupId, StoreOutcome, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
 use super::calling::PendingRun;
+use super::operating::Asker;
 use super::reading::UNTOLD;
 use super::send::{Pending, is_answered_early};
 use super::services::{Renewal, Withdrawal};
@@ -48,13 +50,17 @@ pub(super) enum Awaiting {
     /// A hello that settled deliveries, and is answered when that is on disk.
     Hello(ConnId, RequestId, Box<HelloAnswer>),
     /// Dead letters that are taken out again.
-    Revive(ConnId, RequestId, tenure_proto::LogName, Vec<u64>),
+    Revive(Asker, tenure_proto::LogName, Vec<u64>),
     /// Dead letters that are dropped.
-    DropDead(ConnId, RequestId),
+    DropDead(Asker),
     /// Services that were offered.
     Renewal(Box<Renewal>),
     /// Services that are given up.
     Withdrawal(Box<Withdrawal>),
+    /// Somebody who becomes a member by an invite.
+    Joined(MemberKey, GrantId),
+    /// An operator who is answered when it is on disk.
+    Operated(OperateId, Box<Operated>),
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
     /// Entries past their time go.
@@ -147,11 +153,18 @@ impl Mesh {
                 effects.push(super::respond(conn, request, *answer));
             }
             (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
-            (Awaiting::Revive(conn, request, log, seqs), StoreOutcome::Revived(found)) => {
-                self.revived(conn, request, &log, &seqs, found, effects);
+            (Awaiting::Revive(asker, log, seqs), StoreOutcome::Revived(found)) => {
+                self.revived(asker, &log, &seqs, found, effects);
             }
-            (Awaiting::DropDead(conn, request), StoreOutcome::Count { rows, .. }) => {
-                self.dead_dropped(conn, request, rows, effects);
+            (Awaiting::DropDead(asker), StoreOutcome::Count { rows, .. }) => {
+                self.dead_dropped(asker, rows, effects);
+            }
+            (Awaiting::Joined(member, invite), _) => {
+                self.roll.redeemed(&invite);
+                effects.push(Effect::Note(Note::Joined { member, invite }));
+            }
+            (Awaiting::Operated(id, answer), _) => {
+                effects.push(Effect::Operated { id, outcome: Ok(*answer) });
             }
             (Awaiting::Evacuate(session, member), StoreOutcome::Evacuated { moved, failed, next }) => {
                 self.evacuated(session, member, moved, failed, next, effects);
@@ -230,13 +243,17 @@ impl Mesh {
                 }
                 self.welcome(conn, request, answer, effects);
             }
-            Awaiting::Revive(conn, request, _, seqs) => {
-                refuse(conn, request, unavailable());
+            Awaiting::Revive(asker, _, seqs) => {
+                effects.push(asker.answer(Err(unavailable())));
                 self.messages.reviving = self.messages.reviving.saturating_sub(seqs.len());
             }
-            Awaiting::DropDead(conn, request) => refuse(conn, request, unavailable()),
+            Awaiting::DropDead(asker) => effects.push(asker.answer(Err(unavailable()))),
             Awaiting::Renewal(renewal) => self.not_renewed(*renewal, effects),
             Awaiting::Withdrawal(withdrawal) => self.not_withdrawn(*withdrawal, effects),
+            Awaiting::Joined(member, invite) => self.not_joined(member, &invite, effects),
+            Awaiting::Operated(id, _) => {
+                effects.push(Effect::Operated { id, outcome: Err(unconfirmed()) });
+            }
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
         }

@@ -1,6 +1,6 @@
 //! Which Host names which service: `NAME.localhost`, and `NAME.DOMAIN` for each domain that an operator gave.
 
-use tenure_proto::name::ServiceName;
+use tenure_proto::name::{MeshName, ServiceName};
 
 use crate::relay::refusal::Refusal;
 
@@ -57,6 +57,22 @@ impl Domains {
     }
 }
 
+/// Where a service that a Host names may be: as it is in the mesh that is at `home`, which needs no label, then as
+/// `NAME.MESH`, the longest mesh first.
+pub fn places<'a>(
+    name: &ServiceName,
+    home: Option<&MeshName>,
+    meshes: impl Iterator<Item = &'a MeshName>,
+) -> Vec<(MeshName, ServiceName)> {
+    let labelled = |mesh: &MeshName| {
+        let name = name.as_str().strip_suffix(mesh.as_str())?.strip_suffix('.')?;
+        Some((mesh.clone(), name.parse().ok()?))
+    };
+    let mut labelled: Vec<_> = meshes.filter_map(labelled).collect();
+    labelled.sort_by_key(|(mesh, _)| std::cmp::Reverse(mesh.as_str().len()));
+    home.map(|mesh| (mesh.clone(), name.clone())).into_iter().chain(labelled).collect()
+}
+
 /// `host` without its port; nothing when what follows the colon is none.
 fn without_port(host: &str) -> Option<&str> {
     match host.rsplit_once(':') {
@@ -111,6 +127,23 @@ mod tests {
             let refusal = domains.service(host).unwrap_err();
             assert_eq!(refusal.status, 404, "{host}");
         }
+    }
+
+    #[test]
+    fn a_mesh_is_named_behind_its_service_unless_it_is_at_home() {
+        let meshes: Vec<MeshName> =
+            ["a", "b", "x.b"].iter().filter_map(|mesh| mesh.parse().ok()).collect();
+        let found = |name: &str, home: Option<usize>| {
+            let home = home.map(|index| &meshes[index]);
+            let places = places(&name.parse().unwrap(), home, meshes.iter());
+            places.iter().map(|(mesh, name)| format!("{name}@{mesh}")).collect::<Vec<_>>()
+        };
+        assert_eq!(found("web", Some(0)), ["web@a"]);
+        assert_eq!(found("web.b", Some(0)), ["web.b@a", "web@b"]);
+        assert_eq!(found("web.a", Some(0)), ["web.a@a", "web@a"]);
+        assert_eq!(found("web.x.b", Some(0)), ["web.x.b@a", "web@x.b", "web.x@b"]);
+        assert_eq!(found("webb", Some(0)), ["webb@a"]);
+        assert_eq!(found("b", None), Vec::<String>::new());
     }
 
     #[test]

@@ -18,5 +18,5 @@ pub mod refusal;
 
 pub use forwarded::{Network, Networks};
 pub use framing::Framing;
-pub use host::Domains;
+pub use host::{Domains, places};
 pub use refusal::Refusal;

@@ -4,6 +4,7 @@
 //! and the memory model side by side. An engine joins by implementing [`Engine`] and naming itself in `suite!`.
 
 pub(crate) mod accepts;
+pub(crate) mod access;
 pub(crate) mod cases;
 pub(crate) mod messages;
 pub(crate) mod model;
@@ -92,6 +93,11 @@ macro_rules! suite {
         $crate::conformance::suite!($engine, retries:
             only_the_letters_of_named_crews_are_taken_out,
             what_was_settled_late_does_not_expire,
+        );
+        $crate::conformance::suite!($engine, access:
+            access_reads_as_it_was_written,
+            the_audit_log_is_read_by_pages_and_newest_first,
+            a_change_and_its_row_are_one,
         );
         $crate::conformance::suite!($engine, runs:
             a_run_is_kept_with_its_message_and_reads_as_it_was,

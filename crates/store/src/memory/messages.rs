@@ -170,7 +170,8 @@ impl Messages {
             StoreWrite::CancelRun(run) => self.cancel_run(*run),
             StoreWrite::EndRun(ending) => self.end_run(ending),
             // Touching a lease is the leases' business; a sweep concerns all meshes.
-            StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } => {}
+            // Of no message.
+            StoreWrite::TouchLease(..) | StoreWrite::Sweep { .. } | StoreWrite::Access(_) => {}
         }
         StoreOutcome::Done
     }

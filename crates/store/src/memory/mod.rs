@@ -11,6 +11,7 @@
 //! Where to read next: [`Store`] for what each method promises, `messages` for what writes do, `reads` for what
 //! reads find.
 
+mod access;
 mod messages;
 mod reads;
 mod runs;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::{MeshName, SessionKey};
 
@@ -26,6 +28,7 @@ use crate::{
     Checkpointer, Identity, LeaseRow, Result, Run, Settings, Store, StoreError, StoreReader, StoredLease,
     Write,
 };
+use access::{Access, Audit};
 use messages::Messages;
 
 /// A store in memory. A clone is another handle on the same state.
@@ -41,6 +44,8 @@ struct State {
     runs: BTreeMap<u64, u64>,
     leases: BTreeMap<(MeshName, SessionKey), LeaseRow>,
     meshes: BTreeMap<MeshName, Messages>,
+    access: BTreeMap<MeshName, Access>,
+    audit: Audit,
     settings: Settings,
     /// Writes answer [`StoreError::Unavailable`].
     failing: bool,
@@ -133,6 +138,11 @@ impl State {
                 let swept = swept.map(|mesh| mesh.sweep(*now, *dead_before) + mesh.sweep_runs(*runs_before));
                 return StoreOutcome::Count { rows: swept.sum(), more: false };
             }
+            StoreWrite::Access(write) => {
+                self.access.entry(mesh.clone()).or_default().apply(&write.changes);
+                self.audit.append(mesh, write.audit.as_ref());
+                return StoreOutcome::Done;
+            }
             _ => {}
         }
         self.meshes.entry(mesh.clone()).or_default().apply(write)
@@ -167,6 +177,16 @@ impl Store for Memory {
 
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
         Ok(self.lock().meshes.get(mesh).map(Messages::restore).unwrap_or_default())
+    }
+
+    fn meshes(&mut self) -> Result<Vec<MeshName>> {
+        let state = self.lock();
+        let founded = state.access.iter().filter(|(_, access)| access.is_founded());
+        Ok(founded.map(|(name, _)| name.clone()).collect())
+    }
+
+    fn access(&mut self, mesh: &MeshName) -> Result<RestoredAccess> {
+        Ok(self.lock().access.get(mesh).map(Access::restore).unwrap_or_default())
     }
 
     fn reader(&self) -> Result<Box<dyn StoreReader>> {
@@ -215,6 +235,9 @@ struct Reader(Memory);
 impl StoreReader for Reader {
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound> {
         let state = self.0.lock();
+        if let StoreRead::Audit { before, limit } = read {
+            return Ok(state.audit.read(mesh, *before, *limit));
+        }
         Ok(state.meshes.get(mesh).map_or_else(|| Messages::default().read(read), |mesh| mesh.read(read)))
     }
 

@@ -8,7 +8,9 @@ use tenure_proto::name::MeshName;
 use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
-use super::{accept, call, dead, entry, evacuate, group, lease, prune, run, service, session, sweep, topic};
+use super::{
+    accept, access, call, dead, entry, evacuate, group, lease, prune, run, service, session, sweep, topic,
+};
 use crate::{LeaseRow, Result, Write};
 
 /// Carries out one write of a batch.
@@ -104,6 +106,7 @@ fn of_mesh(
             call::claim(connection, mesh.id, *run, callee, member)?
         }
         StoreWrite::CancelRun(run) => call::cancel(connection, mesh.id, *run)?,
+        StoreWrite::Access(write) => access::write(connection, mesh.id, write)?,
         StoreWrite::EndRun(ending) => call::end(connection, mesh.id, ending)?,
         StoreWrite::Sweep { .. } => {}
     }

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::{check_messages, identity, lease, run, service, setting};
+use super::{access, check_messages, identity, lease, run, service, setting};
 use crate::{Result, StoreError};
 
 /// Findings that are told in full; of the others only the number is.
@@ -20,6 +20,11 @@ pub(super) fn findings(connection: &Connection) -> Result<Vec<String>, Fault> {
     report.note(outcome)?;
     let outcome = service::findings(connection, &mut report);
     report.note(outcome)?;
+    if let Some(meshes) = report.note(access::meshes(connection))? {
+        for mesh in meshes {
+            report.note(access::restore(connection, &mesh))?;
+        }
+    }
     check_messages::findings(connection, &mut report)?;
     Ok(report.finish())
 }

@@ -12,10 +12,12 @@
 //! The write-ahead log goes back into the main file at every start, and whenever it has grown: `checkpoint` says
 //! who does that.
 //!
-//! Where to read next: `schema` and `messages_schema` for the tables, `accept` for the write that matters most,
+//! Where to read next: `schema`, `messages_schema` and `access_schema` for the tables, `accept` for the write that matters most,
 //! `fault` for which error means what, `dir` for the files.
 
 mod accept;
+mod access;
+mod access_schema;
 mod apply;
 mod cache;
 mod call;
@@ -61,6 +63,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use serde_json::Value;
+use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
@@ -240,6 +243,14 @@ impl Store for Sqlite {
 
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
         self.read(|transaction| restore::restore(transaction, mesh))
+    }
+
+    fn meshes(&mut self) -> Result<Vec<MeshName>> {
+        self.read(|transaction| access::meshes(transaction))
+    }
+
+    fn access(&mut self, mesh: &MeshName) -> Result<RestoredAccess> {
+        self.read(|transaction| access::restore(transaction, mesh))
     }
 
     fn reader(&self) -> Result<Box<dyn StoreReader>> {

@@ -12,7 +12,9 @@ use tenure_proto::name::MeshName;
 use super::dir::DataDir;
 use super::fault::{Fault, natural};
 use super::place::Place;
-use super::{BUSY_TIMEOUT, PREPARED_STATEMENTS, cache, call, check, dead, entry, expired, fates, integer};
+use super::{
+    BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
+};
 use crate::{Result, StoreReader};
 
 /// KiB of pages that a reader keeps in memory.
@@ -80,6 +82,7 @@ fn find(connection: &Connection, mesh: &MeshName, read: &StoreRead) -> Result<St
             let sent = places.iter().map(|(log, lane, after)| oldest(connection, mesh, log, *lane, *after));
             Ok(StoreFound::Oldest(sent.collect::<Result<_, Fault>>()?))
         }
+        StoreRead::Audit { before, limit } => access::audit(connection, mesh, *before, *limit),
         StoreRead::Run(run) => Ok(StoreFound::Run(call::get(connection, mesh, *run)?.map(Box::new))),
     }
 }

@@ -7,6 +7,7 @@
 
 use rusqlite::Connection;
 
+use super::access_schema::ACCESS;
 use super::fault::Fault;
 use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES};
 use super::service::SERVICES;
@@ -66,6 +67,7 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     CALLS,
     CANCELLED_CALLS,
     SERVICES,
+    ACCESS,
 ];
 
 /// The schema version of this program.

@@ -60,6 +60,8 @@ pub(crate) fn knock(n: u8) -> Admission {
         reconcile: None,
         client: "test/1".into(),
         counted: false,
+        presented: Default::default(),
+        from: None,
     }
 }
 

@@ -45,6 +45,7 @@ fn config() -> LinkConfig {
         features: FeatureWishes::default(),
         codec: Codec::Json,
         host: "localhost:7400".into(),
+        auth: None,
     }
 }
 

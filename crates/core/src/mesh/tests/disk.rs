@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tenure_proto::name::ServiceName;
 
+use crate::access::AccessWrite;
 use crate::record::{ServiceRecord, StoreWrite};
 
 use super::super::*;
@@ -28,6 +29,8 @@ pub(crate) struct Store {
     pub(crate) service_writes: usize,
     /// Beginnings (`true`) and ends of leases, in the order of their commits.
     pub(crate) log: Vec<(SessionKey, bool)>,
+    /// Changes of access, in the order of their commits.
+    pub(crate) access: Vec<AccessWrite>,
     open: VecDeque<(WriteId, StoreWrite)>,
     last: u64,
     /// How long the broker was awake in each run that has ended.
@@ -125,6 +128,7 @@ impl Store {
                 self.service_writes += 1;
                 self.services.retain(|name, record| record.session != session || !names.contains(name));
             }
+            StoreWrite::Access(write) => self.access.push(*write),
             // This store keeps leases; messages are tested on a real one.
             _ => {}
         }

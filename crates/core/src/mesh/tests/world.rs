@@ -13,9 +13,11 @@ use tenure_proto::name::ServiceName;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Profile;
 
+use crate::access::Presented;
 use crate::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::HelloAnswer;
 use crate::input::Call;
+use crate::operate::{Act, OperateId, Operated, Operation};
 use crate::record::{RestoredMessages, StoreFound};
 use crate::route::{RouteId, Target};
 
@@ -38,6 +40,8 @@ pub(crate) struct World {
     /// What became of streams, and which were cut.
     pub(crate) routed: Vec<(RouteId, Result<Target, WireError>)>,
     pub(crate) cuts: Vec<(SessionKey, Option<ServiceName>, &'static str)>,
+    /// What operators were answered.
+    pub(crate) operated: BTreeMap<OperateId, Result<Operated, WireError>>,
     /// While set, inputs pile up before anything is handed out.
     pub(crate) batching: bool,
     config: MeshConfig,
@@ -71,6 +75,7 @@ impl World {
             drained: 0,
             routed: Vec::new(),
             cuts: Vec::new(),
+            operated: BTreeMap::new(),
             batching: false,
             config,
             clock: 0,
@@ -196,6 +201,14 @@ impl World {
         if std::mem::take(&mut socket.unflushed) {
             self.input(Input::Flushed { conn });
         }
+    }
+
+    /// An operator asks; the answer if it is there already.
+    pub(crate) fn operate(&mut self, act: Act) -> Option<Result<Operated, WireError>> {
+        let id = OperateId(self.operated.len() as u64 + 1);
+        let (who, from) = ("operator".to_owned(), "127.0.0.1".to_owned());
+        self.input(Input::Operate { id, operation: Box::new(Operation { who, from, act }) });
+        self.operated.get(&id).cloned()
     }
 
     pub(crate) fn drain(&mut self, restart_in_ms: Option<u64>, deadline_ms: u64) {
@@ -380,6 +393,7 @@ impl World {
                 }
                 self.notes.push(note);
             }
+            Effect::Operated { id, outcome } => _ = self.operated.insert(id, outcome),
             Effect::Drained => self.drained += 1,
             Effect::Routed { route, outcome } => self.routed.push((route, outcome)),
             Effect::Cut { session, name, reason } => self.cuts.push((session, name, reason)),
@@ -418,6 +432,8 @@ pub(crate) fn knock(n: u8) -> Admission {
         reconcile: None,
         client: "test/1".into(),
         counted: false,
+        presented: Presented::Nothing,
+        from: None,
     }
 }
 

@@ -1,0 +1,189 @@
+//! What there is of messages: services, topics, groups, dead letters.
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tenure_core::effect::Answer;
+use tenure_core::frames;
+use tenure_core::operate::{Act, Operated, Page};
+use tenure_proto::error::ErrorCode;
+use tenure_proto::limits::{PAGE, SERVICES_PAGE};
+use tenure_proto::number::U53;
+use tenure_proto::topic::TopicsListResult;
+use utoipa::{IntoParams, ToSchema};
+
+use super::body::{Json, Paged, Path, Query, object, shown};
+use super::problem::{Problem, Refusals};
+use super::{Asking, odd};
+
+/// Which dead letters.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DeadOf {
+    /// The log: `inbox/s/HEX`, `inbox/m/HEX` or `topic/NAME/PARTITION`.
+    #[param(
+        pattern = "^(inbox/[sm]/[0-9a-f]{64}|topic/(?!dead/)[a-z0-9][a-z0-9._-]{0,63}/(0|[1-9][0-9]{0,2}))$"
+    )]
+    log: String,
+    /// Go on after this seq.
+    #[serde(default)]
+    #[param(minimum = 0, maximum = 9007199254740991)]
+    after: Option<u64>,
+    /// How many, at most 256; absent is 256.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 256)]
+    limit: Option<usize>,
+}
+
+/// Dead letters to do something about.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Letters {
+    /// The log: `inbox/s/HEX`, `inbox/m/HEX` or `topic/NAME/PARTITION`.
+    #[schema(
+        pattern = "^(inbox/[sm]/[0-9a-f]{64}|topic/(?!dead/)[a-z0-9][a-z0-9._-]{0,63}/(0|[1-9][0-9]{0,2}))$"
+    )]
+    log: String,
+    /// Which of its dead letters, by seq.
+    #[schema(value_type = Vec<u64>, min_items = 1, max_items = 256)]
+    seqs: Vec<U53>,
+}
+
+/// A list of things as sessions see them too.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Listed {
+    /// The things, under the name of their kind.
+    #[serde(flatten)]
+    #[schema(additional_properties)]
+    rows: Map<String, Value>,
+}
+
+/// Lists services, those that hide as well, at most 500 in a page.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/services", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+    responses((status = 200, description = "A page of them", body = Listed), Refusals))]
+pub(crate) async fn services(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(paged): Query<Paged>,
+) -> Result<Response, Problem> {
+    let mut page: Page<tenure_proto::ServiceName> = paged.page()?;
+    page.limit = page.limit.min(SERVICES_PAGE);
+    match asking.ask(&mesh, Act::Services(page)).await? {
+        Operated::Answer(answer) => match *answer {
+            Answer::ServicesList(list) => {
+                let rows = object(&json!({"services": list.services, "next": list.next}));
+                Ok(shown(&Listed { rows }))
+            }
+            _ => Err(odd()),
+        },
+        _ => Err(odd()),
+    }
+}
+
+async fn page_of_topics(asking: &Asking, mesh: &str, paged: Paged) -> Result<TopicsListResult, Problem> {
+    let mut page: Page<tenure_proto::TopicName> = paged.page()?;
+    page.limit = page.limit.min(PAGE);
+    match asking.ask(mesh, Act::Topics(page)).await? {
+        Operated::Answer(answer) => match *answer {
+            Answer::Topics(list) => Ok(list),
+            _ => Err(odd()),
+        },
+        _ => Err(odd()),
+    }
+}
+
+/// Lists topics with their groups, at most 256 in a page.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/topics", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+    responses((status = 200, description = "A page of them", body = Listed), Refusals))]
+pub(crate) async fn topics(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(paged): Query<Paged>,
+) -> Result<Response, Problem> {
+    let list = page_of_topics(&asking, &mesh, paged).await?;
+    Ok(shown(&Listed { rows: object(&list) }))
+}
+
+/// Lists shared groups and how far behind they are; `after` and `next` are topics.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/groups", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+    responses((status = 200, description = "Those of a page of topics", body = Listed), Refusals))]
+pub(crate) async fn groups(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(paged): Query<Paged>,
+) -> Result<Response, Problem> {
+    let list = page_of_topics(&asking, &mesh, paged).await?;
+    let mut groups = Vec::new();
+    for topic in &list.topics {
+        for group in &topic.groups {
+            let mut row = serde_json::to_value(group).unwrap_or_default();
+            row["topic"] = json!(topic.name);
+            groups.push(row);
+        }
+    }
+    let mut rows = json!({"groups": groups});
+    if let Some(next) = list.next {
+        rows["next"] = json!(next);
+    }
+    Ok(shown(&Listed { rows: object(&rows) }))
+}
+
+/// Lists dead letters of a log.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/dead", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), DeadOf),
+    responses((status = 200, description = "A page of them", body = Listed), Refusals))]
+pub(crate) async fn dead(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(of): Query<DeadOf>,
+) -> Result<Response, Problem> {
+    let limit = of.limit.unwrap_or(PAGE);
+    if !(1..=PAGE).contains(&limit) {
+        return Err(Problem::of(ErrorCode::BadRequest, "limit is between 1 and 256").at("/limit"));
+    }
+    let page = Page { after: of.after, limit };
+    let Operated::Answer(answer) = asking.ask(&mesh, Act::Dead { log: of.log, page }).await? else {
+        return Err(odd());
+    };
+    match *answer {
+        Answer::Dead(letters, next) => {
+            let list = frames::dead_list(letters, next);
+            Ok(shown(&Listed { rows: object(&list) }))
+        }
+        _ => Err(odd()),
+    }
+}
+
+/// Puts dead letters back, to be handed out again.
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/retry", request_body = Letters, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+    responses((status = 200, description = "Which are back, and which were not there", body = Listed), Refusals))]
+pub(crate) async fn retry(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Json(letters): Json<Letters>,
+) -> Result<Response, Problem> {
+    match asking.ask(&mesh, Act::DeadRetry(letters.log, letters.seqs)).await? {
+        Operated::Answer(answer) => match *answer {
+            Answer::DeadRetry(done) => Ok(shown(&Listed { rows: object(&done) })),
+            _ => Err(odd()),
+        },
+        _ => Err(odd()),
+    }
+}
+
+/// Drops dead letters for good.
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/drop", request_body = Letters, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+    responses((status = 200, description = "How many are gone", body = Listed), Refusals))]
+pub(crate) async fn discard(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Json(letters): Json<Letters>,
+) -> Result<Response, Problem> {
+    match asking.ask(&mesh, Act::DeadDrop(letters.log, letters.seqs)).await? {
+        Operated::Answer(answer) => match *answer {
+            Answer::DeadDrop(done) => Ok(shown(&Listed { rows: object(&done) })),
+            _ => Err(odd()),
+        },
+        _ => Err(odd()),
+    }
+}

@@ -1,0 +1,188 @@
+//! The admin API: what an operator may do, over HTTP, with the operator's token. A file for each kind of thing; one
+//! document that says what there is.
+//!
+//! What it promises: no route here is reached without the token, through a door that is not ours, or with a token in
+//! its URL, where logs and histories would keep it. Who may try how often is `core::operator`'s to say; what an operator
+//! may do and what comes of it, `core::operate`'s. Lists are pages. What changes something is in the audit log.
+
+mod access;
+mod body;
+mod drain;
+mod mesh;
+mod messages;
+mod problem;
+mod session;
+mod setting;
+pub(crate) mod token;
+
+use std::sync::{Arc, PoisonError};
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use serde_json::Value;
+use tenure_core::operate::{Act, Operated, Operation};
+use tenure_core::secret;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::name::MeshName;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::http::{App, check_door};
+use crate::mesh_task::MeshHandle;
+use crate::peer::Peer;
+use problem::Problem;
+
+/// Every route, with what the document says of it.
+fn described() -> OpenApiRouter<App> {
+    let mut info = Info::new("Tenure broker", env!("CARGO_PKG_VERSION"));
+    info.description =
+        Some("What an operator may do with a broker. Every change is in the audit log.".to_owned());
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("The operator's token."));
+    let components = ComponentsBuilder::new()
+        .security_scheme("operator", SecurityScheme::Http(bearer.build()))
+        .schema_from::<Problem>()
+        .build();
+    let document = OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .security(Some([SecurityRequirement::new("operator", Vec::<String>::new())]))
+        .build();
+    OpenApiRouter::with_openapi(document)
+        .routes(routes!(mesh::list, mesh::create))
+        .routes(routes!(mesh::show))
+        .routes(routes!(access::members))
+        .routes(routes!(access::put_member, access::remove_member))
+        .routes(routes!(access::invites))
+        .routes(routes!(access::revoke_invite))
+        .routes(routes!(access::tokens, access::create_token))
+        .routes(routes!(access::revoke_token))
+        .routes(routes!(access::bans, access::ban, access::unban))
+        .routes(routes!(session::list))
+        .routes(routes!(session::show, session::kick))
+        .routes(routes!(messages::services))
+        .routes(routes!(messages::topics))
+        .routes(routes!(messages::groups))
+        .routes(routes!(messages::dead))
+        .routes(routes!(messages::retry))
+        .routes(routes!(messages::discard))
+        .routes(routes!(setting::show, setting::change))
+        .routes(routes!(setting::audit))
+        .routes(routes!(drain::draining, drain::drain))
+}
+
+/// The document that says what there is.
+pub fn document() -> Value {
+    serde_json::to_value(described().split_for_parts().1).unwrap_or_default()
+}
+
+/// The routes, all behind the token; none when there is no token.
+pub(crate) fn routes(app: &App) -> Router<App> {
+    if app.shared.operator.is_none() {
+        return Router::new();
+    }
+    let document: Arc<str> = document().to_string().into();
+    let served = move || {
+        let document = Arc::clone(&document);
+        async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response() }
+    };
+    let (router, _) = described().split_for_parts();
+    router
+        .method_not_allowed_fallback(wrong_method)
+        .route_layer(middleware::from_fn_with_state(app.clone(), guard))
+        .route("/v1/openapi.json", get(served))
+        .layer(middleware::map_response(quiet))
+}
+
+/// What is answered is nobody's to keep, or to guess the kind of.
+async fn quiet(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn wrong_method() -> Problem {
+    let detail = "this route has no such method; see /v1/openapi.json";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::BadRequest, detail)
+}
+
+/// Lets the operator through, and nobody else.
+async fn guard(State(app): State<App>, peer: Extension<Peer>, request: Request, next: Next) -> Response {
+    if let Err((status, why)) = check_door(&app.shared, request.headers()) {
+        let code = if status == StatusCode::FORBIDDEN { ErrorCode::Forbidden } else { ErrorCode::BadRequest };
+        return Problem::new(status, code, why).into_response();
+    }
+    if secret::in_query(request.uri().query().unwrap_or_default()) {
+        let text =
+            "a token in a URL ends up in logs: change it, and send it as `Authorization: Bearer TOKEN`";
+        return Problem::of(ErrorCode::BadRequest, text).into_response();
+    }
+    let Some(operator) = &app.shared.operator else { return StatusCode::NOT_FOUND.into_response() };
+    let (now, token) = (app.shared.clock.at(), token::bearer(request.headers()));
+    let peer = peer.0.behind(&app.shared.config.trusted_proxies, request.headers());
+    let checked = operator.lock().unwrap_or_else(PoisonError::into_inner).check(now, peer.address(), token);
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(denied) => {
+            let error = denied.error();
+            app.shared.metrics.refusal(error.code.as_str());
+            tracing::warn!(event = "admin_refused", from = %peer.0.ip(), code = error.code.as_str());
+            Problem::from(error).into_response()
+        }
+    }
+}
+
+/// An operator who asks, from somewhere.
+#[derive(Clone)]
+pub(crate) struct Asking {
+    app: App,
+    from: String,
+}
+
+impl FromRequestParts<App> for Asking {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Asking, Problem> {
+        let proxies = &app.shared.config.trusted_proxies;
+        let peer = parts.extensions.get::<Peer>().map(|peer| peer.behind(proxies, &parts.headers));
+        let from = peer.map(|peer| peer.0.ip().to_canonical().to_string());
+        Ok(Asking { app: app.clone(), from: from.unwrap_or_default() })
+    }
+}
+
+impl Asking {
+    /// The mesh of this name.
+    fn mesh(&self, name: &str) -> Result<MeshHandle, Problem> {
+        let name: MeshName = body::part("mesh", name)?;
+        let missing = || Problem::of(ErrorCode::NotFound, format!("there is no mesh {name} on this broker"));
+        self.app.shared.meshes.room(&name).map(|(handle, _)| handle).ok_or_else(missing)
+    }
+
+    /// Asks the mesh of this name.
+    async fn ask(&self, mesh: &str, act: Act) -> Result<Operated, Problem> {
+        let mesh = self.mesh(mesh)?;
+        self.ask_of(&mesh, act).await
+    }
+
+    /// Asks a mesh.
+    async fn ask_of(&self, mesh: &MeshHandle, act: Act) -> Result<Operated, Problem> {
+        let Ok(_permit) = self.app.shared.operating.try_acquire() else {
+            let text = "as many requests are worked on as may be; try again";
+            return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000).into());
+        };
+        let operation = Operation { who: "operator".to_owned(), from: self.from.clone(), act };
+        Ok(mesh.operate(operation).await?)
+    }
+}
+
+/// An answer of another kind than was asked for: a bug, which must not look like an answer.
+fn odd() -> Problem {
+    Problem::of(ErrorCode::Internal, "the mesh answered something else; see the broker's log")
+}

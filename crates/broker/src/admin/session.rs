@@ -1,0 +1,108 @@
+//! Sessions: who is here, and ending one.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tenure_core::operate::{Act, Operated, SessionInfo};
+use tenure_proto::ids::SessionKey;
+use utoipa::{IntoParams, ToSchema};
+
+use super::body::{Paged, Path, Query, object, part, shown};
+use super::problem::{Problem, Refusals};
+use super::{Asking, odd};
+
+/// A session as an operator sees it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Session {
+    /// What everybody sees, with the state of its socket and the end of its lease.
+    #[serde(flatten)]
+    #[schema(additional_properties)]
+    peer: Map<String, Value>,
+    /// The address that its last hello came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    /// What it may do.
+    caps: Vec<&'static str>,
+    /// Subscriptions, besides its inboxes.
+    subscriptions: usize,
+    /// Deliveries that it has in hand.
+    in_hand: usize,
+}
+
+impl Session {
+    fn of(info: &SessionInfo) -> Session {
+        Session {
+            peer: object(&info.peer),
+            from: info.from.map(|from| from.to_string()),
+            caps: info.rights.names().collect(),
+            subscriptions: info.subscriptions,
+            in_hand: info.in_hand,
+        }
+    }
+}
+
+/// Sessions, by key.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Sessions {
+    /// One page of them.
+    sessions: Vec<Session>,
+    /// What to pass as `after`, when there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Why a session is ended.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Why {
+    /// For the audit log.
+    #[serde(default)]
+    #[param(max_length = 128)]
+    reason: String,
+}
+
+/// Lists who is here.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/sessions", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+    responses((status = 200, description = "A page of them", body = Sessions), Refusals))]
+pub(crate) async fn list(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(paged): Query<Paged>,
+) -> Result<Response, Problem> {
+    let Operated::Sessions(rows, more) = asking.ask(&mesh, Act::Sessions(paged.page()?)).await? else {
+        return Err(odd());
+    };
+    let next = rows.last().filter(|_| more).map(|row| row.peer.session.to_string());
+    Ok(shown(&Sessions { sessions: rows.iter().map(Session::of).collect(), next }))
+}
+
+/// Shows one session.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/sessions/{session}",
+    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("session" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$")),
+    responses((status = 200, description = "The session", body = Session), Refusals))]
+pub(crate) async fn show(
+    asking: Asking,
+    Path((mesh, session)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let session: SessionKey = part("session", &session)?;
+    match asking.ask(&mesh, Act::Session(session)).await? {
+        Operated::Session(info) => Ok(shown(&Session::of(&info))),
+        _ => Err(odd()),
+    }
+}
+
+/// Ends a session now: its lease, and all that hangs off it. It may come back; to keep it out, ban it.
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/sessions/{session}",
+    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("session" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$"), Why),
+    responses((status = 204, description = "It is gone"), Refusals))]
+pub(crate) async fn kick(
+    asking: Asking,
+    Path((mesh, session)): Path<(String, String)>,
+    Query(why): Query<Why>,
+) -> Result<StatusCode, Problem> {
+    asking.ask(&mesh, Act::Kick(part("session", &session)?, why.reason)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

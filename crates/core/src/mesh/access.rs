@@ -1,0 +1,142 @@
+//! Who is let in, and what they may do once they are.
+
+use std::sync::Arc;
+
+use tenure_proto::close::Reason;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
+
+use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Roll, needs};
+use crate::admit::{Admission, Refusal};
+use crate::effect::Effect;
+use crate::input::Call;
+use crate::lease::State;
+use crate::record::StoreWrite;
+use crate::setting;
+use crate::time::{Millis, Now};
+
+use super::writes::Awaiting;
+use super::{Mesh, Settings};
+
+impl Mesh {
+    /// The same mesh with what its store remembers of access: who may come in, who may not, and what operators have set.
+    pub fn with_access(mut self, now: Now, restored: RestoredAccess) -> Mesh {
+        self.roll = Roll::new(&restored);
+        for ban in restored.bans {
+            self.bans.insert(ban);
+        }
+        self.settings = Settings { version: restored.settings_version, values: restored.settings };
+        match setting::apply(&self.base, &self.settings.values) {
+            Ok(config) => self.configure(now.at, config, &mut Vec::new()),
+            // The broker was started with other numbers since, and those win.
+            Err(error) => self.startup.unset = Some(error.message),
+        }
+        // A ban that was on disk before the ends of what it banned.
+        let doomed: Vec<SessionKey> = self.leases.keys().filter(|key| self.is_doomed(key)).copied().collect();
+        for session in doomed {
+            if let Some(lease) = self.leases.get_mut(&session) {
+                lease.granted_until = Some(Millis(0));
+            }
+            self.reschedule(session);
+        }
+        self
+    }
+
+    /// Whether any key may join.
+    pub fn is_open(&self) -> bool {
+        self.roll.is_open()
+    }
+
+    /// How a hello is let in, if it is.
+    pub(super) fn entry(&self, hello: &Admission) -> Result<Entry, Refusal> {
+        self.roll.entry(&hello.member, &hello.presented, self.wall).map_err(|error| {
+            let reason = if error.code == ErrorCode::Busy { Reason::Busy } else { Reason::Unauthorized };
+            Refusal::new(error, reason)
+        })
+    }
+
+    /// The token that a hello is let in by.
+    pub(super) fn token_of(&self, hello: &Admission) -> Option<GrantId> {
+        match self.entry(hello) {
+            Ok(Entry::Token(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Somebody who was invited becomes a member: the use of the invite and the member's row are one write. The hello goes
+    /// on as a member's, whose lease is written behind it.
+    pub(super) fn take_in(&mut self, hello: &Admission, entry: Entry, effects: &mut Vec<Effect>) {
+        let Entry::Invited(invite) = entry else { return };
+        let member = hello.member;
+        let changes = self.roll.redeem(member, &invite, self.wall);
+        let audit = AuditRecord {
+            at: self.wall,
+            who: format!("member:{member}"),
+            from: hello.from.map(|from| from.to_string()).unwrap_or_default(),
+            act: "member.join".to_owned(),
+            subject: format!("invite:{}", invite.id),
+            outcome: "ok".to_owned(),
+            details: serde_json::json!({"by": invite.by, "role": invite.role, "caps": invite.caps}),
+        };
+        let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit: Some(audit) }));
+        self.write_for(Awaiting::Joined(member, invite.id.clone()), write, effects);
+    }
+
+    /// The store could not take a member: it is none, and whoever is here as one is not.
+    pub(super) fn not_joined(&mut self, member: MemberKey, invite: &GrantId, effects: &mut Vec<Effect>) {
+        self.roll.unredeem(&member, invite);
+        let here = self.leases.iter().filter(|(_, lease)| {
+            lease.member == member && lease.token.is_none() && matches!(lease.state, State::Online(_))
+        });
+        for session in here.map(|(session, _)| *session).collect::<Vec<_>>() {
+            self.evict(session, Reason::Kicked, effects);
+        }
+    }
+
+    /// Whether a session may do something.
+    pub(super) fn may(&self, session: SessionKey, right: Right) -> Result<(), WireError> {
+        match self.leases.get(&session) {
+            Some(lease) if !lease.may.allow(right) => {
+                let cap = right.as_str();
+                let text =
+                    format!("this needs the cap {cap}, which its member or its attestation does not give");
+                Err(WireError::new(ErrorCode::Forbidden, text).with_details(serde_json::json!({"cap": cap})))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a session may not ask this, if it may not. What is looked up by its id first, or has a verdict for each of its
+    /// parts, asks for itself.
+    pub(super) fn forbidden(&self, session: SessionKey, call: &Call) -> Option<WireError> {
+        if matches!(call, Call::Send(_) | Call::RunStart(_) | Call::ServiceRenew(_)) {
+            return None;
+        }
+        self.may(session, needs(call.method())?).err()
+    }
+
+    /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease.
+    pub(super) fn recount_rights(&mut self) {
+        let roll = &self.roll;
+        for lease in self.leases.values_mut() {
+            lease.may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+        }
+    }
+
+    /// Ends the sessions of which `gone` says so: they are let in no longer.
+    pub(super) fn put_out(&mut self, gone: impl Fn(&Mesh, &SessionKey) -> bool, effects: &mut Vec<Effect>) {
+        let out: Vec<SessionKey> =
+            self.leases.keys().filter(|session| gone(self, session)).copied().collect();
+        for session in out {
+            self.evict(session, Reason::Kicked, effects);
+        }
+    }
+
+    /// The numbers with these settings, if they hold together.
+    pub(super) fn with_settings(
+        &self,
+        values: &setting::Values,
+    ) -> Result<Arc<crate::MeshConfig>, WireError> {
+        setting::apply(&self.base, values).map(Arc::new)
+    }
+}

@@ -1,0 +1,340 @@
+//! What operators do, and who asks.
+
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
+use tenure_proto::invite::Role;
+use tenure_proto::limits::{LABEL_BYTES, PAGE};
+use tenure_proto::log::LogName;
+use tenure_proto::number::U53;
+use tenure_proto::service::ServicesListParams;
+use tenure_proto::topic::TopicsListParams;
+
+use crate::access::{AccessWrite, BanRecord, Change, MemberRecord, Right, Roll};
+use crate::effect::{Answer, Effect, Note};
+use crate::input::Banned;
+use crate::operate::{Act, OperateId, Operated, Operation};
+use crate::record::{StoreRead, StoreWrite};
+use crate::setting::Values;
+use crate::time::Millis;
+
+use super::Mesh;
+use super::reads::Purpose;
+use super::writes::Awaiting;
+
+/// Who is to be answered.
+#[derive(Clone, Debug)]
+pub(super) enum Asker {
+    /// A session, on this socket.
+    Socket(ConnId, RequestId),
+    /// An operator.
+    Operator(OperateId),
+}
+
+impl Asker {
+    /// The answer.
+    pub(super) fn answer(self, outcome: Result<Answer, WireError>) -> Effect {
+        match self {
+            Asker::Socket(conn, request) => Effect::Respond { conn, request, outcome },
+            Asker::Operator(id) => {
+                let outcome = outcome.map(|answer| Operated::Answer(Box::new(answer)));
+                Effect::Operated { id, outcome }
+            }
+        }
+    }
+}
+
+/// What becomes of an operation.
+enum Doing {
+    /// It is answered now.
+    Tell(Operated),
+    /// It is answered by somebody else, later.
+    Later,
+    /// It is written with its row, and answered when it is on disk; what is to be done is done at once.
+    Write(Vec<Change>, Operated, After),
+}
+
+/// What is done when the store has been told.
+enum After {
+    Nothing,
+    Rights,
+    Kick(SessionKey),
+    Ban(BanRecord),
+    Unban(Banned),
+    PutOut(Out),
+    Configure,
+    Retry(LogName, Vec<U53>),
+    Drop(LogName, Vec<U53>),
+}
+
+/// Who is let in no longer.
+enum Out {
+    Member(MemberKey),
+    Token(tenure_proto::ids::GrantId),
+    Strangers,
+}
+
+impl Mesh {
+    /// An operator asks something.
+    pub(super) fn operate(
+        &mut self,
+        now: Millis,
+        id: OperateId,
+        operation: Operation,
+        effects: &mut Vec<Effect>,
+    ) {
+        let done = self.act(id, &operation.act, effects);
+        let outcome = done.as_ref().err().map_or("ok", |error| error.code.as_str());
+        if let Some((act, subject, _)) = operation.act.audited() {
+            effects.push(Effect::Note(Note::Operated { act, subject, outcome }));
+        }
+        let audit = operation.audit(self.wall, outcome);
+        match done {
+            Ok(Doing::Tell(answer)) => effects.push(Effect::Operated { id, outcome: Ok(answer) }),
+            Ok(Doing::Later) => {}
+            Ok(Doing::Write(changes, answer, after)) => {
+                let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit }));
+                if let After::Retry(..) | After::Drop(..) = after {
+                    self.write(write, effects);
+                } else {
+                    self.write_for(Awaiting::Operated(id, Box::new(answer)), write, effects);
+                }
+                self.follow(now, id, after, effects);
+            }
+            Err(error) => {
+                if audit.is_some() {
+                    let write = AccessWrite { changes: Vec::new(), audit };
+                    self.write(StoreWrite::Access(Box::new(write)), effects);
+                }
+                effects.push(Effect::Operated { id, outcome: Err(error) });
+            }
+        }
+    }
+
+    /// Decides about an operation. Nothing that a session could notice happens here.
+    fn act(&mut self, id: OperateId, act: &Act, effects: &mut Vec<Effect>) -> Result<Doing, WireError> {
+        let done = |changes| Ok(Doing::Write(changes, Operated::Done, After::Nothing));
+        match act {
+            Act::Found(owner) => self.found_mesh(*owner),
+            Act::Kick(session, reason) => {
+                label("reason", reason)?;
+                self.known(session)?;
+                Ok(Doing::Write(Vec::new(), Operated::Done, After::Kick(*session)))
+            }
+            Act::PutMember { member, role, caps, name } => {
+                let name = name.as_deref().map(|name| label("name", name)).transpose()?;
+                let old = self.roll.members.get(member);
+                let fresh = MemberRecord { since: self.wall, name: String::new(), ..Roll::owner(*member, 0) };
+                let record = old.cloned().unwrap_or(MemberRecord { role: Role::Member, ..fresh });
+                let record = MemberRecord {
+                    role: role.unwrap_or(record.role),
+                    caps: caps.clone().unwrap_or(record.caps),
+                    name: name.map_or(record.name, str::to_owned),
+                    ..record
+                };
+                check_caps(record.caps.as_deref())?;
+                self.roll.put_member(record.clone())?;
+                let answer = Operated::Member(Box::new(record.clone()));
+                Ok(Doing::Write(vec![Change::PutMember(record)], answer, After::Rights))
+            }
+            Act::DropMember(member) => {
+                self.roll.drop_member(member)?;
+                let after = After::PutOut(Out::Member(*member));
+                Ok(Doing::Write(vec![Change::DropMember(*member)], Operated::Done, after))
+            }
+            Act::RevokeInvite(id) => {
+                let record = self.roll.revoke(id, self.wall)?;
+                done(vec![Change::PutInvite(record)])
+            }
+            Act::PutToken(token) => {
+                label("name", &token.name)?;
+                check_caps(token.caps.as_deref())?;
+                if token.expires_at.is_some_and(|end| end <= self.wall) {
+                    return Err(WireError::bad_request("expiresAt is in the past"));
+                }
+                self.roll.check_token(&token.id)?;
+                self.roll.put_token(token.clone());
+                done(vec![Change::PutToken(token.clone())])
+            }
+            Act::DropToken(id) => {
+                if !self.roll.drop_token(id) {
+                    return Err(not_found("no such token"));
+                }
+                let after = After::PutOut(Out::Token(id.clone()));
+                Ok(Doing::Write(vec![Change::DropToken(id.clone())], Operated::Done, after))
+            }
+            Act::Ban(subject, reason) => {
+                label("reason", reason)?;
+                if !self.bans.has_room(subject) {
+                    let text = "there are as many bans as there may be; lift some, or ban a network";
+                    return Err(WireError::new(ErrorCode::Busy, text));
+                }
+                let ban = BanRecord { subject: *subject, reason: reason.clone(), since: self.wall };
+                Ok(Doing::Write(vec![Change::PutBan(ban.clone())], Operated::Done, After::Ban(ban)))
+            }
+            Act::Unban(subject) => {
+                if !self.bans.contains(subject) {
+                    return Err(not_found("there is no such ban; see the list for how it was set"));
+                }
+                Ok(Doing::Write(vec![Change::DropBan(*subject)], Operated::Done, After::Unban(*subject)))
+            }
+            Act::DeadRetry(log, seqs) => {
+                let log = self.any_log(log)?;
+                Ok(Doing::Write(Vec::new(), Operated::Done, After::Retry(log, seqs.clone())))
+            }
+            Act::DeadDrop(log, seqs) => {
+                let log = self.any_log(log)?;
+                Ok(Doing::Write(Vec::new(), Operated::Done, After::Drop(log, seqs.clone())))
+            }
+            Act::Set { version, values } => self.set(*version, values),
+            Act::Note(..) => done(Vec::new()),
+            Act::Topics(page) => {
+                let limit = U53::saturating(page.limit.clamp(1, PAGE) as u64);
+                let params = TopicsListParams { after: page.after.clone(), limit: Some(limit) };
+                self.topics_list(Asker::Operator(id), &params, effects)?;
+                Ok(Doing::Later)
+            }
+            Act::Dead { log, page } => {
+                let log = self.any_log(log)?;
+                let (after, limit) = (page.after.unwrap_or(0), page.limit.clamp(1, PAGE) as u32);
+                self.list_dead(Asker::Operator(id), log, after, limit, effects);
+                Ok(Doing::Later)
+            }
+            Act::Audit(page) => {
+                let limit = page.limit.clamp(1, crate::operate::LIST_PAGE) as u32;
+                let read = StoreRead::Audit { before: page.after, limit };
+                self.read(Purpose::Audit(id), read, effects);
+                Ok(Doing::Later)
+            }
+            Act::Services(page) => {
+                let (after, limit) = (page.after.clone(), Some(U53::saturating(page.limit as u64)));
+                let answer = self.services_list(&ServicesListParams { all: true, after, limit })?;
+                Ok(Doing::Tell(Operated::Answer(Box::new(answer))))
+            }
+            look => self.listed(look).map(Doing::Tell),
+        }
+    }
+
+    /// A mesh that anybody could join becomes its owner's.
+    fn found_mesh(&mut self, owner: MemberKey) -> Result<Doing, WireError> {
+        if !self.roll.is_open() {
+            return Err(WireError::new(ErrorCode::Conflict, "there is a mesh of this name already"));
+        }
+        let member = Roll::owner(owner, self.wall);
+        self.roll.founded = Some(self.wall);
+        self.roll.put_member(member.clone())?;
+        let changes = vec![Change::Found(self.wall), Change::PutMember(member)];
+        Ok(Doing::Write(changes, Operated::Done, After::PutOut(Out::Strangers)))
+    }
+
+    /// Changes settings, if whoever asks has seen the latest.
+    fn set(&mut self, version: u64, values: &Values) -> Result<Doing, WireError> {
+        let found = self.settings.version;
+        if version != found {
+            let text = format!(
+                "the settings are at version {found}, not {version}: somebody changed them; look again, then set"
+            );
+            let error = WireError::new(ErrorCode::Conflict, text);
+            return Err(error.with_details(serde_json::json!({"version": found})));
+        }
+        let mut all = self.settings.values.clone();
+        for (name, value) in values {
+            crate::setting::find(name)?;
+            match value.is_null() {
+                true => _ = all.remove(name),
+                false => _ = all.insert(name.clone(), value.clone()),
+            }
+        }
+        self.with_settings(&all)?;
+        let version = found + 1;
+        (self.settings.values, self.settings.version) = (all.clone(), version);
+        let change = Change::Settings { version, values: all };
+        let answer = self.settings_shown();
+        Ok(Doing::Write(vec![change], answer, After::Configure))
+    }
+
+    /// Does what was decided, behind the row that tells of it.
+    fn follow(&mut self, now: Millis, id: OperateId, after: After, effects: &mut Vec<Effect>) {
+        match after {
+            After::Nothing => {}
+            After::Rights => self.recount_rights(),
+            After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked, effects),
+            After::Ban(ban) => self.ban(ban, effects),
+            After::Unban(subject) => self.unban(subject, effects),
+            After::PutOut(out) => {
+                self.recount_rights();
+                self.put_out(|mesh, session| mesh.is_out(session, &out), effects);
+            }
+            After::Configure => {
+                if let Ok(config) = self.with_settings(&self.settings.values) {
+                    self.configure(now, (*config).clone(), effects);
+                }
+            }
+            After::Retry(log, seqs) => {
+                if let Err(error) = self.retry_dead(Asker::Operator(id), log, &seqs, effects) {
+                    effects.push(Effect::Operated { id, outcome: Err(error) });
+                }
+            }
+            After::Drop(log, seqs) => {
+                if let Err(error) = self.drop_dead(Asker::Operator(id), log, &seqs, effects) {
+                    effects.push(Effect::Operated { id, outcome: Err(error) });
+                }
+            }
+        }
+    }
+
+    /// Whether the lease of `session` is of somebody who is let in no longer.
+    fn is_out(&self, session: &SessionKey, out: &Out) -> bool {
+        let Some(lease) = self.leases.get(session) else { return false };
+        match out {
+            Out::Member(member) => lease.member == *member && lease.token.is_none(),
+            Out::Token(id) => lease.token.as_ref() == Some(id),
+            Out::Strangers => !self.roll.members.contains_key(&lease.member),
+        }
+    }
+
+    /// Refuses a session that is not here.
+    pub(super) fn known(&self, session: &SessionKey) -> Result<(), WireError> {
+        let known = self.leases.contains_key(session);
+        let gone = || WireError::new(ErrorCode::NoSuchSession, "there is no such session, or it has left");
+        known.then_some(()).ok_or_else(gone)
+    }
+
+    /// A log that there is, whoever's.
+    fn any_log(&self, name: &str) -> Result<LogName, WireError> {
+        let log: LogName = name.parse()?;
+        if let LogName::Topic(topic, partition) = &log {
+            let known = self.messages.topics.get(topic);
+            if known.is_none_or(|topic| *partition >= topic.record.partitions) {
+                return Err(not_found(&format!("there is no log {log}")));
+            }
+        }
+        Ok(log)
+    }
+}
+
+/// A text that is short enough for a row.
+fn label<'a>(what: &str, text: &'a str) -> Result<&'a str, WireError> {
+    match text.len() <= LABEL_BYTES && !text.chars().any(char::is_control) {
+        true => Ok(text),
+        false => {
+            Err(WireError::bad_request(format!("{what} must be at most {LABEL_BYTES} bytes, on one line"))
+                .with_details(serde_json::json!({"field": what})))
+        }
+    }
+}
+
+/// Refuses caps that mean nothing: a person who misspells one would lock somebody out.
+fn check_caps(caps: Option<&[tenure_proto::Cap]>) -> Result<(), WireError> {
+    let unknown = caps.unwrap_or_default().iter().find(|cap| Right::from_wire(cap.as_str()).is_none());
+    match unknown {
+        None => Ok(()),
+        Some(cap) => Err(WireError::bad_request(format!(
+            "there is no cap {cap}; there are send, read, run, serve, admin"
+        ))
+        .with_details(serde_json::json!({"field": "caps"}))),
+    }
+}
+
+fn not_found(text: &str) -> WireError {
+    WireError::new(ErrorCode::NotFound, text)
+}

@@ -1,0 +1,380 @@
+//! Who is let into a mesh that asks for something, and what operators do about those who are in.
+
+use serde_json::json;
+use tenure_proto::hello::LeaseFate;
+use tenure_proto::ids::GrantId;
+use tenure_proto::invite::{Invite, Role};
+use tenure_proto::number::U53;
+use tenure_proto::{Cap, ErrorCode, MemberKey};
+
+use super::world::{Disk, WALL, World, knock, session};
+use crate::access::{Change, Presented, TokenRecord};
+use crate::admit::{Admission, Voucher};
+use crate::effect::{Answer, Note};
+use crate::input::{Banned, Call};
+use crate::operate::{Act, Operated, Page};
+use crate::setting::Values;
+
+const OUTSIDER: (ErrorCode, &str, Option<u64>) = (ErrorCode::Unauthorized, "unauthorized", None);
+const BANNED: (ErrorCode, &str, Option<u64>) = (ErrorCode::Banned, "banned", None);
+
+fn member(n: u8) -> MemberKey {
+    MemberKey([n; 32])
+}
+
+fn caps(names: &[&str]) -> Option<Vec<Cap>> {
+    Some(names.iter().map(|name| name.parse().unwrap()).collect())
+}
+
+/// A mesh whose owner is member 1.
+fn founded() -> World {
+    let mut world = World::new();
+    assert!(matches!(world.operate(Act::Found(member(1))), Some(Ok(Operated::Done))));
+    world
+}
+
+/// An invite of member 1 that is good for an hour.
+fn invite(uses: u32) -> Invite {
+    Invite {
+        mesh: "default".parse().unwrap(),
+        id: "i1".parse().unwrap(),
+        by: member(1),
+        role: Role::Member,
+        caps: None,
+        uses,
+        exp: U53::saturating(WALL + 3_600_000),
+    }
+}
+
+fn invited(n: u8, invite: &Invite) -> Admission {
+    Admission { presented: Presented::Invite(Box::new(invite.clone())), ..knock(n) }
+}
+
+fn put_member(n: u8, role: Option<Role>, caps: Option<Option<Vec<Cap>>>) -> Act {
+    Act::PutMember { member: member(n), role, caps, name: None }
+}
+
+fn token(id: &str, hash: u8) -> Act {
+    let id: GrantId = id.parse().unwrap();
+    let (name, caps) = (String::new(), caps(&["send"]));
+    Act::PutToken(TokenRecord { id, hash: [hash; 32], caps, name, since: WALL, expires_at: None })
+}
+
+fn bringing(n: u8, hash: u8) -> Admission {
+    Admission { presented: Presented::Token([hash; 32]), ..knock(n) }
+}
+
+#[track_caller]
+fn ok(world: &mut World, act: Act) -> Operated {
+    match world.operate(act) {
+        Some(Ok(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(world: &mut World, act: Act) -> ErrorCode {
+    match world.operate(act) {
+        Some(Err(error)) => error.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_mesh_that_was_made_admits_its_members_and_puts_everybody_else_out() {
+    let mut world = World::new();
+    let (owner, stranger) = (world.join(1), world.join(2));
+    ok(&mut world, Act::Found(member(1)));
+    assert!(world.is_open(owner), "the owner stays");
+    assert_eq!(world.closed(stranger), Some(("kicked", None)));
+    let again = world.hello(knock(2));
+    assert_eq!(world.refusal(again), OUTSIDER);
+    assert_eq!(refused(&mut world, Act::Found(member(2))), ErrorCode::Conflict);
+    let first = &world.store.access[0];
+    assert!(matches!(&first.changes[..], [Change::Found(WALL), Change::PutMember(_)]));
+    assert_eq!(first.audit.as_ref().unwrap().act, "mesh.create");
+}
+
+#[test]
+fn an_invite_is_used_with_the_members_row_and_the_same_key_succeeds_again() {
+    let mut world = founded();
+    let conn = world.enter(invited(2, &invite(1)));
+    let joined = world.store.access.last().unwrap();
+    assert!(matches!(
+        &joined.changes[..],
+        [Change::PutInvite(used), Change::PutMember(row)] if used.used == 1 && row.member == member(2)
+    ));
+    assert_eq!(joined.audit.as_ref().unwrap().subject, "invite:i1");
+    assert!(world.has_note(|note| matches!(note, Note::Joined { .. })));
+    world.bye(conn);
+    world.enter(invited(2, &invite(1)));
+    let other = world.hello(invited(3, &invite(1)));
+    assert_eq!(world.refusal(other), OUTSIDER, "it is used up");
+    assert_eq!(world.store.access.len(), 2, "written once");
+}
+
+#[test]
+fn an_expired_or_forged_invite_lets_nobody_in() {
+    let mut world = founded();
+    let expired = Invite { exp: U53::saturating(WALL + 10_000), ..invite(5) };
+    world.advance(10_000);
+    let stranger = Invite { by: member(9), ..invite(5) };
+    let forged = Presented::Bad(Box::new(tenure_proto::WireError::new(ErrorCode::Unauthorized, "forged")));
+    for admission in
+        [invited(2, &expired), invited(2, &stranger), Admission { presented: forged, ..knock(2) }]
+    {
+        let conn = world.hello(admission);
+        assert_eq!(world.refusal(conn), OUTSIDER);
+    }
+    assert_eq!(world.store.access.len(), 1, "nothing was written");
+}
+
+#[test]
+fn of_two_keys_that_race_for_the_last_use_one_gets_it_and_the_other_may_ask_again() {
+    let mut world = founded();
+    world.disk(Disk::Holds);
+    let first = world.hello(invited(2, &invite(1)));
+    let second = world.hello(invited(3, &invite(1)));
+    assert_eq!(world.refusal(second), (ErrorCode::Busy, "busy", Some(1_000)));
+    // Which of them is in is the disk's to say.
+    world.disk(Disk::Fails);
+    assert_eq!(world.refusal(first).0, ErrorCode::Unavailable);
+    world.disk(Disk::Commits);
+    world.enter(invited(3, &invite(1)));
+    let first = world.hello(invited(2, &invite(1)));
+    assert_eq!(world.refusal(first), OUTSIDER);
+}
+
+#[test]
+fn a_member_whose_row_was_lost_is_none() {
+    let mut world = founded();
+    world.disk(Disk::Fails);
+    let conn = world.hello(invited(2, &invite(1)));
+    assert_eq!(world.refusal(conn).0, ErrorCode::Unavailable);
+    world.disk(Disk::Commits);
+    let bare = world.hello(knock(2));
+    assert_eq!(world.refusal(bare), OUTSIDER);
+    world.enter(invited(2, &invite(1)));
+}
+
+#[test]
+fn a_revoked_invite_and_a_removed_member_are_out() {
+    let mut world = founded();
+    let conn = world.enter(invited(2, &invite(5)));
+    ok(&mut world, Act::RevokeInvite("i1".parse().unwrap()));
+    let third = world.hello(invited(3, &invite(5)));
+    assert_eq!(world.refusal(third), OUTSIDER);
+    assert!(world.is_open(conn), "who came by it stays");
+    ok(&mut world, Act::DropMember(member(2)));
+    assert_eq!(world.closed(conn), Some(("kicked", None)));
+    let again = world.hello(world.resume(conn, 0));
+    assert_eq!(world.refusal(again), OUTSIDER, "a resume token is no invitation");
+    assert_eq!(refused(&mut world, Act::DropMember(member(2))), ErrorCode::NotFound);
+    assert_eq!(refused(&mut world, Act::DropMember(member(1))), ErrorCode::Conflict);
+}
+
+#[test]
+fn a_token_lets_any_key_in_until_it_is_revoked() {
+    let mut world = founded();
+    ok(&mut world, token("t1", 7));
+    let conn = world.enter(bringing(2, 7));
+    let wrong = world.hello(bringing(3, 8));
+    assert_eq!(world.refusal(wrong), OUTSIDER);
+    assert!(
+        matches!(ok(&mut world, Act::Members(Page::default())), Operated::Members(rows, false) if rows.len() == 1)
+    );
+    ok(&mut world, Act::DropToken("t1".parse().unwrap()));
+    assert_eq!(world.closed(conn), Some(("kicked", None)));
+    let again = world.hello(bringing(2, 7));
+    assert_eq!(world.refusal(again), OUTSIDER);
+}
+
+#[test]
+fn a_token_that_is_revoked_while_its_hello_waits_lets_nobody_in() {
+    let mut world = founded();
+    ok(&mut world, token("t1", 7));
+    world.disk(Disk::Holds);
+    let conn = world.hello(bringing(2, 7));
+    world.operate(Act::DropToken("t1".parse().unwrap()));
+    assert_eq!(world.refusal(conn), (ErrorCode::Forbidden, "kicked", None));
+    world.disk(Disk::Commits);
+    assert_eq!(world.mesh.sessions(), 0);
+}
+
+#[test]
+fn caps_only_narrow_and_hold_from_the_moment_they_are_changed() {
+    let mut world = founded();
+    ok(&mut world, put_member(2, None, Some(caps(&["send", "read"]))));
+    let attested = Voucher::Attested(caps(&["read", "run", "admin"]));
+    let conn = world.enter(Admission { voucher: attested, ..knock(2) });
+    let topics = || Call::TopicsList(Default::default());
+    let create = || {
+        Call::TopicsCreate(tenure_proto::topic::TopicCreateParams {
+            name: "t".parse().unwrap(),
+            partitions: 1,
+            retention_ms: None,
+        })
+    };
+    let code = |answer: Option<Result<Answer, tenure_proto::WireError>>| answer.unwrap().unwrap_err().code;
+    // The store of these tests reads nothing, which is how a question that was allowed is known here.
+    assert_eq!(code(world.ask(conn, topics())), ErrorCode::Unavailable);
+    assert_eq!(code(world.ask(conn, create())), ErrorCode::Forbidden, "its attestation left that out");
+    ok(&mut world, put_member(2, None, Some(caps(&["send"]))));
+    assert_eq!(code(world.ask(conn, topics())), ErrorCode::Forbidden, "and now its member may not either");
+    ok(&mut world, put_member(2, Some(Role::Operator), Some(None)));
+    assert_eq!(code(world.ask(conn, topics())), ErrorCode::Unavailable);
+    assert_eq!(
+        code(world.ask(conn, create())),
+        ErrorCode::Forbidden,
+        "more for the member is no more for it"
+    );
+    assert_eq!(refused(&mut world, put_member(2, None, Some(caps(&["red"])))), ErrorCode::BadRequest);
+}
+
+#[test]
+fn a_kick_ends_a_session_now_and_it_may_come_back() {
+    let mut world = founded();
+    let (watcher, conn) = (world.join(1), world.enter(invited(2, &invite(1))));
+    world.seen(watcher);
+    ok(&mut world, Act::Kick(session(2), "enough".to_owned()));
+    assert_eq!(world.closed(conn), Some(("kicked", None)));
+    assert_eq!(world.socket(conn).closing.as_ref().unwrap().code, 4003);
+    assert_eq!(world.seen(watcher), ["2 left s2"]);
+    assert!(world.has_note(|note| matches!(note, Note::LeaseEvicted { reason: "kicked", .. })));
+    let row = world.store.access.last().unwrap().audit.clone().unwrap();
+    assert_eq!((row.act.as_str(), row.outcome.as_str()), ("session.kick", "ok"));
+    assert_eq!(row.details, json!({"reason": "enough"}));
+    let again = world.join(2);
+    assert_eq!(world.answer(again).lease, LeaseFate::New);
+    assert_eq!(refused(&mut world, Act::Kick(session(9), String::new())), ErrorCode::NoSuchSession);
+    let row = world.store.access.last().unwrap().audit.clone().unwrap();
+    assert_eq!((row.act.as_str(), row.outcome.as_str()), ("session.kick", "no_such_session"));
+}
+
+#[test]
+fn a_kick_reaches_a_hello_that_waits_and_a_lease_that_is_away() {
+    let mut world = World::new();
+    world.disk(Disk::Holds);
+    let waits = world.hello(knock(2));
+    world.operate(Act::Kick(session(2), String::new()));
+    assert_eq!(world.refusal(waits), (ErrorCode::Forbidden, "kicked", None));
+    world.disk(Disk::Commits);
+    assert_eq!(world.mesh.sessions(), 0);
+    let away = world.join(3);
+    world.close(away, true);
+    ok(&mut world, Act::Kick(session(3), String::new()));
+    assert_eq!(world.mesh.sessions(), 0);
+}
+
+#[test]
+fn an_address_is_banned_with_whoever_is_there_and_nobody_else() {
+    let mut world = World::new();
+    let at = |n: u8, from: &str| Admission { from: Some(from.parse().unwrap()), ..knock(n) };
+    let (near, far) = (world.enter(at(2, "10.1.2.3")), world.enter(at(3, "192.168.0.1")));
+    let nowhere = world.join(4);
+    ok(&mut world, Act::Ban("address:10.0.0.0/8".parse().unwrap(), "spam".to_owned()));
+    assert_eq!(world.closed(near), Some(("banned", None)));
+    assert!(world.is_open(far) && world.is_open(nowhere));
+    for from in ["10.1.2.3", "10.255.255.255", "::ffff:10.0.0.1"] {
+        let conn = world.hello(at(5, from));
+        assert_eq!(world.refusal(conn), BANNED, "{from}");
+    }
+    world.enter(at(2, "11.0.0.1"));
+    let Operated::Bans(bans, false) = ok(&mut world, Act::Bans(Page::default())) else { panic!() };
+    assert_eq!(
+        (bans[0].subject.to_string().as_str(), bans[0].reason.as_str()),
+        ("address:10.0.0.0/8", "spam")
+    );
+    assert!(matches!(world.store.access[0].changes[..], [Change::PutBan(_)]));
+    ok(&mut world, Act::Unban("address:10.0.0.0/8".parse().unwrap()));
+    world.enter(at(5, "10.1.2.3"));
+    assert_eq!(refused(&mut world, Act::Unban(Banned::Member(member(1)))), ErrorCode::NotFound);
+}
+
+#[test]
+fn an_address_that_is_banned_while_its_hello_waits_stays_out() {
+    let mut world = World::new();
+    let at = |n: u8, from: &str| Admission { from: Some(from.parse().unwrap()), ..knock(n) };
+    let conn = world.enter(at(2, "192.168.0.1"));
+    world.bye(conn);
+    world.disk(Disk::Holds);
+    let begins = world.hello(at(2, "10.0.0.9"));
+    world.operate(Act::Ban("address:10.0.0.9".parse().unwrap(), String::new()));
+    assert_eq!(world.refusal(begins), BANNED);
+    world.disk(Disk::Commits);
+    assert_eq!(world.mesh.sessions(), 0, "what it had begun is undone");
+    world.enter(at(2, "192.168.0.1"));
+}
+
+#[test]
+fn settings_are_compared_set_and_take_effect() {
+    let mut world = World::new();
+    let set =
+        |version, name: &str, value| Act::Set { version, values: Values::from([(name.to_owned(), value)]) };
+    let Operated::Settings { version: 1, values, changed } = ok(&mut world, set(0, "maxSessions", json!(1)))
+    else {
+        panic!()
+    };
+    assert_eq!((&values["maxSessions"], changed), (&json!(1), vec!["maxSessions".to_owned()]));
+    world.join(1);
+    let second = world.hello(knock(2));
+    assert_eq!(world.refusal(second).0, ErrorCode::Busy);
+    assert_eq!(
+        refused(&mut world, set(0, "maxSessions", json!(9))),
+        ErrorCode::Conflict,
+        "somebody was faster"
+    );
+    assert_eq!(refused(&mut world, set(1, "leaseTtlMs", json!(1))), ErrorCode::BadRequest);
+    assert_eq!(refused(&mut world, set(1, "nothing", json!(null))), ErrorCode::BadRequest);
+    let Operated::Settings { version: 2, changed, .. } = ok(&mut world, set(1, "maxSessions", json!(null)))
+    else {
+        panic!()
+    };
+    assert!(changed.is_empty());
+    world.join(2);
+    let acts: Vec<_> = world.store.access.iter().map(|w| w.audit.clone().unwrap().outcome).collect();
+    assert_eq!(acts, ["ok", "conflict", "bad_request", "bad_request", "ok"]);
+}
+
+#[test]
+fn an_operator_is_answered_when_it_is_on_disk_and_told_if_it_is_not() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    world.disk(Disk::Holds);
+    assert!(world.operate(Act::Ban(Banned::Session(session(2)), String::new())).is_none());
+    assert_eq!(world.closed(conn), Some(("banned", None)), "it holds before it is on disk");
+    world.disk(Disk::Fails);
+    let told = world.operated.values().next().unwrap().clone().unwrap_err();
+    assert_eq!(told.code, ErrorCode::Unavailable);
+    assert!(told.message.contains("not on disk"));
+    let again = world.hello(knock(2));
+    assert_eq!(world.refusal(again), BANNED);
+}
+
+#[test]
+fn lists_are_pages() {
+    let mut world = World::new();
+    for n in 1..=5 {
+        world.join(n);
+    }
+    let page = |after: Option<u8>| Page { after: after.map(session), limit: 2 };
+    let mut names = Vec::new();
+    let mut after = None;
+    loop {
+        let Operated::Sessions(infos, more) = ok(&mut world, Act::Sessions(page(after))) else { panic!() };
+        assert!(infos.len() <= 2);
+        names.extend(infos.iter().map(|info| info.peer.name.clone()));
+        after = infos.last().map(|info| info.peer.session.0[0]);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(names, ["s1", "s2", "s3", "s4", "s5"]);
+    let Operated::Session(info) = ok(&mut world, Act::Session(session(3))) else { panic!() };
+    assert_eq!(info.rights.names().count(), 5, "an open mesh allows everything");
+    assert!(info.peer.lease_until.is_some());
+    assert_eq!(refused(&mut world, Act::Session(session(9))), ErrorCode::NoSuchSession);
+    let Operated::Overview(all) = ok(&mut world, Act::Overview) else { panic!() };
+    assert_eq!((all.sessions, all.online, all.founded), (5, 5, None));
+    assert!(world.store.access.is_empty(), "who only looks leaves no row");
+}
