@@ -47,7 +47,7 @@ impl Operator {
         let address = broker.strip_prefix("ws://").map(|rest| rest.split('/').next().unwrap_or_default());
         let address = address.filter(|address| !address.is_empty()).ok_or_else(|| {
             Failure::Usage(format!(
-                "a broker is drained at ws://HOST:PORT, on its own machine, not at {broker}"
+                "a broker is administered at ws://HOST:PORT, from its own machine or network, not at {broker}"
             ))
         })?;
         Ok(Operator { address: address.to_owned(), token: token(data_dir)? })

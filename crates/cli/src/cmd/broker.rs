@@ -55,6 +55,15 @@ pub(crate) struct Args {
     /// Host headers besides the listener's own, by comma [env: TENURE_PUBLIC_HOSTS]
     #[arg(long, value_name = "HOSTS")]
     public_hosts: Option<String>,
+    /// The certificate and its chain, a PEM file; it is read again when it changes, or on SIGHUP [env: TENURE_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// The certificate's private key, a PEM file [env: TENURE_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// A proxy in front encrypts connections [env: TENURE_BEHIND_PROXY]
+    #[arg(long)]
+    behind_proxy: bool,
     /// Read more options from this TOML file
     #[arg(long, value_name = "FILE", env = "TENURE_CONFIG")]
     config: Option<PathBuf>,
@@ -105,6 +114,9 @@ fn merged(args: &Args) -> Result<RawConfig, Failure> {
         tick_interval_ms: args.tick_interval_ms,
         restart_in_ms: args.restart_in_ms,
         public_hosts: args.public_hosts.clone(),
+        tls_cert: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
+        behind_proxy: args.behind_proxy.then_some(true),
         log: args.log.clone(),
         log_format: args.log_format.clone(),
         ..RawConfig::default()
@@ -188,26 +200,33 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("watch for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let store = match &config.store {
         StoreChoice::Sqlite(dir) => dir.display().to_string(),
         StoreChoice::Memory => "memory".to_owned(),
     };
     let manager = Manager::of_this_process();
+    let encrypted = config.tls.is_some();
     let broker = Broker::start(config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let listen = broker.addr().to_string();
     let relay = broker.relay_addr().map(|addr| addr.to_string());
+    let scheme = if encrypted { "wss" } else { "ws" };
     if json {
         let ready = serde_json::json!({"event": "ready", "listen": listen, "relay": relay, "store": store});
         println(&ready.to_string());
     }
-    tracing::info!(event = "ready", listen = %format!("ws://{listen}"), store, "an open broker for this machine");
-    manager.ready(&format!("listening on ws://{listen}"));
+    let what = if broker.is_open() { "an open broker for this machine" } else { "a broker for members" };
+    tracing::info!(event = "ready", listen = %format!("{scheme}://{listen}"), store, "{what}");
+    manager.ready(&format!("listening on {scheme}://{listen}"));
     // All are cancel-safe: those that lose have taken nothing.
     let usual = Stop::default().deadline_ms;
-    let (reason, deadline_ms) = tokio::select! {
-        _ = terminate.recv() => ("terminated".to_owned(), usual),
-        _ = interrupt.recv() => ("interrupted".to_owned(), usual),
-        stopping = broker.told_to_stop() => (stopping.reason, stopping.deadline_ms),
+    let (reason, deadline_ms) = loop {
+        tokio::select! {
+            _ = terminate.recv() => break ("terminated".to_owned(), usual),
+            _ = interrupt.recv() => break ("interrupted".to_owned(), usual),
+            stopping = broker.told_to_stop() => break (stopping.reason, stopping.deadline_ms),
+            _ = hangup.recv() => broker.reload(),
+        }
     };
     tracing::info!(event = "stopping", reason);
     let within = Duration::from_millis(deadline_ms).saturating_add(CLOSING);

@@ -1,5 +1,8 @@
 //! One file per command, and how they connect.
 
+mod administer;
+pub(crate) mod audit;
+pub(crate) mod ban;
 pub(crate) mod broker;
 pub(crate) mod call;
 pub(crate) mod check;
@@ -13,8 +16,13 @@ pub(crate) mod groups;
 mod guest;
 pub(crate) mod history;
 pub(crate) mod inbox;
+pub(crate) mod invite;
+pub(crate) mod join;
 pub(crate) mod keys;
+pub(crate) mod kick;
 mod letters;
+pub(crate) mod members;
+pub(crate) mod mesh;
 mod names;
 pub(crate) mod outbox;
 pub(crate) mod peers;
@@ -25,6 +33,7 @@ pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod session;
+pub(crate) mod settings;
 mod show;
 pub(crate) mod status;
 pub(crate) mod sub;
@@ -47,10 +56,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Where the broker is, and which mesh.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Where {
-    /// The broker's address [default: ws://127.0.0.1:7400]
+    /// The broker's address [default: where `tenure join` went, or ws://127.0.0.1:7400]
     #[arg(long, value_name = "URL", env = "TENURE_BROKER", global = true)]
     pub(crate) broker: Option<String>,
-    /// The mesh [default: default]
+    /// The mesh [default: the one that `tenure join` joined, or default]
     #[arg(long, value_name = "NAME", env = "TENURE_MESH", global = true)]
     pub(crate) mesh: Option<String>,
 }
@@ -58,17 +67,21 @@ pub(crate) struct Where {
 impl Where {
     /// The broker's address.
     pub(crate) fn broker(&self) -> &str {
-        self.broker.as_deref().unwrap_or("ws://127.0.0.1:7400")
+        let joined = || join::joined().map(|joined| joined.broker.as_str());
+        self.broker.as_deref().or_else(joined).unwrap_or("ws://127.0.0.1:7400")
     }
 
     /// The mesh.
     pub(crate) fn mesh(&self) -> &str {
-        self.mesh.as_deref().unwrap_or("default")
+        // A mesh that was joined is one of its broker's, and of no other.
+        let joined = || join::joined().filter(|joined| joined.broker == self.broker());
+        self.mesh.as_deref().or_else(|| joined().map(|joined| joined.mesh.as_str())).unwrap_or("default")
     }
 
     /// A session of this machine's member that lives as long as one command.
     async fn visit(&self, name: &str) -> Result<(Session, Events), Failure> {
-        let options = Options::new(self.broker(), Home::find()?.member_key()?, name)?
+        let options = self
+            .bringing(Options::new(self.broker(), Home::find()?.member_key()?, name)?)
             .session_key(random_key()?)
             .mesh(self.mesh())?
             .profile(Profile {
@@ -78,6 +91,14 @@ impl Where {
             })?
             .client("tenure", env!("CARGO_PKG_VERSION"));
         self.connect(options).await
+    }
+
+    /// The same with the bearer token of `TENURE_TOKEN`, if there is one.
+    fn bringing(&self, options: Options) -> Options {
+        match std::env::var("TENURE_TOKEN").ok().filter(|token| !token.is_empty()) {
+            Some(token) => options.token(&token),
+            None => options,
+        }
     }
 
     /// Joins within the patience of somebody at a terminal.

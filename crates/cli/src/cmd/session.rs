@@ -51,7 +51,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
         cwd: std::env::current_dir().ok().map(|dir| dir.display().to_string()),
         ..Profile::named(&args.name)
     };
-    Ok(Options::new(args.at.broker(), home.member_key()?, &args.name)?
+    Ok(args
+        .at
+        .bringing(Options::new(args.at.broker(), home.member_key()?, &args.name)?)
         .session_key(home.session_key(args.at.mesh(), &args.name)?)
         .mesh(args.at.mesh())?
         .profile(profile)?
