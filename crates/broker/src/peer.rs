@@ -21,9 +21,7 @@ impl Peer {
             IpAddr::V6(v6) => v6.to_bits(),
         })
     }
-}
 
-impl Peer {
     /// The client itself, where this is a proxy that is believed: of `X-Forwarded-For` the last that is no such proxy, as
     /// what stands before it anybody may have written.
     pub(crate) fn behind(self, proxies: &[Cidr], headers: &HeaderMap) -> Peer {
@@ -62,7 +60,7 @@ impl Place {
         let address = addresses.counts(loopback).then(|| peer.address());
         let room = address.is_none_or(|address| addresses.open(address));
         drop(addresses);
-        let ip = tenure_core::cidr::canonical(peer.0.ip());
+        let ip = peer.0.ip().to_canonical();
         room.then(|| Place { shared: shared.clone(), address, ip })
     }
 

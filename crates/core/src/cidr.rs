@@ -3,7 +3,7 @@
 //! One value, one spelling: bits past the prefix are refused, IPv4 is written as IPv4 whatever it came as.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use tenure_proto::error::WireError;
@@ -94,14 +94,6 @@ impl fmt::Display for Cidr {
             None if self.len == 128 => write!(f, "{v6}"),
             None => write!(f, "{v6}/{}", self.len),
         }
-    }
-}
-
-/// An address as one value, however it was written: IPv4 that is mapped into IPv6 is IPv4.
-pub fn canonical(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, |v4: Ipv4Addr| IpAddr::V4(v4)),
-        IpAddr::V4(_) => address,
     }
 }
 

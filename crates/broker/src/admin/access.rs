@@ -292,7 +292,7 @@ pub(crate) struct NewToken {
     caps: Option<Vec<Cap>>,
     /// For how long, in milliseconds; absent is until it is revoked.
     #[serde(default)]
-    #[schema(minimum = 1, maximum = 315360000000)]
+    #[schema(minimum = 1, maximum = 315_360_000_000u64)]
     expires_in_ms: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct DeadOf {
     log: String,
     /// Go on after this seq.
     #[serde(default)]
-    #[param(minimum = 0, maximum = 9007199254740991)]
+    #[param(minimum = 0, maximum = 9_007_199_254_740_991u64)]
     after: Option<u64>,
     /// How many, at most 256; absent is 256.
     #[serde(default)]

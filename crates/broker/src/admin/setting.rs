@@ -30,7 +30,7 @@ pub(crate) struct Settings {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingsChange {
     /// The version that you have seen: a change that somebody made since is a conflict, not lost.
-    #[schema(maximum = 9007199254740991)]
+    #[schema(maximum = 9_007_199_254_740_991u64)]
     version: u64,
     /// What is to change; `null` takes one back to what the broker was started with.
     values: BTreeMap<String, Value>,
@@ -69,7 +69,7 @@ pub(crate) async fn change(
 pub(crate) struct AuditOf {
     /// Older than this row: what the page before said as `next`.
     #[serde(default)]
-    #[param(minimum = 0, maximum = 9007199254740991)]
+    #[param(minimum = 0, maximum = 9_007_199_254_740_991u64)]
     before: Option<u64>,
     /// How many, at most 500; absent is 500.
     #[serde(default)]
