@@ -4,6 +4,7 @@
 //! that is: in the lobby until its hello, in the room of its mesh after.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tenure_core::relay::places;
@@ -157,7 +158,8 @@ impl Meshes {
     pub(crate) async fn make(&self, shared: &Arc<Shared>, name: &MeshName) -> Result<MeshHandle, WireError> {
         let (maker, count) = self.read(|inner| (inner.maker.clone(), inner.rooms.len()));
         let draining = || WireError::new(ErrorCode::Draining, "this broker is stopping");
-        let maker = maker.ok_or_else(draining)?;
+        let ready = shared.ready.load(Ordering::Acquire);
+        let maker = maker.filter(|_| ready).ok_or_else(draining)?;
         if count >= MESHES_MAX {
             let text = format!("this broker has as many meshes as it may, which is {MESHES_MAX}");
             return Err(WireError::new(ErrorCode::Busy, text));
