@@ -186,7 +186,7 @@ struct MeshTask {
     mesh: Mesh,
     /// Who asks; bounded by how many requests are worked on.
     operators: HashMap<OperateId, oneshot::Sender<Told>>,
-    /// What the gauges have of this mesh: sessions, sockets and runs.
+    /// What the gauges have of this mesh: sessions, sockets, runs and services.
     shown: [i64; 4],
     /// One per socket that has said hello.
     mailboxes: HashMap<ConnId, Mailbox>,

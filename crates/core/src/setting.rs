@@ -52,12 +52,16 @@ settings! {
     "leaseTtlMs" lease_ttl_ms number "From the last proof of life to the end of a lease.";
     "maxSessions" max_sessions number "Living leases; the next hello is told busy.";
     "maxSessionsPerMember" max_sessions_per_member number "Living leases that one member vouches for.";
+    "maxStreamsPerService" max_streams_per_service number "Streams of one service that may be open, or wait.";
     "minClient" min_client text "The oldest client that clients are told to be; empty is any.";
     "pingIntervalMs" ping_interval_ms number "Between pings, from both sides.";
     "reconnectGraceMs" reconnect_grace_ms number "How long a shared group waits for a session in grace.";
     "requestRate" request_rate rate "Requests of a member in a second, but for messages; 0 is as many as it likes.";
     "retentionMs" retention_ms number "How long settled messages stay, unless their topic says otherwise.";
     "sendRate" send_rate rate "Messages of a member in a second; 0 is as many as it likes.";
+    "serviceNames" service_names text "What names of services look like, with * for any characters and ? for one; empty is any.";
+    "serviceTtlMaxMs" service_ttl_max_ms number "The longest time for which a service may say that it is there.";
+    "serviceTtlMinMs" service_ttl_min_ms number "The shortest time for which a service may say that it is there.";
     "slowConsumerMs" slow_consumer_ms number "How long a socket may take next to nothing while something waits for it.";
     "staleAfterMs" stale_after_ms number "Silence after which a socket is dropped.";
     "tickIntervalMs" tick_interval_ms number "How soon an idle socket gets a tick.";
@@ -125,6 +129,8 @@ mod tests {
             ("minClient", json!(1), "a text"),
             ("leaseTtlMs", json!(10), "between 100 ms"),
             ("staleAfterMs", json!(90_000), "stale-after"),
+            ("serviceTtlMinMs", json!(0), "TTL of a service"),
+            ("serviceNames", json!("A*"), "pattern of service names"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
             assert!(error.message.contains(words), "{name}: {}", error.message);

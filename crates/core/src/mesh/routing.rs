@@ -89,7 +89,7 @@ impl Mesh {
 
     /// Whether a service is there, speaks so, and has room for one more.
     fn look_up(&self, now: Millis, name: &ServiceName, want: Want) -> Result<(u64, ServiceState), WireError> {
-        let slot = self.services.slots.get(name).filter(|slot| !self.is_banned(&slot.session));
+        let slot = self.services.slots.get(name).filter(|slot| !self.is_doomed(&slot.session));
         let Some((slot, facts)) = slot.and_then(|slot| Some((slot, slot.facts.as_ref()?))) else {
             return Err(route::not_found(name));
         };
