@@ -10,6 +10,8 @@ mod asking;
 mod bad;
 #[path = "relay/http.rs"]
 mod http;
+#[path = "relay/meshes.rs"]
+mod meshes;
 #[path = "relay/stage.rs"]
 mod stage;
 #[path = "relay/tcp.rs"]

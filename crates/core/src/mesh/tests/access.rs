@@ -7,12 +7,15 @@ use tenure_proto::invite::{Invite, Role};
 use tenure_proto::number::U53;
 use tenure_proto::{Cap, ErrorCode, MemberKey};
 
+use super::super::Input;
+use super::services::{hidden, offer, offers, renew};
 use super::world::{Disk, WALL, World, knock, session};
 use crate::access::{Change, Presented, TokenRecord};
 use crate::admit::{Admission, Voucher};
 use crate::effect::{Answer, Note};
 use crate::input::{Banned, Call};
 use crate::operate::{Act, Operated, Page};
+use crate::route::{RouteId, Want};
 use crate::setting::Values;
 
 const OUTSIDER: (ErrorCode, &str, Option<u64>) = (ErrorCode::Unauthorized, "unauthorized", None);
@@ -377,4 +380,63 @@ fn lists_are_pages() {
     let Operated::Overview(all) = ok(&mut world, Act::Overview) else { panic!() };
     assert_eq!((all.sessions, all.online, all.founded), (5, 5, None));
     assert!(world.store.access.is_empty(), "who only looks leaves no row");
+}
+
+#[test]
+fn a_kick_cuts_what_its_session_has_open_before_the_disk_has_said_anything() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    offers(&mut world, conn, "db");
+    world.disk(Disk::Holds);
+    world.operate(Act::Kick(session(2), String::new()));
+    assert_eq!(world.cuts, [(session(2), None, "kicked")]);
+    world.input(Input::Route { route: RouteId(1), name: "db".parse().unwrap(), want: Want::Tcp });
+    let refused = world.routed.iter().map(|(_, outcome)| outcome.as_ref().map_err(|error| error.code).err());
+    assert_eq!(refused.collect::<Vec<_>>(), [Some(ErrorCode::NotFound)], "nobody gets there any more");
+}
+
+#[test]
+fn an_address_that_is_banned_is_cut_off_too() {
+    let mut world = World::new();
+    let from = Some("10.1.2.3".parse().unwrap());
+    let conn = world.enter(Admission { from, ..knock(2) });
+    offers(&mut world, conn, "db");
+    let subject: Banned = "address:10.0.0.0/8".parse().unwrap();
+    assert!(matches!(world.operate(Act::Ban(subject, String::new())), Some(Ok(_))));
+    assert!(world.cuts.contains(&(session(2), None, "banned")));
+    assert_eq!(world.mesh.services(), 0);
+}
+
+#[test]
+fn operators_see_services_that_hide_and_page_by_page() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    assert_eq!(renew(&mut world, conn, vec![offer("a"), hidden("b"), offer("c")]), Some(vec![Ok(()); 3]));
+    let mut page = |after: Option<&str>| {
+        let after = after.map(|name| name.parse().unwrap());
+        match world.operate(Act::Services(Page { after, limit: 2 })) {
+            Some(Ok(Operated::Answer(answer))) => match *answer {
+                Answer::ServicesList(list) => {
+                    let names = list.services.iter().map(|service| service.name.to_string()).collect();
+                    (names, list.next.map(|name| name.to_string()))
+                }
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let first: (Vec<String>, _) = page(None);
+    assert_eq!(first, (vec!["a".to_owned(), "b".to_owned()], Some("b".to_owned())));
+    assert_eq!(page(Some("b")), (vec!["c".to_owned()], None));
+}
+
+#[test]
+fn a_setting_of_services_holds_from_the_next_renewal_on() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    offers(&mut world, conn, "db");
+    let values = Values::from([("serviceNames".to_owned(), json!("team-*"))]);
+    assert!(matches!(world.operate(Act::Set { version: 0, values }), Some(Ok(_))));
+    let results = renew(&mut world, conn, vec![offer("db"), offer("team-db")]);
+    assert_eq!(results, Some(vec![Err(ErrorCode::NameRejected), Ok(())]));
 }

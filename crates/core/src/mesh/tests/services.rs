@@ -22,7 +22,7 @@ pub(super) fn offer(name: &str) -> ServiceOffer {
     }
 }
 
-fn hidden(name: &str) -> ServiceOffer {
+pub(super) fn hidden(name: &str) -> ServiceOffer {
     ServiceOffer { metadata: ServiceMetadata { hide: true, ..Default::default() }, ..offer(name) }
 }
 
