@@ -1,7 +1,7 @@
 //! What waits for the store, and what its answers mean.
 
 use tenure_proto::error::WireError;
-use tenure_proto::event::{EventBody, Receipt};
+use tenure_proto::event::Receipt;
 use tenure_proto::ids::{ConnId, GrantId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
