@@ -158,7 +158,9 @@ impl Act {
             Act::Overview | Act::Sessions(_) | Act::Session(_) | Act::Members(_) | Act::Invites(_) => {
                 return None;
             }
-            Act::Tokens(_) | Act::Bans(_) | Act::Services(_) | Act::Topics(_) | Act::Dead { .. } => return None,
+            Act::Tokens(_) | Act::Bans(_) | Act::Services(_) | Act::Topics(_) | Act::Dead { .. } => {
+                return None;
+            }
             Act::Settings | Act::Audit(_) => return None,
         })
     }

@@ -136,7 +136,9 @@ impl Streams {
         let mut inner = shared.relay.streams.inner();
         inner.last += 1;
         let id = inner.last;
-        inner.streams.insert(id, Live { publisher: publisher.clone(), asker, name: name.clone(), line: line.clone() });
+        inner
+            .streams
+            .insert(id, Live { publisher: publisher.clone(), asker, name: name.clone(), line: line.clone() });
         gauge(shared).set(inner.streams.len() as i64);
         drop(inner);
         Entered { shared: shared.clone(), id, line }
@@ -160,7 +162,11 @@ impl Streams {
 
     fn cut_all(&self, mesh: &MeshName, reason: &'static str) {
         let inner = self.inner();
-        inner.streams.values().filter(|live| live.publisher.0 == *mesh).for_each(|live| live.line.cut(reason));
+        inner
+            .streams
+            .values()
+            .filter(|live| live.publisher.0 == *mesh)
+            .for_each(|live| live.line.cut(reason));
         inner.sockets.values().filter(|socket| socket.session.0 == *mesh).for_each(|s| s.stop.cancel());
     }
 }

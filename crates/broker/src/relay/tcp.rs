@@ -14,7 +14,12 @@ use crate::relay::open;
 use crate::shared::Shared;
 
 /// Carries the streams of one socket until it ends. They end with it.
-pub(crate) async fn serve(shared: Arc<Shared>, at: (MeshName, ServiceName), asker: Asker, mut incoming: Incoming) {
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    at: (MeshName, ServiceName),
+    asker: Asker,
+    mut incoming: Incoming,
+) {
     let mut streams = JoinSet::new();
     loop {
         // Both are cancel-safe: neither has taken anything when it loses.

@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn a_mesh_is_named_behind_its_service_unless_it_is_at_home() {
-        let meshes: Vec<MeshName> =
-            ["a", "b", "x.b"].iter().filter_map(|mesh| mesh.parse().ok()).collect();
+        let meshes: Vec<MeshName> = ["a", "b", "x.b"].iter().filter_map(|mesh| mesh.parse().ok()).collect();
         let found = |name: &str, home: Option<usize>| {
             let home = home.map(|index| &meshes[index]);
             let places = places(&name.parse().unwrap(), home, meshes.iter());
