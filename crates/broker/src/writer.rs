@@ -45,12 +45,15 @@ impl Waiting {
     }
 }
 
+/// Something that is done with the store.
+type Work = dyn FnOnce(&mut dyn Store) + Send;
+
 /// What the writer's thread is asked.
 enum Asked {
     /// To write, for the mesh of this lane.
     Write(Arc<Lane>, Queued),
     /// To do something with the store between two transactions; a person waits for it.
-    Do(Box<dyn FnOnce(&mut dyn Store) + Send>),
+    Do(Box<Work>),
 }
 
 /// Whose writes they are.

@@ -1,7 +1,7 @@
 //! Admission: is this hello by whom it says, to us, now? Pure and stateless, so that connection tasks can spend
 //! the signature checks in parallel before the mesh decides what the hello means.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};

@@ -2,8 +2,8 @@
 //!
 //! One value, one spelling: bits past the prefix are refused, IPv4 is written as IPv4 whatever it came as.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use tenure_proto::error::WireError;

@@ -12,8 +12,8 @@
 //!
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, RequestId};

@@ -193,7 +193,7 @@ pub struct SessionInfo {
     /// What everybody sees, with the state of its socket and the end of its lease.
     pub peer: Peer,
     /// Where its last hello came from.
-    pub from: Option<std::net::IpAddr>,
+    pub from: Option<core::net::IpAddr>,
     /// What it may do.
     pub rights: crate::access::Rights,
     /// Subscriptions, besides its inboxes.

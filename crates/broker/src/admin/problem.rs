@@ -33,10 +33,12 @@ pub(crate) struct Problem {
     retry_after_ms: Option<u64>,
     /// The field that is wrong, as a JSON pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pointer: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pointer: Option<Box<str>>,
     /// Facts that belong to the code.
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    details: Option<Box<Value>>,
 }
 
 impl Problem {
@@ -60,7 +62,7 @@ impl Problem {
     }
 
     /// The same about this field.
-    pub(super) fn at(self, pointer: impl Into<String>) -> Problem {
+    pub(super) fn at(self, pointer: impl Into<Box<str>>) -> Problem {
         Problem { pointer: Some(pointer.into()), ..self }
     }
 }
@@ -72,11 +74,11 @@ fn status(code: ErrorCode) -> StatusCode {
 impl From<WireError> for Problem {
     fn from(error: WireError) -> Problem {
         let pointer = error.details.as_ref().and_then(|details| details.get("field")?.as_str());
-        let pointer = pointer.map(|field| format!("/{field}"));
+        let pointer = pointer.map(|field| format!("/{field}").into());
         Problem {
             pointer,
             retry_after_ms: error.retry_after_ms.map(|ms| ms.get()),
-            details: error.details.map(|details| *details),
+            details: error.details,
             ..Problem::of(error.code, error.message)
         }
     }

@@ -42,7 +42,7 @@ fn key(n: u8) -> MemberKey {
 
 /// A roll with operator 1 and member 2, at time 1000.
 fn roll() -> Roll {
-    let mut roll = Roll { founded: Some(1_000), ..Roll::default() };
+    let mut roll = Roll::new(&RestoredAccess { founded: Some(1_000), ..RestoredAccess::default() });
     roll.put_member(Roll::owner(key(1), 1_000)).unwrap();
     roll.put_member(MemberRecord { role: Role::Member, ..Roll::owner(key(2), 1_000) }).unwrap();
     roll

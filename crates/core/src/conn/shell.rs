@@ -119,7 +119,7 @@ pub trait Outlet: Supply {
     }
 
     /// Where the client is, if that is known.
-    fn from(&self) -> Option<std::net::IpAddr> {
+    fn from(&self) -> Option<core::net::IpAddr> {
         None
     }
 

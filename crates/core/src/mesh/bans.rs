@@ -4,8 +4,8 @@
 //! waits for the store. A session that is banned is to others one that is gone. A kick does the same to one session,
 //! once: it may come back.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
