@@ -86,6 +86,6 @@ async fn files_that_do_not_go_together_are_refused_at_the_start() {
 async fn a_public_address_needs_a_mesh() {
     let listen = SocketAddr::from(([0, 0, 0, 0], 0));
     let config = Config { listen, behind_proxy: true, ..Config::ephemeral(LONG) };
-    let error = Broker::start(config).await.err().expect("refused");
+    let error = Broker::start(config).await.expect_err("refused");
     assert!(error.to_string().contains("tenure mesh create"), "{error}");
 }

@@ -205,6 +205,13 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              DROP TABLE kept;
              DROP TABLE calls;
              DROP TABLE services;
+             DROP TABLE founded;
+             DROP TABLE members;
+             DROP TABLE invites;
+             DROP TABLE tokens;
+             DROP TABLE bans;
+             DROP TABLE mesh_settings;
+             DROP TABLE audit;
              PRAGMA user_version = 2",
         )
         .unwrap();

@@ -24,8 +24,9 @@ fn an_io_error_poisons_the_store() {
         return write_until_poisoned(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
-    // Blocks of 512 or 1024 bytes, depending on the shell. The signal would kill; ignored, the write fails.
-    let script = "trap '' XFSZ; ulimit -f 1000; exec \"$0\" an_io_error_poisons_the_store --nocapture";
+    // Blocks of 512 or 1024 bytes, depending on the shell; making the tables takes its share. The signal would kill;
+    // ignored, the write fails.
+    let script = "trap '' XFSZ; ulimit -f 2000; exec \"$0\" an_io_error_poisons_the_store --nocapture";
     let me = std::env::current_exe().unwrap();
     let output = Command::new("sh").args(["-c", script]).arg(me).env(DIR, dir.path()).output().unwrap();
     let talk = String::from_utf8_lossy(&output.stdout);
