@@ -22,7 +22,7 @@ pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
     let dir = args.fresh_dir()?;
     let broker = BrokerProcess::start(args)?;
     let name = "default".parse().map_err(|_| anyhow!("no name of a mesh"))?;
-    let mesh = MeshChoice { name, broker: broker.url() };
+    let mesh = MeshChoice { name, broker: broker.url(), authority: None };
     let mut config = Config::new(dir.path().to_owned(), mesh, "bench");
     config.tcp = Some(([127, 0, 0, 1], 0).into());
     let daemon = Daemon::start(config).await?;

@@ -11,7 +11,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tenure_client::Endpoint;
 
 use crate::cmd::Where;
 use crate::exit::Failure;
@@ -26,8 +26,7 @@ const ANSWER_BYTES: usize = 1024 * 1024;
 
 /// The way to a broker's admin API.
 pub(crate) struct Operator {
-    /// `HOST:PORT`.
-    address: String,
+    endpoint: Endpoint,
     token: String,
 }
 
@@ -43,14 +42,7 @@ pub(crate) enum Silence {
 impl Operator {
     /// The operator of the broker at `at`, with the token of the environment or of the broker's data directory.
     pub(crate) fn find(at: &Where, data_dir: Option<&Path>) -> Result<Operator, Failure> {
-        let broker = at.broker();
-        let address = broker.strip_prefix("ws://").map(|rest| rest.split('/').next().unwrap_or_default());
-        let address = address.filter(|address| !address.is_empty()).ok_or_else(|| {
-            Failure::Usage(format!(
-                "a broker is administered at ws://HOST:PORT, from its own machine or network, not at {broker}"
-            ))
-        })?;
-        Ok(Operator { address: address.to_owned(), token: token(data_dir)? })
+        Ok(Operator { endpoint: at.endpoint()?, token: token(data_dir)? })
     }
 
     /// Asks, and gives the answer whatever it is.
@@ -66,7 +58,7 @@ impl Operator {
 
     async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Silence> {
         let lost = |error: &dyn std::fmt::Display| Silence::Lost(sentence(&error.to_string()));
-        let stream = TcpStream::connect(&self.address).await.map_err(|error| match error.kind() {
+        let stream = self.endpoint.dial().await.map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused => Silence::Nobody,
             _ => lost(&error),
         })?;
@@ -76,7 +68,7 @@ impl Operator {
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header(HOST, &self.address)
+            .header(HOST, self.endpoint.host())
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default())))
@@ -91,7 +83,7 @@ impl Operator {
 
     /// What it means that the broker has no such route.
     pub(crate) fn unmanaged(&self) -> Failure {
-        let address = &self.address;
+        let address = self.endpoint.host();
         Failure::Refused(format!(
             "not_found: the broker at {address} has no operator: give it a TENURE_ADMIN_TOKEN when it starts, or stop it with a \
              signal"
@@ -100,7 +92,7 @@ impl Operator {
 
     /// What it means that there was no answer.
     pub(crate) fn unreached(&self, silence: &Silence) -> Failure {
-        let address = &self.address;
+        let address = self.endpoint.host();
         Failure::Unreachable(match silence {
             Silence::Nobody => {
                 format!("no broker answers at {address}; name another with --broker")

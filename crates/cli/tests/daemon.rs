@@ -36,7 +36,8 @@ fn any() -> SocketAddr {
 }
 
 async fn daemon(dir: &Path, broker: SocketAddr) -> (Daemon, Client) {
-    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: format!("ws://{broker}") };
+    let mesh =
+        MeshChoice { name: "default".parse().unwrap(), broker: format!("ws://{broker}"), authority: None };
     let daemon = Daemon::start(Config::new(dir.to_owned(), mesh, "laptop")).await.unwrap();
     let client = Client::new(daemon.socket());
     (daemon, client)

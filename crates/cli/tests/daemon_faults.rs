@@ -34,7 +34,11 @@ async fn house_with(change: impl FnOnce(&mut Config)) -> House {
         ..BrokerConfig::ephemeral(60_000)
     };
     let broker = Broker::start(config).await.unwrap();
-    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: format!("ws://{}", broker.addr()) };
+    let mesh = MeshChoice {
+        name: "default".parse().unwrap(),
+        broker: format!("ws://{}", broker.addr()),
+        authority: None,
+    };
     let mut config = Config::new(home.path().to_owned(), mesh, "laptop");
     change(&mut config);
     let daemon = Daemon::start(config).await.unwrap();
@@ -128,7 +132,7 @@ async fn a_session_that_was_taken_over_is_taken_up_again_when_it_is_used() {
 async fn a_mesh_that_fails_leaves_the_others_alone() {
     let house = house_with(|config| {
         let broker = config.meshes[0].broker.clone();
-        config.meshes.push(MeshChoice { name: "second".parse().unwrap(), broker });
+        config.meshes.push(MeshChoice { name: "second".parse().unwrap(), broker, authority: None });
     })
     .await;
     let second = async || house.client.get("/v1/status").await.1["meshes"][1].clone();
@@ -151,7 +155,7 @@ async fn what_lived_too_short_for_its_broker_is_dead_and_never_arrives() {
     let house = house().await;
     // A mesh whose broker comes late.
     let (home, late) = (TempDir::new().unwrap(), house.broker.addr());
-    let mesh = |broker: String| MeshChoice { name: "default".parse().unwrap(), broker };
+    let mesh = |broker: String| MeshChoice { name: "default".parse().unwrap(), broker, authority: None };
     let config = |broker: String| Config::new(home.path().to_owned(), mesh(broker), "phone");
     let daemon = Daemon::start(config("ws://127.0.0.1:9".to_owned())).await.unwrap();
     let client = Client::new(daemon.socket());

@@ -40,7 +40,7 @@ async fn house() -> House {
 impl House {
     async fn daemon(&self, with_hooks: bool) -> (Daemon, Client) {
         let broker = format!("ws://{}", self.broker.addr());
-        let mesh = MeshChoice { name: "default".parse().unwrap(), broker };
+        let mesh = MeshChoice { name: "default".parse().unwrap(), broker, authority: None };
         let mut config = Config::new(self.home.path().to_owned(), mesh, "laptop");
         config.hooks = with_hooks.then(|| self.hooks.path().to_owned());
         let daemon = Daemon::start(config).await.unwrap();

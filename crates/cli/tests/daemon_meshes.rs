@@ -30,7 +30,8 @@ async fn two_meshes_do_not_hear_each_other() {
         ..BrokerConfig::ephemeral(60_000)
     };
     let broker = Broker::start(config).await.unwrap();
-    let mesh = |name: &str, broker: String| MeshChoice { name: name.parse().unwrap(), broker };
+    let mesh =
+        |name: &str, broker: String| MeshChoice { name: name.parse().unwrap(), broker, authority: None };
     let here = mesh("default", format!("ws://{}", broker.addr()));
     let mut config = Config::new(home.path().to_owned(), here, "laptop");
     // Its broker is away, so that everything for it stays here to be looked at.

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::call::Caller;
 use crate::clock::Clock;
+use crate::endpoint::Endpoint;
 use crate::feed::{Feed, Mouth, feed};
 use crate::offer::Offerer;
 use crate::options::Options;
@@ -88,8 +89,7 @@ struct Waiting {
 pub(crate) struct Driver {
     clock: Clock,
     link: Link,
-    address: String,
-    host: String,
+    endpoint: Endpoint,
     codec: tenure_proto::Codec,
     /// At most two: the one that carries the session, and the one that may next.
     socks: Vec<Sock>,
@@ -109,12 +109,11 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(options: Options, seed: u64, events: mpsc::Sender<Told>, hands: Hands) -> Driver {
         let clock = Clock::start();
-        let (host, codec) = (options.link.host.clone(), options.link.codec);
+        let codec = options.link.codec;
         Driver {
             link: Link::new(options.link, seed, clock.now()),
             clock,
-            address: options.address,
-            host,
+            endpoint: options.endpoint,
             codec,
             socks: Vec::new(),
             away_until: None,
@@ -366,7 +365,7 @@ impl Driver {
                         self.link.handle(self.clock.now(), failed, &mut self.effects);
                     }
                     LinkEffect::Dial(sock) => {
-                        self.socks.push(Sock::dial(sock, &self.address, &self.host, self.codec))
+                        self.socks.push(Sock::dial(sock, self.endpoint.clone(), self.codec))
                     }
                     LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
                     LinkEffect::Ping(sock) => self.with(sock, Sock::ping),

@@ -39,6 +39,7 @@
 mod call;
 mod clock;
 mod driver;
+mod endpoint;
 mod feed;
 mod ids;
 mod offer;
@@ -53,6 +54,7 @@ mod subscription;
 
 pub use call::{Answer, CallBuilder, CallError, RunStream};
 pub use ed25519_dalek::SigningKey;
+pub use endpoint::{Endpoint, Wire};
 pub use offer::{OfferBuilder, Offered};
 pub use options::{Options, OptionsError};
 pub use received::{Received, Settling, Unsettled};

@@ -9,12 +9,17 @@ use tenure_proto::name::MeshName;
 use tenure_proto::peer::Profile;
 use tenure_proto::reconcile::ReconcilePolicy;
 
+use crate::endpoint::Endpoint;
+
 /// Why options were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     /// The address is not one.
-    #[error("a broker's address is ws://HOST:PORT, not {0:?}")]
+    #[error("a broker's address is ws://HOST:PORT or wss://HOST:PORT, not {0:?}")]
     Url(String),
+    /// What is to be believed is no certificate.
+    #[error("read the certificate of the authority: {0}")]
+    Authority(String),
     /// The mesh has no legal name.
     #[error("{0}")]
     Mesh(String),
@@ -30,8 +35,7 @@ pub enum OptionsError {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) link: LinkConfig,
-    /// `host:port` to dial.
-    pub(crate) address: String,
+    pub(crate) endpoint: Endpoint,
     /// How long one request may take, breaks included.
     pub(crate) timeout_ms: u64,
     /// Whether it answers runs.
@@ -41,8 +45,7 @@ pub struct Options {
 impl Options {
     /// Joins the mesh `default` at `url` as the member whose key this is, under `name`.
     pub fn new(url: &str, member_key: SigningKey, name: &str) -> Result<Options, OptionsError> {
-        let host = host_of(url).ok_or_else(|| OptionsError::Url(url.to_owned()))?;
-        let address = if has_port(&host) { host.clone() } else { format!("{host}:80") };
+        let endpoint = Endpoint::new(url)?;
         let profile = Profile::named(name);
         profile.check().map_err(|error| OptionsError::Profile(error.message))?;
         let mut random = [0u8; 12];
@@ -63,10 +66,10 @@ impl Options {
             },
             features: FeatureWishes::default(),
             codec: Codec::Json,
-            host,
+            host: endpoint.host().to_owned(),
             auth: None,
         };
-        Ok(Options { link, address, timeout_ms: 30_000, serves: false })
+        Ok(Options { link, endpoint, timeout_ms: 30_000, serves: false })
     }
 
     /// The same as a session with a key of its own, vouched for by the member given before.
@@ -80,6 +83,13 @@ impl Options {
     pub fn voucher(mut self, voucher: Voucher) -> Options {
         self.link.voucher = voucher;
         self
+    }
+
+    /// Believes only these authorities about who the broker is, certificates in PEM, and not those of this system. Means
+    /// nothing for a broker that is reached in the clear.
+    pub fn authority(mut self, pem: &[u8]) -> Result<Options, OptionsError> {
+        self.endpoint = self.endpoint.believing(pem)?;
+        Ok(self)
     }
 
     /// Another mesh.
@@ -155,31 +165,4 @@ impl Options {
 
 fn mesh(name: &str) -> Result<MeshName, OptionsError> {
     name.parse().map_err(|error: tenure_proto::WireError| OptionsError::Mesh(error.message))
-}
-
-/// The Host header that dialling `url` sends: its authority, lower case.
-fn host_of(url: &str) -> Option<String> {
-    let rest = url.strip_prefix("ws://")?;
-    let host = rest.split('/').next().filter(|host| !host.is_empty() && !host.contains('@'))?;
-    Some(host.to_ascii_lowercase())
-}
-
-fn has_port(host: &str) -> bool {
-    host.rsplit_once(':')
-        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_host_is_the_authority_of_the_address() {
-        assert_eq!(host_of("ws://LocalHost:7400/").as_deref(), Some("localhost:7400"));
-        assert_eq!(host_of("ws://[::1]:7400").as_deref(), Some("[::1]:7400"));
-        for bad in ["localhost:7400", "http://x", "ws://", "ws://user@host:1"] {
-            assert_eq!(host_of(bad), None, "{bad}");
-        }
-        assert!(has_port("a:1") && !has_port("[::1]") && !has_port("a"));
-    }
 }

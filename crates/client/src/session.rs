@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::call::CallBuilder;
 use crate::driver::{Command, Driver, MakeRequest};
+use crate::endpoint::Endpoint;
 use crate::ids::Mint;
 use crate::offer::OfferBuilder;
 use crate::options::{Options, OptionsError};
@@ -70,6 +71,7 @@ pub struct Session {
     member_inbox: Option<InboxSlot>,
     pub(crate) runs: Option<RunSlot>,
     identity: Identity,
+    endpoint: Endpoint,
 }
 
 /// The events of a session, in order; messages are not among them, they have streams of their own. An application
@@ -91,7 +93,7 @@ impl Session {
         if options.serves && options.link.inbox == InboxChoice::None {
             options.link.inbox = InboxChoice::Session;
         }
-        let serves = options.serves;
+        let (serves, endpoint) = (options.serves, options.endpoint.clone());
         let identity = Identity::new(&options.link).map_err(|_| OptionsError::Entropy)?;
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (hands, settling) = mpsc::unbounded_channel();
@@ -118,6 +120,7 @@ impl Session {
             member_inbox,
             runs,
             identity,
+            endpoint,
         };
         tokio::spawn(driver.run(asked, settling));
         Ok((session, Events { events, first: None, end: None }))
@@ -156,6 +159,11 @@ impl Session {
     /// Its member's key.
     pub fn member(&self) -> MemberKey {
         self.member
+    }
+
+    /// Where its broker is.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Who it is to the other end of a relayed stream.

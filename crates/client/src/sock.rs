@@ -9,7 +9,6 @@ use futures_util::{Sink, Stream};
 use tenure_core::link::SockId;
 use tenure_proto::codec::Codec;
 use tenure_proto::limits;
-use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -17,12 +16,14 @@ use tokio_tungstenite::tungstenite::http::header::SEC_WEBSOCKET_PROTOCOL;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
+use crate::endpoint::{Endpoint, Wire};
+
 /// Bytes of a socket's read and write buffers; they grow with what passes through.
 const BUFFER: usize = 4 * 1024;
 /// Characters of a refusing server's words that are passed on.
 const REASON: usize = 300;
 
-type Ws = WebSocketStream<TcpStream>;
+type Ws = WebSocketStream<Wire>;
 type Dial = Pin<Box<dyn Future<Output = Result<Ws, Error>> + Send>>;
 
 /// What a socket did.
@@ -61,9 +62,8 @@ pub(crate) struct Sock {
 
 impl Sock {
     /// Starts to dial.
-    pub(crate) fn dial(id: SockId, address: &str, host: &str, codec: Codec) -> Sock {
-        let dial = Box::pin(open(address.to_owned(), format!("ws://{host}/v1/ws"), codec));
-        let state = State::Dialling(dial);
+    pub(crate) fn dial(id: SockId, endpoint: Endpoint, codec: Codec) -> Sock {
+        let state = State::Dialling(Box::pin(open(endpoint, codec)));
         Sock { id, codec, state, queue: VecDeque::new(), flushing: false, pings: 0, close_code: None }
     }
 
@@ -173,12 +173,11 @@ fn poll_out(
     ws.poll_flush(cx)
 }
 
-async fn open(address: String, url: String, codec: Codec) -> Result<Ws, Error> {
-    let mut request = url.into_client_request()?;
+async fn open(endpoint: Endpoint, codec: Codec) -> Result<Ws, Error> {
+    let mut request = endpoint.url("/v1/ws").into_client_request()?;
     let protocol = HeaderValue::from_static(codec.subprotocol());
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
-    let stream = TcpStream::connect(&address).await?;
-    stream.set_nodelay(true)?;
+    let stream = endpoint.dial().await?;
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)

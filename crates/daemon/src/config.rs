@@ -40,8 +40,10 @@ pub struct Config {
 pub struct MeshChoice {
     /// The mesh.
     pub name: MeshName,
-    /// Its broker: `ws://HOST:PORT`.
+    /// Its broker: `ws://HOST:PORT` or `wss://HOST:PORT`.
     pub broker: String,
+    /// Whom to believe about a broker at `wss://`, certificates in PEM; absent is whom this system believes.
+    pub authority: Option<Vec<u8>>,
 }
 
 impl Config {

@@ -299,6 +299,9 @@ impl Sessions {
         if !own {
             options = options.session_key(key);
         }
+        if let Some(pem) = &choice.authority {
+            options = options.authority(pem)?;
+        }
         let (client, events) = Session::start(options)?;
         let (sender, standing) = watch::channel(Standing::Away(None));
         let leaving = CancellationToken::new();

@@ -5,7 +5,7 @@ use super::*;
 /// Sessions that nothing works for, of a daemon whose broker is away.
 fn sessions(dir: &std::path::Path) -> (Sessions, Home, MeshName) {
     let mesh: MeshName = "default".parse().unwrap();
-    let choice = MeshChoice { name: mesh.clone(), broker: "ws://127.0.0.1:9".to_owned() };
+    let choice = MeshChoice { name: mesh.clone(), broker: "ws://127.0.0.1:9".to_owned(), authority: None };
     let home = Home::hold(dir).unwrap();
     let config = Config::new(dir.to_owned(), choice, "laptop");
     (Sessions::start(&config, &home, &TaskTracker::new()).unwrap(), home, mesh)

@@ -85,7 +85,7 @@ impl Where {
         };
         let tags = if matches!(who, Who::Visit(_)) { vec![VISIT.to_owned()] } else { Vec::new() };
         let profile = Profile { host: hostname(), status: stay.status, tags, ..Profile::named(name) };
-        let mut options = self.bringing(Options::new(self.broker(), member, name)?);
+        let mut options = self.bringing(Options::new(self.broker(), member, name)?)?;
         if let Some(key) = key {
             options = options.session_key(key);
         }

@@ -28,6 +28,9 @@ const FILE: &str = "joined.json";
 pub(crate) struct Args {
     /// The link; `-` reads it from stdin, where no history keeps it
     link: String,
+    /// Believe only this authority about a broker at wss://, a PEM file, now and later [default: those of the system]
+    #[arg(long, value_name = "FILE", env = "TENURE_CA")]
+    ca: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -40,6 +43,9 @@ pub(crate) struct Joined {
     pub(crate) broker: String,
     /// The mesh.
     pub(crate) mesh: String,
+    /// Whom to believe about the broker, a PEM file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// What `tenure join` has left; read once.
@@ -74,9 +80,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let home = Home::find()?;
     let key = home.member_key()?;
     let member = member_key(&key);
-    let joined = Joined { broker: link.broker, mesh: link.says.mesh.to_string() };
-    let at = Where { broker: Some(joined.broker.clone()), mesh: Some(joined.mesh.clone()) };
-    let options = Options::new(at.broker(), key, "tenure join")?
+    // Later commands stand elsewhere.
+    let ca = args.ca.filter(|path| !path.as_os_str().is_empty()).map(std::path::absolute).transpose();
+    let ca = ca.map_err(|error| Failure::Usage(format!("find the authority: {error}")))?;
+    let joined = Joined { broker: link.broker, mesh: link.says.mesh.to_string(), ca };
+    let at =
+        Where { broker: Some(joined.broker.clone()), mesh: Some(joined.mesh.clone()), ca: joined.ca.clone() };
+    let options = at
+        .believing(Options::new(at.broker(), key, "tenure join")?)?
         .session_key(random_key()?)
         .mesh(at.mesh())?
         .profile(Profile { tags: vec![guest::VISIT.to_owned()], ..Profile::named("tenure join") })?

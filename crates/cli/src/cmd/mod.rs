@@ -40,11 +40,12 @@ pub(crate) mod sub;
 pub(crate) mod topics;
 mod way;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use tenure_client::proto::peer::Profile;
-use tenure_client::{Events, Options, Session, SessionEvent, random_key};
+use tenure_client::{Endpoint, Events, Options, Session, SessionEvent, random_key};
 
 use crate::exit::Failure;
 use crate::home::Home;
@@ -62,6 +63,9 @@ pub(crate) struct Where {
     /// The mesh [default: the one that `tenure join` joined, or default]
     #[arg(long, value_name = "NAME", env = "TENURE_MESH", global = true)]
     pub(crate) mesh: Option<String>,
+    /// Believe only this authority about a broker at wss://, a PEM file [default: those of the system]
+    #[arg(long, value_name = "FILE", env = "TENURE_CA", global = true)]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 impl Where {
@@ -78,10 +82,27 @@ impl Where {
         self.mesh.as_deref().or_else(|| joined().map(|joined| joined.mesh.as_str())).unwrap_or("default")
     }
 
+    /// Whom to believe about the broker, if not those whom this system believes.
+    pub(crate) fn ca(&self) -> Option<&Path> {
+        // A variable that is empty is one that is not set.
+        let named = self.ca.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let joined = || join::joined().filter(|joined| joined.broker == self.broker());
+        named.or_else(|| joined().and_then(|joined| joined.ca.as_deref()))
+    }
+
+    /// The broker, and whom to believe about it.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, Failure> {
+        let endpoint = Endpoint::new(self.broker())?;
+        match self.ca().map(authority).transpose().map_err(Failure::Usage)? {
+            Some(pem) => Ok(endpoint.believing(&pem)?),
+            None => Ok(endpoint),
+        }
+    }
+
     /// A session of this machine's member that lives as long as one command.
     async fn visit(&self, name: &str) -> Result<(Session, Events), Failure> {
         let options = self
-            .bringing(Options::new(self.broker(), Home::find()?.member_key()?, name)?)
+            .bringing(Options::new(self.broker(), Home::find()?.member_key()?, name)?)?
             .session_key(random_key()?)
             .mesh(self.mesh())?
             .profile(Profile {
@@ -94,10 +115,19 @@ impl Where {
     }
 
     /// The same with the bearer token of `TENURE_TOKEN`, if there is one.
-    fn bringing(&self, options: Options) -> Options {
-        match std::env::var("TENURE_TOKEN").ok().filter(|token| !token.is_empty()) {
+    fn bringing(&self, options: Options) -> Result<Options, Failure> {
+        let options = self.believing(options)?;
+        Ok(match std::env::var("TENURE_TOKEN").ok().filter(|token| !token.is_empty()) {
             Some(token) => options.token(&token),
             None => options,
+        })
+    }
+
+    /// The same, believing whom it should about the broker.
+    fn believing(&self, options: Options) -> Result<Options, Failure> {
+        match self.ca().map(authority).transpose().map_err(Failure::Usage)? {
+            Some(pem) => Ok(options.authority(&pem)?),
+            None => Ok(options),
         }
     }
 
@@ -129,6 +159,11 @@ impl Where {
             self.broker()
         ))
     }
+}
+
+/// The certificates in a file, or why there are none.
+fn authority(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("read the authority {}: {error}", path.display()))
 }
 
 /// The machine's name, for peers to see.

@@ -53,7 +53,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     };
     Ok(args
         .at
-        .bringing(Options::new(args.at.broker(), home.member_key()?, &args.name)?)
+        .bringing(Options::new(args.at.broker(), home.member_key()?, &args.name)?)?
         .session_key(home.session_key(args.at.mesh(), &args.name)?)
         .mesh(args.at.mesh())?
         .profile(profile)?

@@ -7,13 +7,14 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::method::Method;
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayOpenParams, RelayOpenResult, RelayRole};
-use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_util::sync::CancellationToken;
 
 use crate::Session;
+use crate::endpoint::{Endpoint, Wire};
 
 /// How long a dial may take, with everything that belongs to it.
 const DIAL: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ pub(crate) async fn open(
 ) -> Result<RelaySocket, WireError> {
     let params = RelayOpenParams { role, name };
     let opened: RelayOpenResult = session.request(Method::RelayOpen, params).await?;
-    let dial = dial(&opened.url, &opened.ticket);
+    let dial = dial(session.endpoint(), &opened.url, &opened.ticket);
     let ws = tokio::time::timeout(DIAL, dial).await.map_err(|_| unavailable("no answer in time"))??;
     let stop = CancellationToken::new();
     let (mux, incoming, carrying) = tenure_mux::start(ws, Side::Dialled, stop.clone());
@@ -49,15 +50,14 @@ pub(crate) async fn open(
     Ok(RelaySocket { mux, incoming, carrying, opened, _stop: stop.drop_guard() })
 }
 
-async fn dial(url: &str, ticket: &str) -> Result<tokio_tungstenite::WebSocketStream<TcpStream>, WireError> {
-    // The Host is the one that our session goes to, and it goes there in plain: so do we, whatever a proxy does for others.
-    let url = url.replacen("wss://", "ws://", 1);
-    let address = address_of(&url).ok_or_else(|| unavailable(format!("{url:?} is not ws://HOST:PORT/…")))?;
-    let mut request = url.into_client_request().map_err(unavailable)?;
+async fn dial(session: &Endpoint, url: &str, ticket: &str) -> Result<WebSocketStream<Wire>, WireError> {
+    let (host, path) = place(url).ok_or_else(|| unavailable(format!("{url:?} is no address of a relay")))?;
+    // Encrypted if our session is: whatever a proxy does for others, that way leads to the broker.
+    let endpoint = session.at(host);
+    let mut request = endpoint.url(path).into_client_request().map_err(unavailable)?;
     let bearer = HeaderValue::from_str(&format!("Bearer {ticket}")).map_err(unavailable)?;
     request.headers_mut().insert(AUTHORIZATION, bearer);
-    let stream = TcpStream::connect(&address).await.map_err(unavailable)?;
-    stream.set_nodelay(true).map_err(unavailable)?;
+    let stream = endpoint.dial().await.map_err(unavailable)?;
     let config = Some(tenure_mux::socket_config());
     match tokio_tungstenite::client_async_with_config(request, stream, config).await {
         Ok((ws, _)) => Ok(ws),
@@ -71,11 +71,11 @@ async fn dial(url: &str, ticket: &str) -> Result<tokio_tungstenite::WebSocketStr
     }
 }
 
-/// `HOST:PORT` of an address that we can dial.
-fn address_of(url: &str) -> Option<String> {
-    let host = url.strip_prefix("ws://")?.split('/').next().filter(|host| !host.is_empty())?;
-    let port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Some(if port { host.to_owned() } else { format!("{host}:80") })
+/// The authority and the path of a WebSocket's URL.
+fn place(url: &str) -> Option<(&str, &str)> {
+    let rest = url.strip_prefix("ws://").or_else(|| url.strip_prefix("wss://"))?;
+    let (host, path) = rest.split_at(rest.find('/')?);
+    (!host.is_empty() && !host.contains('@')).then_some((host, path))
 }
 
 #[cfg(test)]
@@ -83,11 +83,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_port() {
-        assert_eq!(address_of("ws://127.0.0.1:7400/v1/relay").as_deref(), Some("127.0.0.1:7400"));
-        assert_eq!(address_of("ws://mesh.example/v1/relay").as_deref(), Some("mesh.example:80"));
-        assert_eq!(address_of("ws://[::1]/v1/relay").as_deref(), Some("[::1]:80"));
-        assert_eq!(address_of("http://x/"), None);
-        assert_eq!(address_of("ws:///"), None);
+    fn a_relay_is_at_an_authority_and_a_path() {
+        assert_eq!(place("ws://127.0.0.1:7400/v1/relay"), Some(("127.0.0.1:7400", "/v1/relay")));
+        assert_eq!(place("wss://mesh.example/v1/relay"), Some(("mesh.example", "/v1/relay")));
+        for bad in ["http://x/", "ws:///", "ws://x", "ws://user@x/"] {
+            assert_eq!(place(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn it_is_encrypted_as_the_session_is() {
+        for (session, url) in [("ws://a:1", "ws://b:2/v1/relay"), ("wss://a:1", "wss://b:2/v1/relay")] {
+            let endpoint = Endpoint::new(session).unwrap().at("b:2");
+            assert_eq!(endpoint.url("/v1/relay"), url);
+        }
     }
 }

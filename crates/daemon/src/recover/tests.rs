@@ -124,7 +124,11 @@ async fn an_interrupted_recovery_is_finished_and_nothing_starts_before() {
     fs::rename(&path, ready(dir.path()).join("outbox.db")).unwrap();
     fs::write(&path, "damaged").unwrap();
     fs::write(beside(&path, "-wal"), "the log of the damaged one").unwrap();
-    let mesh = crate::MeshChoice { name: "default".parse().unwrap(), broker: "ws://127.0.0.1:1".to_owned() };
+    let mesh = crate::MeshChoice {
+        name: "default".parse().unwrap(),
+        broker: "ws://127.0.0.1:1".to_owned(),
+        authority: None,
+    };
     let config = crate::Config::new(dir.path().to_owned(), mesh, "x");
     let refused = crate::Daemon::start(config).await.unwrap_err();
     assert!(refused.to_string().contains("tenure daemon recover"), "{refused}");

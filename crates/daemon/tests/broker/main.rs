@@ -82,7 +82,7 @@ fn hello(frame: &Value, features: &Value) -> Value {
 
 async fn start(broker: String, max_age_hours: Option<u64>) -> (Daemon, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = MeshChoice { name: "default".parse().unwrap(), broker };
+    let mesh = MeshChoice { name: "default".parse().unwrap(), broker, authority: None };
     let mut config = Config::new(dir.path().to_owned(), mesh, "laptop");
     config.max_age_hours = max_age_hours;
     (Daemon::start(config).await.unwrap(), dir)
@@ -117,6 +117,7 @@ async fn the_daemon_ends_with_its_last_mesh_and_names_them_all() {
     let mesh = async |name: &str, days| MeshChoice {
         name: name.parse().unwrap(),
         broker: promising(dedupe(days)).await,
+        authority: None,
     };
     let mut config = Config::new(dir.path().to_owned(), mesh("one", 6).await, "laptop");
     config.meshes.push(mesh("two", 5).await);
@@ -175,7 +176,7 @@ async fn fate_of_an_old_row(wall: u64, ts: u64) -> (Value, Value) {
     const FOUR_YEARS_MS: u64 = 4 * 365 * 86_400_000;
     let dir = tempfile::tempdir().unwrap();
     let config = |broker: String| {
-        let mesh = MeshChoice { name: "default".parse().unwrap(), broker };
+        let mesh = MeshChoice { name: "default".parse().unwrap(), broker, authority: None };
         Config::new(dir.path().to_owned(), mesh, "laptop")
     };
     let daemon = Daemon::start(config("ws://127.0.0.1:9".to_owned())).await.unwrap();

@@ -23,7 +23,7 @@ struct House {
 }
 
 fn config(dir: &tempfile::TempDir) -> Config {
-    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: NOWHERE.to_owned() };
+    let mesh = MeshChoice { name: "default".parse().unwrap(), broker: NOWHERE.to_owned(), authority: None };
     Config::new(dir.path().to_owned(), mesh, "laptop")
 }
 
@@ -269,7 +269,7 @@ async fn a_damaged_outbox_refuses_to_start_and_a_damaged_inbox_does_not() {
 
 #[tokio::test]
 async fn rows_of_a_mesh_that_was_taken_out_are_told_of() {
-    let other = MeshChoice { name: "other".parse().unwrap(), broker: NOWHERE.to_owned() };
+    let other = MeshChoice { name: "other".parse().unwrap(), broker: NOWHERE.to_owned(), authority: None };
     let house = house_with(|config| config.meshes.push(other)).await;
     let mut there = send("a", "x");
     there["mesh"] = json!("other");

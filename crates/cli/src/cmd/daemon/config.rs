@@ -9,7 +9,7 @@ use tenure_client::{Options, random_key};
 use tenure_daemon::outbox::Cap;
 use tenure_daemon::{Config, MeshChoice};
 
-use super::super::{Where, hostname};
+use super::super::{Where, authority, hostname};
 use crate::exit::Failure;
 use crate::home::Home;
 
@@ -73,6 +73,8 @@ struct File {
 struct Mesh {
     name: String,
     broker: String,
+    /// Whom to believe about a broker at `wss://`, a PEM file.
+    ca: Option<PathBuf>,
 }
 
 impl Sources {
@@ -83,7 +85,10 @@ impl Sources {
         let meshes = match (&self.at.broker, &self.at.mesh, file.mesh.is_empty()) {
             (None, None, false) => file.mesh,
             // Who names a mesh or a broker means that one alone.
-            _ => vec![Mesh { name: self.at.mesh().to_owned(), broker: self.at.broker().to_owned() }],
+            _ => {
+                let (name, broker) = (self.at.mesh().to_owned(), self.at.broker().to_owned());
+                vec![Mesh { name, broker, ca: self.at.ca().map(Path::to_owned) }]
+            }
         };
         if meshes.len() > MESHES {
             return Err(bad("mesh", format!("a daemon is in at most {MESHES} meshes")));
@@ -161,13 +166,17 @@ fn choice(mesh: Mesh, name: &str) -> Result<MeshChoice, (&'static str, String)> 
             .parse()
             .map_err(|error: tenure_client::proto::WireError| ("mesh.name", error.message))?,
         broker: mesh.broker,
+        authority: mesh.ca.as_deref().map(authority).transpose().map_err(|why| ("mesh.ca", why))?,
     };
     let key = random_key().map_err(|error| ("name", error.to_string()))?;
     match Options::new(&choice.broker, key.clone(), "daemon") {
         Err(error) => Err(("mesh.broker", error.to_string())),
-        Ok(_) => match Options::new(&choice.broker, key, name) {
+        Ok(options) => match Options::new(&choice.broker, key, name) {
             Err(error) => Err(("name", error.to_string())),
-            Ok(_) => Ok(choice),
+            Ok(_) => match choice.authority.as_deref().map(|pem| options.authority(pem)) {
+                Some(Err(error)) => Err(("mesh.ca", error.to_string())),
+                _ => Ok(choice),
+            },
         },
     }
 }

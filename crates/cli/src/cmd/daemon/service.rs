@@ -12,10 +12,11 @@ use crate::home::Home;
 use crate::output::{print, println, sentence};
 
 /// Variables that a service is given as they are now.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     "TENURE_HOME",
     "TENURE_BROKER",
     "TENURE_MESH",
+    "TENURE_CA",
     "TENURE_DAEMON_CONFIG",
     "TENURE_LOG",
     "TENURE_LOG_FORMAT",
