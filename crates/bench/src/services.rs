@@ -15,6 +15,9 @@ use crate::report::{Report, round};
 /// How long the end of a publisher may take to show, beyond its lease.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long it may take to tell everybody of everything.
+const TELLING: Duration = Duration::from_secs(300);
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Sessions that offer services
@@ -53,6 +56,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 
     let (cpu, started) = (proc::cpu_seconds(broker.pid())?, Instant::now());
     let offered = offer_all(&fleet.sessions, args.each).await?;
+    quiet(&broker).await?;
     let took = started.elapsed().as_secs_f64();
     let spent = proc::cpu_seconds(broker.pid())? - cpu;
     report.heading("Taking the names: every one is on disk and told to everybody");
@@ -87,6 +91,19 @@ async fn offer_all(sessions: &[Session], each: usize) -> Result<Vec<Offered>> {
         }
     }
     Ok(offered)
+}
+
+/// Waits until everybody has been told: the broker has had hardly anything to do for a second.
+async fn quiet(broker: &BrokerProcess) -> Result<()> {
+    let until = Instant::now() + TELLING;
+    while Instant::now() < until {
+        let before = proc::cpu_seconds(broker.pid())?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if proc::cpu_seconds(broker.pid())? - before < 0.15 {
+            return Ok(());
+        }
+    }
+    bail!("the broker is still busy {} s after all names were taken", TELLING.as_secs())
 }
 
 async fn renewing(broker: &BrokerProcess, args: &Args, report: &mut Report) -> Result<()> {
