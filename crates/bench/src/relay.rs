@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -26,6 +26,12 @@ const MESSAGE: usize = 64;
 const PIECE: usize = 64 * 1024;
 /// Turns that each way has; a rate is the median of its turns.
 const TURNS: u32 = 5;
+
+/// Mebibytes of a download that nobody waits for the end of.
+const ENDLESS_MIB: u64 = 1 << 20;
+/// How long it flows before it is cut, and how long that may take.
+const FLOWING: Duration = Duration::from_millis(500);
+const CUT_WITHIN: Duration = Duration::from_secs(30);
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -82,7 +88,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Ok((Helper(child), serde_json::from_str(&line).context("read a ready line")?))
     };
     let at = target.to_string();
-    let (bytes, _) = start(&["expose", &at, "--name", "bytes"])?;
+    let (bytes, exposed) = start(&["expose", &at, "--name", "bytes"])?;
     let (_pages, ready) = start(&["expose", &at, "--name", "pages", "--http"])?;
     let relay = relay_of(&ready)?;
     let (near, ready) = start(&["connect", "bytes", "--listen", "127.0.0.1:0"])?;
@@ -132,6 +138,8 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         [("broker", broker.pid()), ("expose", bytes.0.id()), ("connect", near.0.id())],
     )
     .await?;
+    let member = exposed["member"].as_str().context("expose names no member")?;
+    banned(&mut report, &broker, member, connect, relay).await?;
     report.print(args.json);
     Ok(())
 }
@@ -341,4 +349,54 @@ async fn many(report: &mut Report, args: &Args, addr: SocketAddr, pids: [(&str, 
         report.figure(&key, grown, &what, format!("{:.1} KiB", grown / 1024.0));
     }
     Ok(())
+}
+
+/// A ban in the middle of two downloads, a byte stream's and a request's: how long their last bytes come after it was asked for.
+async fn banned(
+    report: &mut Report,
+    broker: &BrokerProcess,
+    member: &str,
+    connect: SocketAddr,
+    relay: SocketAddr,
+) -> Result<()> {
+    let mut stream = dial(connect).await?;
+    stream.write_all(b"d").await?;
+    stream.write_u64(ENDLESS_MIB).await?;
+    let mut request = BufReader::new(dial(relay).await?);
+    ask(&mut request, "pages.localhost", ENDLESS_MIB).await?;
+    let downloads = [tokio::spawn(last_byte(stream)), tokio::spawn(last_byte(request))];
+    tokio::time::sleep(FLOWING).await;
+    let token = std::fs::read_to_string(broker.data_dir().join("admin.token")).context("read the token")?;
+    let bearer = format!("Bearer {}", token.trim());
+    let body = format!("{{\"subject\": \"member:{member}\"}}");
+    let headers = [("Authorization", bearer.as_str()), ("Connection", "close")];
+    let post = crate::http::request("POST", "/v1/admin/meshes/default/bans", &headers, body.as_bytes());
+    let mut admin = dial(broker.address().parse().context("the broker's address")?).await?;
+    let asked = Instant::now();
+    admin.write_all(&post).await?;
+    let mut answer = String::new();
+    admin.read_to_string(&mut answer).await?;
+    if !answer.starts_with("HTTP/1.1 2") {
+        bail!("the ban was answered {answer:?}");
+    }
+    report.heading("a ban in the middle of two downloads");
+    let labels = [
+        ("banTcpMs", "until the last byte of the stream"),
+        ("banHttpMs", "until that of the request's answer"),
+    ];
+    for (download, (key, what)) in downloads.into_iter().zip(labels) {
+        let last = tokio::time::timeout(CUT_WITHIN, download).await.context("a download goes on")?;
+        let after = last.context("a task panicked")?.saturating_duration_since(asked).as_secs_f64() * 1e3;
+        report.figure(key, after, what, format!("{after:.1} ms"));
+    }
+    Ok(())
+}
+
+/// Reads until there is nothing more, however that ends; says when the last byte came.
+async fn last_byte(mut stream: impl AsyncReadExt + Unpin) -> Instant {
+    let (mut piece, mut last) = (vec![0; PIECE], Instant::now());
+    while let Ok(1..) = stream.read(&mut piece).await {
+        last = Instant::now();
+    }
+    last
 }
