@@ -57,8 +57,9 @@ impl Domains {
     }
 }
 
-/// Where a service that a Host names may be: as it is in the mesh that is at `home`, which needs no label, then as
-/// `NAME.MESH`, the longest mesh first.
+/// Where a service that a Host names may be, the likeliest first. What ends in the name of a mesh is `NAME.MESH` of the
+/// longest such mesh and nobody else's, also while that has no such service: else whoever takes a dotted name in another
+/// mesh would be given its visitors. Everything else is as it is in the mesh that is at `home`, which needs no label.
 pub fn places<'a>(
     name: &ServiceName,
     home: Option<&MeshName>,
@@ -68,9 +69,10 @@ pub fn places<'a>(
         let name = name.as_str().strip_suffix(mesh.as_str())?.strip_suffix('.')?;
         Some((mesh.clone(), name.parse().ok()?))
     };
-    let mut labelled: Vec<_> = meshes.filter_map(labelled).collect();
-    labelled.sort_by_key(|(mesh, _)| std::cmp::Reverse(mesh.as_str().len()));
-    home.map(|mesh| (mesh.clone(), name.clone())).into_iter().chain(labelled).collect()
+    let labelled = meshes.filter_map(labelled).max_by_key(|(mesh, _)| mesh.as_str().len());
+    let elsewhere = labelled.as_ref().is_some_and(|(mesh, _)| Some(mesh) != home);
+    let plain = home.filter(|_| !elsewhere).map(|mesh| (mesh.clone(), name.clone()));
+    labelled.into_iter().chain(plain).collect()
 }
 
 /// `host` without its port; nothing when what follows the colon is none.
@@ -138,10 +140,13 @@ mod tests {
             places.iter().map(|(mesh, name)| format!("{name}@{mesh}")).collect::<Vec<_>>()
         };
         assert_eq!(found("web", Some(0)), ["web@a"]);
-        assert_eq!(found("web.b", Some(0)), ["web.b@a", "web@b"]);
-        assert_eq!(found("web.a", Some(0)), ["web.a@a", "web@a"]);
-        assert_eq!(found("web.x.b", Some(0)), ["web.x.b@a", "web@x.b", "web.x@b"]);
+        assert_eq!(found("web.b", Some(0)), ["web@b"], "a dotted name at home shadows no other mesh");
+        assert_eq!(found("web.x.b", Some(0)), ["web@x.b"], "nor does one of a mesh with a shorter name");
+        assert_eq!(found("web.x.b", Some(1)), ["web@x.b"]);
+        assert_eq!(found("web.a", Some(0)), ["web@a", "web.a@a"], "both are at home");
+        assert_eq!(found("web.c", Some(0)), ["web.c@a"], "no mesh has that name");
         assert_eq!(found("webb", Some(0)), ["webb@a"]);
+        assert_eq!(found("b", Some(0)), ["b@a"]);
         assert_eq!(found("b", None), Vec::<String>::new());
     }
 
