@@ -10,7 +10,7 @@ use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Roll
 use crate::admit::{Admission, Refusal};
 use crate::effect::Effect;
 use crate::input::Call;
-use crate::lease::State;
+use crate::lease::{Lease, State};
 use crate::record::StoreWrite;
 use crate::setting;
 use crate::time::{Millis, Now};
@@ -109,7 +109,7 @@ impl Mesh {
     /// Why a session may not ask this, if it may not. What is looked up by its id first, or has a verdict for each of its
     /// parts, asks for itself.
     pub(super) fn forbidden(&self, session: SessionKey, call: &Call) -> Option<WireError> {
-        if matches!(call, Call::Send(_) | Call::RunStart(_) | Call::ServiceRenew(_)) {
+        if matches!(call, Call::Send(_) | Call::ServiceRenew(_)) {
             return None;
         }
         self.may(session, needs(call.method())?).err()
@@ -120,6 +120,11 @@ impl Mesh {
         let roll = &self.roll;
         for lease in self.leases.values_mut() {
             lease.may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+        }
+        let mute =
+            |(session, lease): (&SessionKey, &Lease)| (!lease.may.allow(Right::Run)).then_some(*session);
+        for session in self.leases.iter().filter_map(mute).collect::<Vec<_>>() {
+            self.lose_runs(session);
         }
     }
 

@@ -61,8 +61,7 @@ impl Mesh {
             // Refused when it was checked.
             Address::Topic(_) => return,
         };
-        let refusal = self.may(session, Right::Run).err().or(prepared.refusal);
-        let refusal = refusal.or_else(|| self.too_many_runs(&member));
+        let refusal = prepared.refusal.or_else(|| self.too_many_runs(&member));
         let refusal = refusal.or_else(|| self.inbox_full(&route, envelope.fallback));
         let refusal = refusal.or_else(|| self.count_send(session));
         let remember_until = self.config.remember_until(self.wall);
@@ -148,6 +147,8 @@ impl Mesh {
         session: SessionKey,
         from_seq: Option<u64>,
     ) -> Result<Answer, WireError> {
+        // What it may was changed while the store decided.
+        self.may(session, Right::Run)?;
         // Who asked on a socket that is gone hears nothing of this, and asks again.
         if self.leases.get(&session).is_some_and(|lease| lease.conn() == Some(conn)) {
             if !self.messages.runs.watch(id, session, from_seq) {

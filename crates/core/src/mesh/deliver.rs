@@ -192,6 +192,7 @@ impl Mesh {
             };
             self.read(purpose, read, effects);
         }
+        self.end_unanswerable();
         self.write_burials(effects);
         let wrote = effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
         self.messages.urgent |= !self.messages.parked.is_empty() && self.store_sound;

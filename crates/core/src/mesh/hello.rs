@@ -278,13 +278,16 @@ impl Mesh {
         if !lease.may.allow(Right::Read) {
             lease.inbox = InboxChoice::None;
         }
-        let inbox = lease.inbox;
+        let (inbox, runs) = (lease.inbox, lease.may.allow(Right::Run));
         let lease_id = lease.id.clone();
         self.conns.insert(conn, session);
         self.caught_up.remove(&session);
         self.ready.insert(session);
         if !complete {
             self.renumber_runs(session);
+        }
+        if !runs {
+            self.lose_runs(session);
         }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
         self.settle_startup(&session, true, effects);

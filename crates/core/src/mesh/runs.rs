@@ -240,6 +240,11 @@ impl Runs {
         }
     }
 
+    /// Whether a session is streamed any.
+    pub(super) fn is_watching(&self, session: &SessionKey) -> bool {
+        self.watching.contains_key(session)
+    }
+
     /// Lets a run's turn come for a session, if it has something.
     fn starve(&mut self, session: SessionKey, id: RunId) {
         if self.runs.get(&id).is_some_and(|run| run.has_for(&session)) {

@@ -10,6 +10,7 @@ use tenure_proto::limits::RUN_TIMEOUT_MAX_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
 
+use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
 use crate::mutant::{self, Mutant};
 use crate::record::{RunRecord, StoreRead, StoreWrite};
@@ -174,6 +175,29 @@ impl Mesh {
         }
     }
 
+    /// A session may have nothing to do with runs any more. What it answers could never end, so it ends now; what it is
+    /// streamed it is to ask for again, and so hears that it may not.
+    pub(super) fn lose_runs(&mut self, session: SessionKey) {
+        for id in self.messages.runs.served_by(&session) {
+            self.end_run(id, RunState::Error, Some(callee_barred()), "forbidden", None);
+        }
+        if self.messages.runs.is_watching(&session) {
+            self.messages.runs.unwatch(&session);
+            self.messages.runs.bereft.push(session);
+            self.break_bereft();
+        }
+    }
+
+    /// Ends the runs that have just come to somebody who may not answer them.
+    pub(super) fn end_unanswerable(&mut self) {
+        for id in self.messages.runs.claims.clone() {
+            let callee = self.messages.runs.get(&id).and_then(|run| run.callee);
+            if callee.is_some_and(|callee| self.may(callee, Right::Run).is_err()) {
+                self.end_run(id, RunState::Error, Some(callee_barred()), "forbidden", None);
+            }
+        }
+    }
+
     /// Runs whose time is over, whose end the store could not take, or that were kept long enough after it.
     pub(super) fn fire_runs(&mut self, now: Millis) {
         for _ in 0..RUNS_PER_TICK {
@@ -317,6 +341,12 @@ fn check(run: &Run, session: &SessionKey, seq: u64) -> Result<(), WireError> {
         return Err(WireError::bad_request("chunks are numbered from 1"));
     }
     Ok(())
+}
+
+fn callee_barred() -> WireError {
+    let text =
+        "the session that was to answer this run may not answer runs; ask its operator, or call another";
+    WireError::new(ErrorCode::Unavailable, text)
 }
 
 fn callee_gone() -> WireError {

@@ -18,6 +18,7 @@ mod person;
 mod props;
 mod reconcile;
 mod run_breaks;
+mod run_caps;
 mod run_props;
 mod runs;
 mod settle;

@@ -2,9 +2,11 @@
 
 use serde_json::json;
 use tenure_proto::hello::LeaseFate;
-use tenure_proto::ids::GrantId;
+use tenure_proto::ids::{GrantId, MessageId, RunId};
 use tenure_proto::invite::{Invite, Role};
+use tenure_proto::message::Address;
 use tenure_proto::number::U53;
+use tenure_proto::run::{RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams};
 use tenure_proto::{Cap, ErrorCode, MemberKey};
 
 use super::super::Input;
@@ -16,6 +18,7 @@ use crate::effect::{Answer, Note};
 use crate::input::{Banned, Call};
 use crate::operate::{Act, Operated, Page};
 use crate::route::{RouteId, Want};
+use crate::run::start;
 use crate::setting::Values;
 
 const OUTSIDER: (ErrorCode, &str, Option<u64>) = (ErrorCode::Unauthorized, "unauthorized", None);
@@ -232,6 +235,38 @@ fn caps_only_narrow_and_hold_from_the_moment_they_are_changed() {
         "more for the member is no more for it"
     );
     assert_eq!(refused(&mut world, put_member(2, None, Some(caps(&["red"])))), ErrorCode::BadRequest);
+}
+
+#[test]
+fn whoever_may_not_run_is_refused_all_of_it() {
+    let mut world = founded();
+    ok(&mut world, put_member(2, None, Some(caps(&["send", "read", "serve"]))));
+    let (owner, conn) = (world.join(1), world.join(2));
+    let run_id = RunId(7);
+    let start = |from_seq| {
+        let (to, idempotency_key) = (Address::Session(session(1)), "k".to_owned());
+        let params = RunStartParams { to, input: json!(1), idempotency_key, timeout_ms: None, from_seq };
+        Call::RunStart(Box::new(start::prepare(params, MessageId(7), WALL, 1_024).unwrap()))
+    };
+    let end =
+        || RunEndParams { run_id, seq: U53::from(1), status: RunEndStatus::Ok, result: None, error: None };
+    for call in [
+        start(None),
+        start(Some(U53::from(1))),
+        Call::RunGet(RunIdParams { run_id }),
+        Call::RunCancel(RunIdParams { run_id }),
+        Call::RunChunk(RunChunkParams { run_id, seq: U53::from(1), data: json!(1) }),
+        Call::RunEnd(Box::new(end())),
+    ] {
+        let method = call.method();
+        assert_ne!(
+            world.ask(owner, call.clone()).and_then(Result::err).map(|error| error.code),
+            Some(ErrorCode::Forbidden)
+        );
+        let error = world.ask(conn, call).expect("an answer at once").unwrap_err();
+        assert_eq!(error.code, ErrorCode::Forbidden, "{method:?}");
+        assert_eq!(error.details.as_deref(), Some(&json!({"cap": "run"})), "{method:?}");
+    }
 }
 
 #[test]
