@@ -7,13 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tenure_core::access::{AccessWrite, Roll};
+use tenure_core::effect::Note;
+use tenure_core::operate::{Act, Operation};
+use tenure_core::record::StoreWrite;
 use tenure_core::relay::places;
 use tenure_core::{House, MeshConfig, setting};
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::ids::MemberKey;
 use tenure_proto::name::{MeshName, ServiceName};
-use tenure_store::Store;
+use tenure_store::{Store, Write};
 use tokio_util::task::TaskTracker;
 
+use crate::log::Log;
 use crate::mesh_task::{self, Beginning, Heard, MeshHandle, Ways};
 use crate::reader::Readers;
 use crate::relay;
@@ -94,6 +100,36 @@ pub(crate) fn restore(
     Ok(Beginning { name, run, leases, messages, access })
 }
 
+/// Who makes a mesh, and for whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Founding {
+    /// The key of its first operator.
+    pub(crate) owner: MemberKey,
+    /// Who asks, for the audit log.
+    pub(crate) who: String,
+    /// From which address.
+    pub(crate) from: String,
+}
+
+/// Makes a mesh its owner's, and gives it with everything that the store remembers of it. `false` when it was somebody's
+/// before: then nothing has changed.
+fn found(
+    store: &mut dyn Store,
+    name: MeshName,
+    run: u64,
+    founding: Founding,
+    wall: u64,
+) -> Result<(Beginning, bool), tenure_store::StoreError> {
+    let Founding { owner, who, from } = founding;
+    let fresh = store.access(&name)?.founded.is_none();
+    let changes = if fresh { Roll::founding(owner, wall) } else { Vec::new() };
+    let outcome = if fresh { "ok" } else { ErrorCode::Conflict.as_str() };
+    let audit = Operation { who, from, act: Act::Found(owner) }.audit(wall, outcome);
+    let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit }));
+    store.apply(&[Write::Mesh { mesh: name.clone(), run, write }])?;
+    Ok((restore(store, name, run)?, fresh))
+}
+
 impl Meshes {
     /// No mesh yet, in a broker that is this.
     pub(crate) fn new(house: House) -> Meshes {
@@ -154,8 +190,13 @@ impl Meshes {
         });
     }
 
-    /// Makes a mesh whose name is not taken, with whatever the store remembers of it.
-    pub(crate) async fn make(&self, shared: &Arc<Shared>, name: &MeshName) -> Result<MeshHandle, WireError> {
+    /// Makes a mesh whose name is not taken. It is its owner's on disk before anybody can reach it: nobody ever finds it open.
+    pub(crate) async fn make(
+        &self,
+        shared: &Arc<Shared>,
+        name: &MeshName,
+        founding: Founding,
+    ) -> Result<MeshHandle, WireError> {
         let (maker, count) = self.read(|inner| (inner.maker.clone(), inner.rooms.len()));
         let draining = || WireError::new(ErrorCode::Draining, "this broker is stopping");
         let ready = shared.ready.load(Ordering::Acquire);
@@ -164,28 +205,24 @@ impl Meshes {
             let text = format!("this broker has as many meshes as it may, which is {MESHES_MAX}");
             return Err(WireError::new(ErrorCode::Busy, text));
         }
-        let (run, wanted) = (maker.run, name.clone());
-        let restored =
-            maker.writer.ask(move |store| restore(store, wanted, run)).await.ok_or_else(draining)?;
-        let beginning = restored.map_err(|error| {
-            tracing::error!(event = "mesh_restore_failed", mesh = %name, %error);
-            WireError::new(ErrorCode::Unavailable, "the store cannot read now; try again")
+        let (run, wanted, wall) = (maker.run, name.clone(), shared.clock.now().wall);
+        let subject = format!("member:{}", founding.owner);
+        let found = move |store: &mut dyn Store| found(store, wanted, run, founding, wall);
+        let (beginning, fresh) = maker.writer.ask(found).await.ok_or_else(draining)?.map_err(|error| {
+            tracing::error!(event = "mesh_not_made", mesh = %name, %error);
+            WireError::new(ErrorCode::Unavailable, "the store cannot make a mesh now; try again")
         })?;
-        // Somebody else may have been as fast.
+        let outcome = if fresh { "ok" } else { ErrorCode::Conflict.as_str() };
+        let act = "mesh.create";
+        Log::new().note(&Note::Operated { act, subject, outcome }, &shared.metrics);
+        // Somebody else may have been as fast; or it was made before, and that was not heard.
         if self.room(name).is_none() {
             maker.start(shared, beginning);
         }
+        if !fresh {
+            return Err(Roll::taken());
+        }
         self.room(name).map(|(handle, _)| handle).ok_or_else(draining)
-    }
-
-    /// Lets a mesh go that came to nothing.
-    pub(crate) fn forget(&self, name: &MeshName) {
-        self.write(|inner| {
-            inner.rooms.remove(name);
-            let mut lobby = (*inner.lobby).clone();
-            lobby.rooms.remove(name);
-            inner.lobby = Arc::new(lobby);
-        });
     }
 
     /// Lets all of them go: their tasks end when nobody else holds them.
@@ -202,5 +239,36 @@ impl Meshes {
 
     fn write<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_store::Memory;
+
+    use super::*;
+
+    fn founding(owner: u8) -> Founding {
+        let (who, from) = ("operator".to_owned(), "127.0.0.1".to_owned());
+        Founding { owner: MemberKey([owner; 32]), who, from }
+    }
+
+    #[test]
+    fn a_mesh_begins_as_its_owners_or_not_at_all() {
+        let (mut store, name): (_, MeshName) = (Memory::new(), "team".parse().unwrap());
+        let run = store.begin_run(1).unwrap().number;
+        let owner = |beginning: &Beginning| {
+            let access = &beginning.access;
+            (access.founded, access.members.iter().map(|member| member.member.0[0]).collect::<Vec<_>>())
+        };
+        store.fail_writes(true);
+        found(&mut store, name.clone(), run, founding(1), 7).unwrap_err();
+        store.fail_writes(false);
+        assert!(store.meshes().unwrap().is_empty(), "what could not be written is nobody's mesh");
+        let (beginning, fresh) = found(&mut store, name.clone(), run, founding(2), 8).unwrap();
+        assert_eq!((owner(&beginning), fresh), ((Some(8), vec![2]), true));
+        let (beginning, fresh) = found(&mut store, name.clone(), run, founding(3), 9).unwrap();
+        assert_eq!((owner(&beginning), fresh), ((Some(8), vec![2]), false), "the first to make it owns it");
+        assert_eq!(store.meshes().unwrap(), [name]);
     }
 }

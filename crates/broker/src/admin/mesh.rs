@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tenure_core::operate::{Act, Operated, Overview};
+use tenure_core::operate::{Act, Operated, Operation, Overview};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::MemberKey;
 use tenure_proto::name::MeshName;
@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::body::{Json, Path, answer, part, shown};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
+use crate::meshes::Founding;
 
 /// A mesh.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -88,17 +89,17 @@ pub(crate) async fn create(asking: Asking, Json(wanted): Json<NewMesh>) -> Resul
     let name: MeshName = wanted.name.parse().map_err(|error| Problem::from_field("/name", error))?;
     let owner: MemberKey = part("owner", &wanted.owner)?;
     let shared = &asking.app.shared;
-    let (mesh, new) = match shared.meshes.room(&name) {
-        Some((mesh, _)) => (mesh, false),
-        None => (shared.meshes.make(shared, &name).await?, true),
-    };
-    if let Err(problem) = asking.ask_of(&mesh, Act::Found(owner)).await {
-        // One that nobody could own must not be left open.
-        if new {
-            shared.meshes.forget(&name);
+    let mesh = match shared.meshes.room(&name) {
+        Some((mesh, _)) => {
+            asking.ask_of(&mesh, Act::Found(owner)).await?;
+            mesh
         }
-        return Err(problem);
-    }
+        None => {
+            let (_permit, operation) = (asking.permit()?, asking.operation(Act::Found(owner)));
+            let Operation { who, from, .. } = operation;
+            shared.meshes.make(shared, &name, Founding { owner, who, from }).await?
+        }
+    };
     let Operated::Overview(overview) = asking.ask_of(&mesh, Act::Overview).await? else { return Err(odd()) };
     Ok(answer(StatusCode::CREATED, &Mesh::of(&name, overview)))
 }

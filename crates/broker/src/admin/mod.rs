@@ -29,6 +29,7 @@ use tenure_core::operate::{Act, Operated, Operation};
 use tenure_core::secret;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::name::MeshName;
+use tokio::sync::SemaphorePermit;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, Info, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -173,12 +174,21 @@ impl Asking {
 
     /// Asks a mesh.
     async fn ask_of(&self, mesh: &MeshHandle, act: Act) -> Result<Operated, Problem> {
-        let Ok(_permit) = self.app.shared.operating.try_acquire() else {
+        let _permit = self.permit()?;
+        Ok(mesh.operate(self.operation(act)).await?)
+    }
+
+    /// One of the requests that may be worked on at a time.
+    fn permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.app.shared.operating.try_acquire().map_err(|_| {
             let text = "as many requests are worked on as may be; try again";
-            return Err(WireError::new(ErrorCode::Busy, text).retry_after(1_000).into());
-        };
-        let operation = Operation { who: "operator".to_owned(), from: self.from.clone(), act };
-        Ok(mesh.operate(operation).await?)
+            WireError::new(ErrorCode::Busy, text).retry_after(1_000).into()
+        })
+    }
+
+    /// What is asked, and by whom.
+    fn operation(&self, act: Act) -> Operation {
+        Operation { who: "operator".to_owned(), from: self.from.clone(), act }
     }
 }
 

@@ -91,6 +91,38 @@ async fn let_in(addr: SocketAddr, who: &Who, auth: Option<Value>) -> Sock {
     sock
 }
 
+/// Whoever knocks while a mesh is being made finds no mesh, or one that is somebody's.
+#[tokio::test]
+async fn a_mesh_that_is_being_made_is_open_to_nobody() {
+    let broker = administered().await;
+    let addr = broker.addr();
+    let knocking = tokio::spawn(async move {
+        let (guest, mut codes) = (key(), Vec::new());
+        loop {
+            let (mut sock, params) = knock(addr, &of_team(&guest, "guest"), None).await;
+            let (error, _) = sock.refused(params).await;
+            codes.push(error["code"].as_str().unwrap_or_default().to_owned());
+            if codes.last().is_some_and(|code| code != "not_found") {
+                return codes;
+            }
+        }
+    });
+    let (first, second) =
+        (json!({"name": "team", "owner": hex(&key())}), json!({"name": "team", "owner": hex(&key())}));
+    let (first, second) =
+        tokio::join!(ask(addr, "POST /meshes", Some(&first)), ask(addr, "POST /meshes", Some(&second)));
+    let (made, late) = if first.status == 201 { (first, second) } else { (second, first) };
+    assert_eq!(good(&made, 201)["members"], 1);
+    refused(&late, 409, "conflict", "already");
+    let codes = knocking.await.expect("refused each time");
+    assert_eq!(codes.last().map(String::as_str), Some("unauthorized"), "{codes:?}");
+    let audit = good(&ask(addr, "GET /meshes/team/audit", None).await, 200);
+    let mut outcomes: Vec<_> =
+        audit["rows"].as_array().unwrap().iter().map(|row| row["outcome"].clone()).collect();
+    outcomes.sort_by_key(Value::to_string);
+    assert_eq!(outcomes, ["conflict", "ok"]);
+}
+
 #[tokio::test]
 async fn a_mesh_is_made_joined_by_invite_and_closed_to_everybody_else() {
     let broker = administered().await;

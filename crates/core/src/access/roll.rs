@@ -281,6 +281,16 @@ impl Roll {
         self.pending.values().map(|count| *count as usize).sum()
     }
 
+    /// What makes a mesh its owner's, all or nothing.
+    pub fn founding(owner: MemberKey, wall: u64) -> Vec<Change> {
+        vec![Change::Found(wall), Change::PutMember(Roll::owner(owner, wall))]
+    }
+
+    /// What whoever makes a mesh is told that somebody has made.
+    pub fn taken() -> WireError {
+        WireError::new(ErrorCode::Conflict, "there is a mesh of this name already")
+    }
+
     /// The member that a new mesh begins with.
     pub fn owner(member: MemberKey, wall: u64) -> MemberRecord {
         let (role, caps, invite) = (Role::Operator, None, None);

@@ -217,12 +217,11 @@ impl Mesh {
     /// A mesh that anybody could join becomes its owner's.
     fn found_mesh(&mut self, owner: MemberKey) -> Result<Doing, WireError> {
         if !self.roll.is_open() {
-            return Err(WireError::new(ErrorCode::Conflict, "there is a mesh of this name already"));
+            return Err(Roll::taken());
         }
-        let member = Roll::owner(owner, self.wall);
         self.roll.founded = Some(self.wall);
-        self.roll.put_member(member.clone())?;
-        let changes = vec![Change::Found(self.wall), Change::PutMember(member)];
+        self.roll.put_member(Roll::owner(owner, self.wall))?;
+        let changes = Roll::founding(owner, self.wall);
         Ok(Doing::Write(changes, Operated::Done, After::PutOut(Out::Strangers)))
     }
 
