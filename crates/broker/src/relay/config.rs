@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_core::relay::{Domains, Networks};
+use tenure_core::cidr::Cidr;
+use tenure_core::relay::Domains;
 
 use crate::config::ConfigProblem;
 
@@ -18,7 +19,7 @@ pub struct RelayConfig {
     /// Below which domains services have names.
     pub domains: Domains,
     /// Whose word is taken for where a request came from.
-    pub proxies: Networks,
+    pub proxies: Vec<Cidr>,
     /// How long a request's head may take.
     pub head: Duration,
     /// How long a service may take to begin its answer, once it has the request.
@@ -36,7 +37,7 @@ impl Default for RelayConfig {
         RelayConfig {
             listen: None,
             domains: Domains::default(),
-            proxies: Networks::default(),
+            proxies: Vec::new(),
             head: Duration::from_secs(10),
             answer: Duration::from_secs(60),
             idle: Duration::from_secs(30),
@@ -80,12 +81,12 @@ impl RawRelay<'_> {
             Ok(domains) => domains,
             Err(bad) => return problem(format!("relay_domains must be names of DNS by comma, not {bad:?}")),
         };
-        let proxies = match Networks::new(self.proxies) {
-            Ok(proxies) => proxies,
-            Err(bad) => {
-                return problem(format!("relay_proxies must be addresses or networks by comma, not {bad:?}"));
-            }
+        let read = |text: &String| {
+            text.parse().map_err(|error: tenure_proto::WireError| {
+                ConfigProblem(format!("relay_proxies: {text:?}: {}", error.message))
+            })
         };
+        let proxies: Vec<Cidr> = self.proxies.iter().map(read).collect::<Result<_, _>>()?;
         let usual = RelayConfig::default();
         let time = |name: &str, ms: Option<u64>, usual: Duration| match ms {
             None => Ok(usual),

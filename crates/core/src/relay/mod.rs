@@ -16,7 +16,6 @@ pub mod headers;
 pub mod host;
 pub mod refusal;
 
-pub use forwarded::{Network, Networks};
 pub use framing::Framing;
 pub use host::{Domains, places};
 pub use refusal::Refusal;
