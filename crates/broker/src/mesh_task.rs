@@ -316,7 +316,8 @@ impl MeshTask {
                     self.log.note(&note, &self.shared.metrics);
                 }
                 Effect::Routed { route, outcome } => self.routes.answer(route, outcome),
-                Effect::Cut { session, name, reason } => self.routes.cut(Cut { session, name, reason }),
+                Effect::Cut { session, name, reason } => self.routes.cut(Cut::Of { session, name, reason }),
+                Effect::CutFrom { network } => self.routes.cut(Cut::From(network)),
                 Effect::Operated { id, outcome } => {
                     if let Some(answer) = self.operators.remove(&id) {
                         // Whoever asked may have left.

@@ -4,10 +4,12 @@
 //! ends: that is what dropping an [`Open`] says, and dropping the wait for one too.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::Input;
+use tenure_core::cidr::Cidr;
 use tenure_core::route::{RouteId, Target, Want};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::SessionKey;
@@ -23,13 +25,18 @@ const CUTS: usize = 4_096;
 
 /// Streams that end now.
 #[derive(Clone, Debug)]
-pub(crate) struct Cut {
-    /// Whose, at either end.
-    pub(crate) session: SessionKey,
-    /// Only those to this service, if one is said.
-    pub(crate) name: Option<ServiceName>,
-    /// Why, in a word.
-    pub(crate) reason: &'static str,
+pub(crate) enum Cut {
+    /// Those of a session.
+    Of {
+        /// Whose, at either end.
+        session: SessionKey,
+        /// Only those to this service, if one is said.
+        name: Option<ServiceName>,
+        /// Why, in a word.
+        reason: &'static str,
+    },
+    /// Those that somebody asked for from there, who is no session: it is banned.
+    From(Cidr),
 }
 
 /// What a mesh is asked.
@@ -100,7 +107,12 @@ pub(crate) struct Open {
 
 /// Asks `mesh` for a stream to `name`; waits while the service is away, as long as the mesh lets it. Cancel-safe: whoever
 /// stops waiting is forgotten.
-pub(crate) async fn open(mesh: &MeshHandle, name: ServiceName, want: Want) -> Result<Open, WireError> {
+pub(crate) async fn open(
+    mesh: &MeshHandle,
+    name: ServiceName,
+    want: Want,
+    from: Option<IpAddr>,
+) -> Result<Open, WireError> {
     let routes: &Arc<Routes> = mesh.routes();
     let (sender, answer) = oneshot::channel();
     let route = RouteId(routes.last.fetch_add(1, Ordering::Relaxed) + 1);
@@ -114,7 +126,7 @@ pub(crate) async fn open(mesh: &MeshHandle, name: ServiceName, want: Want) -> Re
     }
     let counted = Counted { route, mesh: mesh.clone() };
     let stopping = || WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
-    if !mesh.send(MeshMsg::Input(Input::Route { route, name, want })).await {
+    if !mesh.send(MeshMsg::Input(Input::Route { route, name, want, from })).await {
         return Err(stopping());
     }
     let target = answer.await.map_err(|_| stopping())??;
@@ -144,7 +156,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
 
-        let (opened, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp), async {
+        let (opened, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, None), async {
             let (route, _) = asked().await;
             mesh.routes().answer(route, Ok(target(&name)));
             route
@@ -154,7 +166,7 @@ mod tests {
         assert_eq!(asked().await, (route, false));
 
         let no = WireError::new(ErrorCode::NotFound, "no");
-        let (refused, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp), async {
+        let (refused, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, None), async {
             let (route, _) = asked().await;
             mesh.routes().answer(route, Err(no.clone()));
             route
@@ -163,7 +175,7 @@ mod tests {
         assert_eq!(asked().await, (route, false));
 
         {
-            let mut given_up = Box::pin(open(&mesh, name.clone(), Want::Http));
+            let mut given_up = Box::pin(open(&mesh, name.clone(), Want::Http, None));
             tokio::select! {
                 biased;
                 _ = &mut given_up => panic!("nobody has answered"),
@@ -178,8 +190,9 @@ mod tests {
     async fn a_cut_reaches_everybody_who_listens() {
         let routes = Routes::default();
         let mut listener = routes.cuts();
-        routes.cut(Cut { session: SessionKey([1; 32]), name: None, reason: "banned" });
+        let whose = SessionKey([1; 32]);
+        routes.cut(Cut::Of { session: whose, name: None, reason: "banned" });
         let cut = listener.recv().await.unwrap();
-        assert_eq!((cut.session, cut.name, cut.reason), (SessionKey([1; 32]), None, "banned"));
+        assert!(matches!(cut, Cut::Of { session, name: None, reason: "banned" } if session == whose));
     }
 }

@@ -8,6 +8,8 @@ mod common;
 mod asking;
 #[path = "relay/bad.rs"]
 mod bad;
+#[path = "relay/bans.rs"]
+mod bans;
 #[path = "relay/http.rs"]
 mod http;
 #[path = "relay/meshes.rs"]

@@ -19,6 +19,7 @@ use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::TopicsListResult;
 
+use crate::cidr::Cidr;
 use crate::config::MeshConfig;
 use crate::envelope::Entry;
 use crate::input::Banned;
@@ -96,6 +97,11 @@ pub enum Effect {
         name: Option<ServiceName>,
         /// Why: `expired`, `bye`, `banned`, `kicked`, `withdrawn` or `changed`.
         reason: &'static str,
+    },
+    /// Streams end now: those of whoever asks from there and is no session, because that is banned.
+    CutFrom {
+        /// Where.
+        network: Cidr,
     },
     /// Answer an operator.
     Operated {

@@ -1,5 +1,7 @@
 //! What a shell may tell a mesh.
 
+use core::net::IpAddr;
+
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
@@ -137,6 +139,8 @@ pub enum Input {
         name: ServiceName,
         /// How they want to speak.
         want: Want,
+        /// Where they are, of somebody who is no session: those are kept out by their leases.
+        from: Option<IpAddr>,
     },
     /// A stream is over, or nobody waits for it any more. Said once of every [`Input::Route`].
     RouteGone {

@@ -404,7 +404,7 @@ impl Broker {
                 Effect::Operated { .. } => {}
                 Effect::Drained => self.did.push(Did::Drained),
                 // No relay is simulated: nobody asks for streams, so none is given or cut.
-                Effect::Routed { .. } | Effect::Cut { .. } => {}
+                Effect::Routed { .. } | Effect::Cut { .. } | Effect::CutFrom { .. } => {}
             }
         }
     }

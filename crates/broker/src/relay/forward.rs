@@ -22,6 +22,7 @@ use tenure_proto::name::ServiceName;
 use tenure_proto::relay::{Asker, Verdict};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::peer::Peer;
 use crate::relay::body::{Answer, Download, Upload};
 use crate::relay::guard::{REFUSED_HOST, Seen};
 use crate::relay::open::{self, Held};
@@ -86,7 +87,8 @@ async fn forward(
 
     let asker = Asker::at(peer.to_string());
     let places = shared.meshes.places(&name);
-    let opened = open::find(shared, &places, Want::Http, asker).await;
+    let client = Peer(peer).behind(&config.proxies, request.headers()).0.ip().to_canonical();
+    let opened = open::find(shared, &places, Want::Http, asker, client).await;
     let (stream, held) = opened.map_err(|error| Refusal::no_stream(&name, &error))?;
     let stream = target(&name, stream, &held).await?;
     let mut client = http1::Builder::new();

@@ -1,5 +1,6 @@
 //! A stream to a service, from whoever asks: the mesh says to whom, the publisher's socket carries it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,17 +34,18 @@ impl Held {
     }
 }
 
-/// Gets a stream to a service that is in one of these places: the first that has one of this name. Where none has, the
-/// first says so.
+/// Gets a stream to a service that is in one of these places, for somebody at `address` who is no session: the first that
+/// has one of this name. Where none has, the first says so.
 pub(crate) async fn find(
     shared: &Arc<Shared>,
     places: &[(MeshName, ServiceName)],
     want: Want,
     from: Asker,
+    address: IpAddr,
 ) -> Result<(MuxStream, Held), WireError> {
     let mut unknown = None;
     for at in places {
-        match open(shared, at, want, from.clone()).await {
+        match open(shared, at, want, from.clone(), Some(address)).await {
             Err(error) if error.code == ErrorCode::NotFound => _ = unknown.get_or_insert(error),
             outcome => return outcome,
         }
@@ -61,12 +63,13 @@ pub(crate) async fn open(
     at: &(MeshName, ServiceName),
     want: Want,
     from: Asker,
+    address: Option<IpAddr>,
 ) -> Result<(MuxStream, Held), WireError> {
     let (mesh, name) = at;
     let (handle, _) = shared.meshes.room(mesh).ok_or_else(draining)?;
-    let open = routes::open(&handle, name.clone(), want).await?;
+    let open = routes::open(&handle, name.clone(), want, address).await?;
     let publisher = (mesh.clone(), open.target.session);
-    let entered = Streams::enter(shared, &publisher, from.session, name);
+    let entered = Streams::enter(shared, &publisher, from.session, address, name);
     let first = StreamOpen { name: name.clone(), kind: want.kind(), from };
     let opening = async {
         loop {

@@ -1,6 +1,7 @@
 //! Which sockets and streams are there, and the end of those that must end.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -51,6 +52,8 @@ struct Live {
     publisher: Whose,
     /// Of the same mesh.
     asker: Option<SessionKey>,
+    /// Where whoever asks is, who is no session.
+    from: Option<IpAddr>,
     name: ServiceName,
     line: CutLine,
 }
@@ -125,20 +128,20 @@ impl Streams {
         inner.sockets.values().rev().find(publishes).map(|socket| socket.mux.clone())
     }
 
-    /// A stream begins, from `asker` if that is a session, to `name` of `publisher`.
+    /// A stream begins, from `asker` if that is a session and else from an address, to `name` of `publisher`.
     pub(crate) fn enter(
         shared: &Arc<Shared>,
         publisher: &Whose,
         asker: Option<SessionKey>,
+        from: Option<IpAddr>,
         name: &ServiceName,
     ) -> Entered {
         let line = CutLine::default();
         let mut inner = shared.relay.streams.inner();
         inner.last += 1;
         let id = inner.last;
-        inner
-            .streams
-            .insert(id, Live { publisher: publisher.clone(), asker, name: name.clone(), line: line.clone() });
+        let (publisher, name) = (publisher.clone(), name.clone());
+        inner.streams.insert(id, Live { publisher, asker, from, name, line: line.clone() });
         gauge(shared).set(inner.streams.len() as i64);
         drop(inner);
         Entered { shared: shared.clone(), id, line }
@@ -147,14 +150,21 @@ impl Streams {
     /// Ends what must end in `mesh`; says how many streams that were.
     fn cut(&self, mesh: &MeshName, cut: &Cut) -> usize {
         let inner = self.inner();
-        let hit = |live: &&Live| match &cut.name {
+        let hit = |live: &&Live| match cut {
             _ if live.publisher.0 != *mesh => false,
-            Some(name) => live.publisher.1 == cut.session && live.name == *name,
-            None => live.publisher.1 == cut.session || live.asker == Some(cut.session),
+            Cut::Of { session, name: Some(name), .. } => live.publisher.1 == *session && live.name == *name,
+            Cut::Of { session, name: None, .. } => {
+                live.publisher.1 == *session || live.asker == Some(*session)
+            }
+            Cut::From(network) => live.from.is_some_and(|from| network.holds(from)),
         };
-        let lines = inner.streams.values().filter(hit).map(|live| live.line.cut(cut.reason)).count();
-        if cut.name.is_none() {
-            let its = |socket: &&Socket| socket.session.0 == *mesh && socket.session.1 == cut.session;
+        let reason = match cut {
+            Cut::Of { reason, .. } => reason,
+            Cut::From(_) => "banned",
+        };
+        let lines = inner.streams.values().filter(hit).map(|live| live.line.cut(reason)).count();
+        if let Cut::Of { session, name: None, .. } = cut {
+            let its = |socket: &&Socket| socket.session.0 == *mesh && socket.session.1 == *session;
             inner.sockets.values().filter(its).for_each(|socket| socket.stop.cancel());
         }
         lines
@@ -216,8 +226,14 @@ pub(crate) async fn listen_for_cuts(shared: Arc<Shared>, mesh: MeshName, mut cut
         match cut {
             Ok(cut) => {
                 let streams = shared.relay.streams.cut(&mesh, &cut);
-                if streams > 0 {
-                    tracing::info!(event = "streams_cut", %mesh, session = %cut.session, reason = cut.reason, streams);
+                match cut {
+                    _ if streams == 0 => {}
+                    Cut::Of { session, reason, .. } => {
+                        tracing::info!(event = "streams_cut", %mesh, %session, reason, streams);
+                    }
+                    Cut::From(network) => {
+                        tracing::info!(event = "streams_cut", %mesh, %network, reason = "banned", streams);
+                    }
                 }
             }
             // Nobody knows which: rather all than one that must not go on.

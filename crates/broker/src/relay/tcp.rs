@@ -34,7 +34,7 @@ pub(crate) async fn serve(
 }
 
 async fn carry(shared: Arc<Shared>, at: (MeshName, ServiceName), asker: Asker, mut near: MuxStream) {
-    match open::open(&shared, &at, Want::Tcp, asker).await {
+    match open::open(&shared, &at, Want::Tcp, asker, None).await {
         Ok((mut far, held)) => {
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
             tokio::select! {

@@ -59,7 +59,7 @@ async fn a_broker_that_restarts_finds_the_service_again() {
 }
 
 /// A target that begins a long answer and goes on with it for ever.
-async fn endless() -> std::net::SocketAddr {
+pub(crate) async fn endless() -> std::net::SocketAddr {
     target(async |mut stream: TcpStream| {
         read_head(&mut stream).await;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n").await;

@@ -35,13 +35,16 @@ impl Bans {
     /// Whether a session that `member` vouches for, and that is at `from`, is kept out.
     pub(super) fn hold(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
         let banned = |subject: Banned| self.all.contains_key(&subject);
-        let network = |from: IpAddr| {
-            self.lengths.keys().any(|length| banned(Banned::Network(Cidr::around(from, *length))))
-        };
         !self.all.is_empty()
             && (banned(Banned::Session(*session))
                 || banned(Banned::Member(*member))
-                || from.is_some_and(network))
+                || from.is_some_and(|from| self.hold_address(from)))
+    }
+
+    /// Whether whoever is at `from` is kept out.
+    pub(super) fn hold_address(&self, from: IpAddr) -> bool {
+        let banned = |length: &u8| self.all.contains_key(&Banned::Network(Cidr::around(from, *length)));
+        self.lengths.keys().any(banned)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -124,6 +127,9 @@ impl Mesh {
             rest.into_iter().filter(|(_, lease)| knocks(lease)).map(|(key, _)| *key).collect();
         let ends: Vec<SessionKey> = ends.into_iter().map(|(key, _)| *key).collect();
         effects.push(Effect::Note(Note::BanSet { subject, on: true, leases: ends.len() }));
+        if let Banned::Network(network) = subject {
+            effects.push(Effect::CutFrom { network });
+        }
         for session in waits {
             self.turn_away(session, refusal, effects);
         }

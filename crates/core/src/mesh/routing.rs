@@ -1,5 +1,6 @@
 //! Streams to services: given, waited for, counted, cut; and tickets to the relay.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 
 use tenure_proto::error::{ErrorCode, WireError};
@@ -28,9 +29,14 @@ impl Mesh {
         route: RouteId,
         name: ServiceName,
         want: Want,
+        from: Option<IpAddr>,
         effects: &mut Vec<Effect>,
     ) {
         let key = RouteKey::Shell(route);
+        if from.is_some_and(|from| self.bans.hold_address(from)) {
+            let error = WireError::new(ErrorCode::Banned, "your address is banned here; ask the operator");
+            return effects.push(Effect::Routed { route, outcome: Err(error) });
+        }
         if self.services.routes.all.contains_key(&key) {
             let error = WireError::new(ErrorCode::Conflict, "this stream was asked for before");
             return effects.push(Effect::Routed { route, outcome: Err(error) });

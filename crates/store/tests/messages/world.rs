@@ -458,7 +458,8 @@ impl World {
                 inputs.push(Input::Found { id, found });
             }
             Effect::Note(note) => self.notes.push(note),
-            Effect::Operated { .. } | Effect::Drained | Effect::Routed { .. } | Effect::Cut { .. } => {}
+            Effect::Operated { .. } | Effect::Drained | Effect::Routed { .. } => {}
+            Effect::Cut { .. } | Effect::CutFrom { .. } => {}
         }
     }
 }

@@ -425,7 +425,8 @@ fn a_kick_cuts_what_its_session_has_open_before_the_disk_has_said_anything() {
     world.disk(Disk::Holds);
     world.operate(Act::Kick(session(2), String::new()));
     assert_eq!(world.cuts, [(session(2), None, "kicked")]);
-    world.input(Input::Route { route: RouteId(1), name: "db".parse().unwrap(), want: Want::Tcp });
+    let (route, name, want) = (RouteId(1), "db".parse().unwrap(), Want::Tcp);
+    world.input(Input::Route { route, name, want, from: None });
     let refused = world.routed.iter().map(|(_, outcome)| outcome.as_ref().map_err(|error| error.code).err());
     assert_eq!(refused.collect::<Vec<_>>(), [Some(ErrorCode::NotFound)], "nobody gets there any more");
 }
@@ -440,6 +441,29 @@ fn an_address_that_is_banned_is_cut_off_too() {
     assert!(matches!(world.operate(Act::Ban(subject, String::new())), Some(Ok(_))));
     assert!(world.cuts.contains(&(session(2), None, "banned")));
     assert_eq!(world.mesh.services(), 0);
+}
+
+#[test]
+fn whoever_asks_from_a_banned_address_without_a_session_is_refused_and_cut() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    offers(&mut world, conn, "db");
+    let mut asked = 0;
+    let mut ask = |world: &mut World, from: &str| {
+        asked += 1;
+        let (route, name, want) = (RouteId(asked), "db".parse().unwrap(), Want::Tcp);
+        world.input(Input::Route { route, name, want, from: Some(from.parse().unwrap()) });
+        world.routed.last().unwrap().1.as_ref().err().map(|error| error.code)
+    };
+    assert_eq!(ask(&mut world, "10.1.2.3"), None);
+    let subject: Banned = "address:10.0.0.0/8".parse().unwrap();
+    ok(&mut world, Act::Ban(subject, String::new()));
+    assert_eq!(world.cut_from, ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(ask(&mut world, "10.1.2.3"), Some(ErrorCode::Banned));
+    assert_eq!(ask(&mut world, "::ffff:10.9.9.9"), Some(ErrorCode::Banned));
+    assert_eq!(ask(&mut world, "11.1.2.3"), None);
+    ok(&mut world, Act::Unban(subject));
+    assert_eq!(ask(&mut world, "10.1.2.3"), None);
 }
 
 #[test]

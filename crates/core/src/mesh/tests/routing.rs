@@ -12,7 +12,7 @@ use crate::input::{Banned, Call};
 use crate::route::{Opening, RouteId, Want};
 
 fn route(world: &mut World, n: u64, name: &str, want: Want) {
-    world.input(Input::Route { route: RouteId(n), name: name.parse().unwrap(), want });
+    world.input(Input::Route { route: RouteId(n), name: name.parse().unwrap(), want, from: None });
 }
 
 /// What became of streams since the last look: whom to, or why not.

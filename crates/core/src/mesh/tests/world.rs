@@ -15,6 +15,7 @@ use tenure_proto::peer::Profile;
 
 use crate::access::Presented;
 use crate::admit::{Admission, TokenVerdict, Voucher};
+use crate::cidr::Cidr;
 use crate::effect::HelloAnswer;
 use crate::input::Call;
 use crate::operate::{Act, OperateId, Operated, Operation};
@@ -40,6 +41,7 @@ pub(crate) struct World {
     /// What became of streams, and which were cut.
     pub(crate) routed: Vec<(RouteId, Result<Target, WireError>)>,
     pub(crate) cuts: Vec<(SessionKey, Option<ServiceName>, &'static str)>,
+    pub(crate) cut_from: Vec<Cidr>,
     /// What operators were answered.
     pub(crate) operated: BTreeMap<OperateId, Result<Operated, WireError>>,
     /// While set, inputs pile up before anything is handed out.
@@ -75,6 +77,7 @@ impl World {
             drained: 0,
             routed: Vec::new(),
             cuts: Vec::new(),
+            cut_from: Vec::new(),
             operated: BTreeMap::new(),
             batching: false,
             config,
@@ -397,6 +400,7 @@ impl World {
             Effect::Drained => self.drained += 1,
             Effect::Routed { route, outcome } => self.routed.push((route, outcome)),
             Effect::Cut { session, name, reason } => self.cuts.push((session, name, reason)),
+            Effect::CutFrom { network } => self.cut_from.push(network),
         }
     }
 
