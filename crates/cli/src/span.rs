@@ -47,6 +47,15 @@ pub(crate) fn since(unix_ms: u64) -> u64 {
     now.saturating_sub(unix_ms)
 }
 
+/// When a moment in Unix milliseconds is, by this machine's clock: `in 23h`, or `past`.
+pub(crate) fn until(unix_ms: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    match unix_ms.saturating_sub(now) {
+        0 => "past".to_owned(),
+        ms => format!("in {}", short(ms)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -92,3 +92,51 @@ async fn a_mesh_is_made_joined_and_left_by_force() {
     assert_eq!(acts.iter().filter(|act| **act != "mesh.create").copied().collect::<Vec<_>>(), newest[..5]);
     assert_eq!(acts.iter().filter(|act| **act == "mesh.create").count(), 2);
 }
+
+#[tokio::test]
+async fn tokens_and_invites_are_made_listed_and_revoked() {
+    let (world, robot, late) = (World::new(), World::new(), World::new());
+    let broker = world.broker().await;
+    let url = format!("ws://{}", broker.addr);
+    let at = ["--broker", url.as_str(), "--mesh", "team"];
+    fn of<'a>(args: &[&'a str], at: &[&'a str]) -> Vec<&'a str> {
+        [args, at].concat()
+    }
+    good(&world, &["mesh", "create", "team", "--broker", &url]);
+
+    let create = ["token", "create", "--name", "ci", "--caps", "send,read", "--expires", "1h", "--json"];
+    let made = json(&world, &of(&create, &at));
+    let (id, secret) = (made["id"].as_str().expect("an id"), made["token"].as_str().expect("a secret"));
+    let bring = |secret: &str| {
+        let output = robot.tenure(&of(&["peers"], &at)).env("TENURE_TOKEN", secret).output().expect("run");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(bring(secret).0, Some(0));
+    assert_eq!(bring("tenure-token.v1.wrong").0, Some(4));
+    let bare = good(&world, &of(&["token", "create"], &at));
+    assert_eq!(bring(&bare).0, Some(0), "what is printed is the token and nothing else");
+    let listed = json(&world, &of(&["token", "list", "--json"], &at));
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    let shown = good(&world, &of(&["token", "list"], &at));
+    assert!(shown.contains(id) && shown.contains("send,read") && shown.contains("never"), "{shown}");
+    assert!(!shown.contains(secret) && !listed.to_string().contains(secret), "a secret is shown once");
+    good(&world, &of(&["token", "revoke", id], &at));
+    let (code, told) = bring(secret);
+    assert_eq!(code, Some(4));
+    assert!(told.contains("revoked"), "{told}");
+    assert_eq!(bad(&world, &of(&["token", "revoke", id], &at)).0, 4);
+    assert_eq!(bad(&world, &of(&["token", "create", "--caps", "fly"], &at)).0, 4);
+
+    let invite = json(&world, &of(&["invite", "--uses", "2", "--json"], &at));
+    let (id, link) = (invite["id"].as_str().unwrap(), invite["link"].as_str().unwrap());
+    good(&robot, &["join", link]);
+    let used = json(&world, &of(&["invite", "--list", "--json"], &at));
+    assert_eq!((&used[0]["id"], &used[0]["used"]), (&Value::from(id), &Value::from(1)));
+    good(&world, &of(&["invite", "--revoke", id], &at));
+    let (code, told) = bad(&late, &["join", link]);
+    assert_eq!(code, 4);
+    assert!(told.contains("revoked"), "{told}");
+    good(&robot, &["peers"]);
+    assert!(good(&world, &of(&["invite", "--list"], &at)).contains("revoked"));
+    assert_eq!(bad(&world, &of(&["invite", "--revoke", id, "--uses", "3"], &at)).0, 2);
+}
