@@ -89,7 +89,7 @@ fn issue(args: &Args) -> Result<(), Failure> {
     let key = Home::find()?.member_key()?;
     let ahead_ms = u64::try_from(args.expires.as_millis()).unwrap_or(u64::MAX);
     if !(1..=INVITE_AHEAD_MS).contains(&ahead_ms) {
-        return Err(Failure::Usage("an invite is good for a year at most".to_owned()));
+        return Err(Failure::Usage("an invite is good for some time, and for a year at most".to_owned()));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     let mut random = [0u8; 12];
