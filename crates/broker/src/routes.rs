@@ -4,13 +4,12 @@
 //! ends: that is what dropping an [`Open`] says, and dropping the wait for one too.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::Input;
 use tenure_core::cidr::Cidr;
-use tenure_core::route::{RouteId, Target, Want};
+use tenure_core::route::{By, RouteId, Target, Want};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::ServiceName;
@@ -111,7 +110,7 @@ pub(crate) async fn open(
     mesh: &MeshHandle,
     name: ServiceName,
     want: Want,
-    from: Option<IpAddr>,
+    by: By,
 ) -> Result<Open, WireError> {
     let routes: &Arc<Routes> = mesh.routes();
     let (sender, answer) = oneshot::channel();
@@ -126,7 +125,7 @@ pub(crate) async fn open(
     }
     let counted = Counted { route, mesh: mesh.clone() };
     let stopping = || WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment");
-    if !mesh.send(MeshMsg::Input(Input::Route { route, name, want, from })).await {
+    if !mesh.send(MeshMsg::Input(Input::Route { route, name, want, by })).await {
         return Err(stopping());
     }
     let target = answer.await.map_err(|_| stopping())??;
@@ -139,6 +138,8 @@ mod tests {
     use crate::mesh_task::{self, Heard};
     use tenure_proto::ids::MemberKey;
     use tenure_proto::service::ServiceKind;
+
+    const BY: By = By::Session(SessionKey([3; 32]));
 
     fn target(name: &ServiceName) -> Target {
         let (session, member) = (SessionKey([1; 32]), MemberKey([2; 32]));
@@ -156,7 +157,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
 
-        let (opened, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, None), async {
+        let (opened, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, BY), async {
             let (route, _) = asked().await;
             mesh.routes().answer(route, Ok(target(&name)));
             route
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(asked().await, (route, false));
 
         let no = WireError::new(ErrorCode::NotFound, "no");
-        let (refused, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, None), async {
+        let (refused, route) = tokio::join!(open(&mesh, name.clone(), Want::Tcp, BY), async {
             let (route, _) = asked().await;
             mesh.routes().answer(route, Err(no.clone()));
             route
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(asked().await, (route, false));
 
         {
-            let mut given_up = Box::pin(open(&mesh, name.clone(), Want::Http, None));
+            let mut given_up = Box::pin(open(&mesh, name.clone(), Want::Http, BY));
             tokio::select! {
                 biased;
                 _ = &mut given_up => panic!("nobody has answered"),

@@ -95,7 +95,7 @@ pub enum Effect {
         session: SessionKey,
         /// Only those to this service, if one is said.
         name: Option<ServiceName>,
-        /// Why: `expired`, `bye`, `banned`, `kicked`, `withdrawn` or `changed`.
+        /// Why: `expired`, `bye`, `banned`, `kicked`, `forbidden`, `withdrawn` or `changed`.
         reason: &'static str,
     },
     /// Streams end now: those of whoever asks from there and is no session, because that is banned.

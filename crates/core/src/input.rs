@@ -1,7 +1,5 @@
 //! What a shell may tell a mesh.
 
-use core::net::IpAddr;
-
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
@@ -21,7 +19,7 @@ use crate::config::MeshConfig;
 use crate::effect::{ReadId, WriteId};
 use crate::operate::{OperateId, Operation};
 use crate::record::{StoreFound, StoreOutcome};
-use crate::route::{RouteId, Want};
+use crate::route::{By, RouteId, Want};
 use crate::run::start::Start;
 use crate::send::Prepared;
 use crate::time::Millis;
@@ -139,8 +137,8 @@ pub enum Input {
         name: ServiceName,
         /// How they want to speak.
         want: Want,
-        /// Where they are, of somebody who is no session: those are kept out by their leases.
-        from: Option<IpAddr>,
+        /// Who they are.
+        by: By,
     },
     /// A stream is over, or nobody waits for it any more. Said once of every [`Input::Route`].
     RouteGone {

@@ -5,6 +5,7 @@
 //!
 //! What it never does: carry a byte.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use tenure_proto::error::{ErrorCode, WireError};
@@ -39,6 +40,15 @@ impl Want {
             Want::Tcp => ServiceKind::Tcp,
         }
     }
+}
+
+/// Who wants a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Somebody who is no session, there.
+    Address(IpAddr),
+    /// A session of the same mesh.
+    Session(SessionKey),
 }
 
 /// Whom a stream goes to.

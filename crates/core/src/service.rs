@@ -62,6 +62,12 @@ pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, 
     Ok((name, Facts { kind: offer.kind, ttl_ms, metadata: offer.metadata.clone() }))
 }
 
+/// Whether what is held may still be, under the rules in force now.
+pub fn may_stay(name: &ServiceName, facts: &Facts, config: &MeshConfig) -> bool {
+    let bounds = config.service_ttl_min_ms..=config.service_ttl_max_ms;
+    check_name(name.as_str(), facts.kind, config).is_ok() && bounds.contains(&facts.ttl_ms)
+}
+
 fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<ServiceName, WireError> {
     let refuse = |text: String| Err(WireError::new(ErrorCode::NameRejected, text));
     let Ok(name) = text.parse::<ServiceName>() else {

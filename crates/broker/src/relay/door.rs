@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tenure_mux::Side;
-use tenure_proto::relay::Asker;
 use tenure_proto::service::RelayRole;
 use tenure_proto::ticket::RelayTicket;
 use tokio_tungstenite::WebSocketStream;
@@ -92,7 +91,7 @@ where
     };
     let end = match (role, name) {
         (RelayRole::Connect, Some(name)) => {
-            let serving = tcp::serve(shared.clone(), (mesh, name), Asker::session(session, member), incoming);
+            let serving = tcp::serve(shared.clone(), (mesh, name), (session, member), incoming);
             // Neither is needed without the other.
             tokio::select! {
                 end = carrying => Some(end),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::route::Want;
+use tenure_core::route::{By, Want};
 use tenure_mux::{MuxStream, OpenError, write_frame};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::name::{MeshName, ServiceName};
@@ -45,7 +45,7 @@ pub(crate) async fn find(
 ) -> Result<(MuxStream, Held), WireError> {
     let mut unknown = None;
     for at in places {
-        match open(shared, at, want, from.clone(), Some(address)).await {
+        match open(shared, at, want, from.clone(), By::Address(address)).await {
             Err(error) if error.code == ErrorCode::NotFound => _ = unknown.get_or_insert(error),
             outcome => return outcome,
         }
@@ -63,13 +63,13 @@ pub(crate) async fn open(
     at: &(MeshName, ServiceName),
     want: Want,
     from: Asker,
-    address: Option<IpAddr>,
+    by: By,
 ) -> Result<(MuxStream, Held), WireError> {
     let (mesh, name) = at;
     let (handle, _) = shared.meshes.room(mesh).ok_or_else(draining)?;
-    let open = routes::open(&handle, name.clone(), want, address).await?;
+    let open = routes::open(&handle, name.clone(), want, by).await?;
     let publisher = (mesh.clone(), open.target.session);
-    let entered = Streams::enter(shared, &publisher, from.session, address, name);
+    let entered = Streams::enter(shared, &publisher, by, name);
     let first = StreamOpen { name: name.clone(), kind: want.kind(), from };
     let opening = async {
         loop {

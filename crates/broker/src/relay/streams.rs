@@ -1,10 +1,10 @@
 //! Which sockets and streams are there, and the end of those that must end.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
+use tenure_core::route::By;
 use tenure_mux::Mux;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::{MeshName, ServiceName};
@@ -50,10 +50,8 @@ struct Socket {
 #[derive(Debug)]
 struct Live {
     publisher: Whose,
-    /// Of the same mesh.
-    asker: Option<SessionKey>,
-    /// Where whoever asks is, who is no session.
-    from: Option<IpAddr>,
+    /// Who asks; if that is a session, one of the same mesh.
+    by: By,
     name: ServiceName,
     line: CutLine,
 }
@@ -128,20 +126,14 @@ impl Streams {
         inner.sockets.values().rev().find(publishes).map(|socket| socket.mux.clone())
     }
 
-    /// A stream begins, from `asker` if that is a session and else from an address, to `name` of `publisher`.
-    pub(crate) fn enter(
-        shared: &Arc<Shared>,
-        publisher: &Whose,
-        asker: Option<SessionKey>,
-        from: Option<IpAddr>,
-        name: &ServiceName,
-    ) -> Entered {
+    /// A stream begins, to `name` of `publisher`.
+    pub(crate) fn enter(shared: &Arc<Shared>, publisher: &Whose, by: By, name: &ServiceName) -> Entered {
         let line = CutLine::default();
         let mut inner = shared.relay.streams.inner();
         inner.last += 1;
         let id = inner.last;
         let (publisher, name) = (publisher.clone(), name.clone());
-        inner.streams.insert(id, Live { publisher, asker, from, name, line: line.clone() });
+        inner.streams.insert(id, Live { publisher, by, name, line: line.clone() });
         gauge(shared).set(inner.streams.len() as i64);
         drop(inner);
         Entered { shared: shared.clone(), id, line }
@@ -154,9 +146,9 @@ impl Streams {
             _ if live.publisher.0 != *mesh => false,
             Cut::Of { session, name: Some(name), .. } => live.publisher.1 == *session && live.name == *name,
             Cut::Of { session, name: None, .. } => {
-                live.publisher.1 == *session || live.asker == Some(*session)
+                live.publisher.1 == *session || live.by == By::Session(*session)
             }
-            Cut::From(network) => live.from.is_some_and(|from| network.holds(from)),
+            Cut::From(network) => matches!(live.by, By::Address(from) if network.holds(from)),
         };
         let reason = match cut {
             Cut::Of { reason, .. } => reason,

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::route::Want;
+use tenure_core::route::{By, Want};
 use tenure_mux::{Incoming, MuxStream, write_frame};
+use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::relay::{Asker, Verdict};
 use tokio::io::AsyncWriteExt;
@@ -17,7 +18,7 @@ use crate::shared::Shared;
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     at: (MeshName, ServiceName),
-    asker: Asker,
+    who: (SessionKey, MemberKey),
     mut incoming: Incoming,
 ) {
     let mut streams = JoinSet::new();
@@ -25,7 +26,7 @@ pub(crate) async fn serve(
         // Both are cancel-safe: neither has taken anything when it loses.
         tokio::select! {
             stream = incoming.recv() => match stream {
-                Some(stream) => _ = streams.spawn(carry(shared.clone(), at.clone(), asker.clone(), stream)),
+                Some(stream) => _ = streams.spawn(carry(shared.clone(), at.clone(), who, stream)),
                 None => return,
             },
             Some(_) = streams.join_next() => {}
@@ -33,8 +34,14 @@ pub(crate) async fn serve(
     }
 }
 
-async fn carry(shared: Arc<Shared>, at: (MeshName, ServiceName), asker: Asker, mut near: MuxStream) {
-    match open::open(&shared, &at, Want::Tcp, asker, None).await {
+async fn carry(
+    shared: Arc<Shared>,
+    at: (MeshName, ServiceName),
+    (session, member): (SessionKey, MemberKey),
+    mut near: MuxStream,
+) {
+    let (asker, by) = (Asker::session(session, member), By::Session(session));
+    match open::open(&shared, &at, Want::Tcp, asker, by).await {
         Ok((mut far, held)) => {
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
             tokio::select! {

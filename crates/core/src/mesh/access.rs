@@ -6,8 +6,8 @@ use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 
-use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Roll, needs};
-use crate::admit::{Admission, Refusal};
+use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Rights, Roll, needs};
+use crate::admit::{Admission, Refusal, Voucher};
 use crate::effect::Effect;
 use crate::input::Call;
 use crate::lease::{Lease, State};
@@ -63,6 +63,16 @@ impl Mesh {
         }
     }
 
+    /// What a session may from this hello on, which is let in by `token` if by any.
+    pub(super) fn rights_by(&self, hello: &Admission, token: Option<&GrantId>) -> Rights {
+        let Some(lease) = self.leases.get(&hello.session) else { return Rights::NONE };
+        let caps = match &hello.voucher {
+            Voucher::Attested(caps) => caps.as_deref(),
+            _ => lease.caps.as_deref(),
+        };
+        self.roll.rights(&lease.member, token).narrowed(caps)
+    }
+
     /// Somebody who was invited becomes a member: the use of the invite and the member's row are one write. The hello goes
     /// on as a member's, whose lease is written behind it.
     pub(super) fn take_in(&mut self, hello: &Admission, entry: Entry, effects: &mut Vec<Effect>) {
@@ -115,11 +125,23 @@ impl Mesh {
         self.may(session, needs(call.method())?).err()
     }
 
-    /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease.
-    pub(super) fn recount_rights(&mut self) {
-        let roll = &self.roll;
-        for lease in self.leases.values_mut() {
-            lease.may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+    /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease. Streams
+    /// end of those who may have none any more, and what they offer is stale from here on.
+    pub(super) fn recount_rights(&mut self, effects: &mut Vec<Effect>) {
+        let (roll, mut poorer) = (&self.roll, Vec::new());
+        for (session, lease) in &mut self.leases {
+            let may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+            let loses = |right| lease.may.allow(right) && !may.allow(right);
+            if loses(Right::Serve) || loses(Right::Run) {
+                poorer.push((*session, loses(Right::Serve)));
+            }
+            lease.may = may;
+        }
+        for (session, serves) in poorer {
+            if serves {
+                self.lose_services(self.now, session, effects);
+            }
+            effects.push(Effect::Cut { session, name: None, reason: "forbidden" });
         }
         let mute =
             |(session, lease): (&SessionKey, &Lease)| (!lease.may.allow(Right::Run)).then_some(*session);

@@ -236,11 +236,14 @@ impl Mesh {
         self.knocking.remove(&conn);
         let session = admission.session;
         self.refresh_peer(&admission);
-        self.regain_services(now, session, effects);
+        let token = self.token_of(&admission);
+        let may = self.rights_by(&admission, token.as_ref());
+        if may.allow(Right::Serve) {
+            self.regain_services(now, session, effects);
+        }
         let epoch = self.next_number();
         let (version, health_version) = (self.presence.version(), self.health_version);
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());
-        let token = self.token_of(&admission);
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let (outcome, reason) = outcome(&admission, lease);
         let known =
@@ -274,7 +277,7 @@ impl Mesh {
             lease.caps.clone_from(caps);
             lease.dirty = true;
         }
-        lease.may = self.roll.rights(&member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
+        lease.may = may;
         if !lease.may.allow(Right::Read) {
             lease.inbox = InboxChoice::None;
         }

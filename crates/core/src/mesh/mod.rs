@@ -252,7 +252,7 @@ impl Mesh {
                 self.ban(BanRecord { subject, reason, since }, effects);
             }
             Input::Ban { subject, on: false } => self.unban(subject, effects),
-            Input::Route { route, name, want, from } => self.route(at, route, name, want, from, effects),
+            Input::Route { route, name, want, by } => self.route(at, route, name, want, by, effects),
             Input::RouteGone { route } => self.route_gone(route),
         }
         self.count_answers(from, effects);

@@ -255,12 +255,12 @@ impl Mesh {
     fn follow(&mut self, now: Millis, id: OperateId, after: After, effects: &mut Vec<Effect>) {
         match after {
             After::Nothing => {}
-            After::Rights => self.recount_rights(),
+            After::Rights => self.recount_rights(effects),
             After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked, effects),
             After::Ban(ban) => self.ban(ban, effects),
             After::Unban(subject) => self.unban(subject, effects),
             After::PutOut(out) => {
-                self.recount_rights();
+                self.recount_rights(effects);
                 self.put_out(|mesh, session| mesh.is_out(session, &out), effects);
             }
             After::Configure => {

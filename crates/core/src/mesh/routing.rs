@@ -1,6 +1,5 @@
 //! Streams to services: given, waited for, counted, cut; and tickets to the relay.
 
-use core::net::IpAddr;
 use std::collections::BTreeSet;
 
 use tenure_proto::error::{ErrorCode, WireError};
@@ -11,7 +10,8 @@ use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
 
 use crate::access::Right;
 use crate::effect::{Answer, Effect};
-use crate::route::{self, Opening, Route, RouteId, RouteKey, Target, Want};
+use crate::lease::State;
+use crate::route::{self, By, Opening, Route, RouteId, RouteKey, Target, Want};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -29,12 +29,11 @@ impl Mesh {
         route: RouteId,
         name: ServiceName,
         want: Want,
-        from: Option<IpAddr>,
+        by: By,
         effects: &mut Vec<Effect>,
     ) {
         let key = RouteKey::Shell(route);
-        if from.is_some_and(|from| self.bans.hold_address(from)) {
-            let error = WireError::new(ErrorCode::Banned, "your address is banned here; ask the operator");
+        if let Err(error) = self.may_ask(by) {
             return effects.push(Effect::Routed { route, outcome: Err(error) });
         }
         if self.services.routes.all.contains_key(&key) {
@@ -42,6 +41,23 @@ impl Mesh {
             return effects.push(Effect::Routed { route, outcome: Err(error) });
         }
         self.seek(now, key, name, want, None, effects);
+    }
+
+    /// Whether somebody may have any stream: by what holds now of its address or its lease, not when it was given a ticket.
+    fn may_ask(&self, by: By) -> Result<(), WireError> {
+        match by {
+            By::Address(from) if self.bans.hold_address(from) => {
+                Err(WireError::new(ErrorCode::Banned, "your address is banned here; ask the operator"))
+            }
+            By::Address(_) => Ok(()),
+            By::Session(session) if self.is_banned(&session) => Err(super::bans::refusal().error),
+            By::Session(session) => match self.leases.get(&session) {
+                Some(lease) if !lease.kicked && !matches!(lease.state, State::Ending(..)) => {
+                    self.may(session, Right::Run)
+                }
+                _ => Err(WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended")),
+            },
+        }
     }
 
     /// A stream that a shell wanted is over, or nobody wants it any more.

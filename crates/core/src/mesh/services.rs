@@ -460,10 +460,14 @@ impl Mesh {
         }
     }
 
-    /// A socket carries the session again: that renews all that it offers.
+    /// A socket carries the session again: that renews all that it offers and may offer. The rest stays stale.
     pub(super) fn regain_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         for name in self.services.names_of(&session) {
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            let facts = slot.facts.as_ref().or(slot.wanted.as_ref());
+            if facts.is_some_and(|facts| !service::may_stay(&name, facts, &self.config)) {
+                continue;
+            }
             let (id, returned) = (slot.id, slot.renew(now));
             if returned {
                 self.services.publish(&name, true);

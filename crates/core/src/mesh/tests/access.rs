@@ -7,6 +7,7 @@ use tenure_proto::invite::{Invite, Role};
 use tenure_proto::message::Address;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams};
+use tenure_proto::service::{ServiceState, ServicesListParams};
 use tenure_proto::{Cap, ErrorCode, MemberKey};
 
 use super::super::Input;
@@ -17,7 +18,7 @@ use crate::admit::{Admission, Voucher};
 use crate::effect::{Answer, Note};
 use crate::input::{Banned, Call};
 use crate::operate::{Act, Operated, Page};
-use crate::route::{RouteId, Want};
+use crate::route::{By, RouteId, Want};
 use crate::run::start;
 use crate::setting::Values;
 
@@ -426,7 +427,7 @@ fn a_kick_cuts_what_its_session_has_open_before_the_disk_has_said_anything() {
     world.operate(Act::Kick(session(2), String::new()));
     assert_eq!(world.cuts, [(session(2), None, "kicked")]);
     let (route, name, want) = (RouteId(1), "db".parse().unwrap(), Want::Tcp);
-    world.input(Input::Route { route, name, want, from: None });
+    world.input(Input::Route { route, name, want, by: By::Address("192.0.2.1".parse().unwrap()) });
     let refused = world.routed.iter().map(|(_, outcome)| outcome.as_ref().map_err(|error| error.code).err());
     assert_eq!(refused.collect::<Vec<_>>(), [Some(ErrorCode::NotFound)], "nobody gets there any more");
 }
@@ -452,7 +453,7 @@ fn whoever_asks_from_a_banned_address_without_a_session_is_refused_and_cut() {
     let mut ask = |world: &mut World, from: &str| {
         asked += 1;
         let (route, name, want) = (RouteId(asked), "db".parse().unwrap(), Want::Tcp);
-        world.input(Input::Route { route, name, want, from: Some(from.parse().unwrap()) });
+        world.input(Input::Route { route, name, want, by: By::Address(from.parse().unwrap()) });
         world.routed.last().unwrap().1.as_ref().err().map(|error| error.code)
     };
     assert_eq!(ask(&mut world, "10.1.2.3"), None);
@@ -498,4 +499,29 @@ fn a_setting_of_services_holds_from_the_next_renewal_on() {
     assert!(matches!(world.operate(Act::Set { version: 0, values }), Some(Ok(_))));
     let results = renew(&mut world, conn, vec![offer("db"), offer("team-db")]);
     assert_eq!(results, Some(vec![Err(ErrorCode::NameRejected), Ok(())]));
+}
+
+#[test]
+fn who_may_serve_no_more_is_cut_off_and_stays_stale_whatever_it_does() {
+    let mut world = founded();
+    ok(&mut world, put_member(2, None, None));
+    let conn = world.join(2);
+    offers(&mut world, conn, "db");
+    ok(&mut world, put_member(2, None, Some(caps(&["send", "read"]))));
+    assert!(world.cuts.contains(&(session(2), None, "forbidden")));
+    let states = |world: &mut World| -> Vec<ServiceState> {
+        let conn = world.join(1);
+        match world.ask(conn, Call::ServicesList(ServicesListParams::default())) {
+            Some(Ok(Answer::ServicesList(list))) => {
+                list.services.iter().map(|service| service.state).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(states(&mut world), [ServiceState::Stale]);
+    world.join(2);
+    assert_eq!(states(&mut world), [ServiceState::Stale], "coming back renews only what may be renewed");
+    ok(&mut world, put_member(2, None, Some(None)));
+    world.join(2);
+    assert_eq!(states(&mut world), [ServiceState::Online]);
 }

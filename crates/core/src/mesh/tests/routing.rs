@@ -1,5 +1,7 @@
 //! Streams to services: given, waited for, counted and cut; and what a relay ticket says.
 
+use core::net::{IpAddr, Ipv4Addr};
+
 use tenure_proto::error::ErrorCode;
 use tenure_proto::limits::{STREAMS_WAITING, TOKEN_BYTES};
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceKind, ServiceOffer};
@@ -9,10 +11,13 @@ use super::services::{offer, offers, renew};
 use super::world::{World, knock, session};
 use crate::admit::{Admission, Voucher};
 use crate::input::{Banned, Call};
-use crate::route::{Opening, RouteId, Want};
+use crate::route::{By, Opening, RouteId, Want};
+
+/// Somebody who is no session, and not banned.
+const ANYBODY: By = By::Address(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
 fn route(world: &mut World, n: u64, name: &str, want: Want) {
-    world.input(Input::Route { route: RouteId(n), name: name.parse().unwrap(), want, from: None });
+    world.input(Input::Route { route: RouteId(n), name: name.parse().unwrap(), want, by: ANYBODY });
 }
 
 /// What became of streams since the last look: whom to, or why not.
@@ -191,4 +196,29 @@ fn a_ticket_to_somebody_who_is_away_waits_and_caps_hold() {
     for (role, name) in [(RelayRole::Connect, Some("db")), (RelayRole::Publish, None)] {
         assert_eq!(open(&mut world, reader, role, name), Some(Err(ErrorCode::Forbidden)));
     }
+}
+
+#[test]
+fn a_ticket_is_worth_nothing_without_a_lease_that_may() {
+    let ask = |world: &mut World| {
+        let (route, name, want) = (RouteId(world.routed.len() as u64 + 1), "db".parse().unwrap(), Want::Tcp);
+        world.input(Input::Route { route, name, want, by: By::Session(session(3)) });
+        world.routed.last().unwrap().1.as_ref().err().map(|error| error.code)
+    };
+    let stage = || {
+        let mut world = World::new();
+        let conn = world.join(2);
+        offers(&mut world, conn, "db");
+        let asking = world.join(3);
+        assert!(open(&mut world, asking, RelayRole::Connect, Some("db")).unwrap().is_ok());
+        assert_eq!(ask(&mut world), None);
+        (world, asking)
+    };
+    let (mut world, asking) = stage();
+    world.bye(asking);
+    assert_eq!(ask(&mut world), Some(ErrorCode::LeaseExpired));
+    let (mut world, _) = stage();
+    world.input(Input::Ban { subject: Banned::Session(session(3)), on: true });
+    assert!(matches!(ask(&mut world), Some(ErrorCode::Banned | ErrorCode::LeaseExpired)));
+    assert_eq!(ask(&mut World::new()), Some(ErrorCode::LeaseExpired), "it never was here");
 }
