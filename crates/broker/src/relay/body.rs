@@ -12,6 +12,7 @@ use tenure_core::relay::Refusal;
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::relay::guard::STALL;
 use crate::relay::open::Held;
 
 /// How a request's body fares, for whoever waits for the answer to it.
@@ -145,24 +146,53 @@ impl Answer {
     }
 }
 
-/// The body of an answer on its way to the consumer. The stream counts until it is dropped.
+/// The body of an answer on its way to the consumer. The stream counts until this is dropped, it is cut, or the consumer
+/// has taken nothing for too long: a consumer that takes nothing does not ask for more either, so somebody else watches.
 pub(crate) struct Download {
     inner: Incoming,
     cut: Pin<Box<dyn Future<Output = &'static str> + Send>>,
-    _held: Held,
-    /// Carries the stream.
-    _carrying: AbortOnDropHandle<()>,
+    taken: Arc<Taken>,
+    /// Holds on to the stream.
+    _watching: AbortOnDropHandle<()>,
+}
+
+/// Since when the consumer has had something and has not asked for more; nothing while it waits for the service.
+#[derive(Debug)]
+struct Taken(Mutex<Option<Instant>>);
+
+impl Taken {
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Waits until the consumer has taken nothing for [`STALL`].
+    async fn stalled(&self) {
+        loop {
+            let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let wait = since.map_or(STALL, |since| STALL.saturating_sub(since.elapsed()));
+            if wait.is_zero() {
+                return;
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
 }
 
 impl Download {
     pub(crate) fn new(inner: Incoming, held: Held, carrying: AbortOnDropHandle<()>) -> Download {
         let line = held.line().clone();
-        Download {
-            inner,
-            cut: Box::pin(async move { line.is_cut().await }),
-            _held: held,
-            _carrying: carrying,
-        }
+        let taken = Arc::new(Taken(Mutex::new(Some(Instant::now()))));
+        let watched = taken.clone();
+        let watching = tokio::spawn(async move {
+            tokio::select! {
+                _ = held.line().is_cut() => {}
+                () = watched.stalled() => {}
+            }
+            // Both end here, whether or not anybody asks for the rest: then it ends with an error.
+            drop((held, carrying));
+        });
+        let _watching = AbortOnDropHandle::new(watching);
+        Download { inner, cut: Box::pin(async move { line.is_cut().await }), taken, _watching }
     }
 }
 
@@ -183,6 +213,7 @@ impl Body for Answer {
                     return Poll::Ready(Some(Err(Broke(format!("cut off: {reason}")))));
                 }
                 let frame = Pin::new(&mut download.inner).poll_frame(cx);
+                download.taken.set(frame.is_ready().then(Instant::now));
                 frame.map(|frame| frame.map(|frame| frame.map_err(|error| Broke(error.to_string()))))
             }
         }

@@ -39,13 +39,21 @@ pub(crate) async fn answer(
     seen: &Seen,
     request: Request<Incoming>,
 ) -> Response<Answer> {
-    match forward(shared, tasks, peer, seen, request).await {
+    let switch = request.version() == Version::HTTP_11 && request.headers().contains_key(UPGRADE);
+    let mut response = match forward(shared, tasks, peer, seen, request).await {
         Ok(response) => response,
         Err(refusal) => {
             shared.metrics.refusal(refusal.code.as_str());
             say(&refusal)
         }
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        seen.switch();
+    } else if switch {
+        // What its consumer sent behind this was meant for the other protocol, or to look so.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 /// A refusal as an answer.

@@ -11,6 +11,7 @@ use tenure_core::relay::Refusal;
 use tenure_core::relay::framing::{Framing, Read};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Bytes that are read at once.
 const PIECE: usize = 16 * 1024;
@@ -25,13 +26,20 @@ pub(crate) struct Seen {
     /// Why its last request was refused.
     refusal: Arc<OnceLock<Refusal>>,
     /// Set when its first request is complete.
-    began: tokio_util::sync::CancellationToken,
+    began: CancellationToken,
+    /// Set when another protocol was granted.
+    switched: CancellationToken,
 }
 
 impl Seen {
     /// Why its last request was refused, if it was.
     pub(crate) fn refusal(&self) -> Option<&Refusal> {
         self.refusal.get()
+    }
+
+    /// Another protocol is granted: what follows is none of HTTP.
+    pub(crate) fn switch(&self) {
+        self.switched.cancel();
     }
 
     /// Waits until its first request is complete. Cancel-safe.
@@ -45,7 +53,7 @@ impl Seen {
 const LINGER: Duration = Duration::from_secs(2);
 
 /// How long a consumer may take nothing of what waits for it. Its stream counts, and others may need the place.
-const STALL: Duration = Duration::from_secs(120);
+pub(crate) const STALL: Duration = Duration::from_secs(120);
 
 /// A connection whose requests are looked at before they are read.
 pub(crate) struct Guard<S> {
@@ -58,6 +66,8 @@ pub(crate) struct Guard<S> {
     good: Vec<u8>,
     /// How much of that is read.
     read: usize,
+    /// Waits for the other protocol that was asked for.
+    switching: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stall: Duration,
     /// Runs while the consumer takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -69,7 +79,8 @@ impl<S> Guard<S> {
     pub(crate) fn new(inner: S, seen: Seen) -> Guard<S> {
         let (held, good) = (Vec::new(), Vec::new());
         let (framing, stall) = (Framing::default(), STALL);
-        Guard { inner, framing, seen, held, good, read: 0, stall, stalled: None, lingering: None }
+        let (switching, stalled, lingering) = (None, None, None);
+        Guard { inner, framing, seen, held, good, read: 0, switching, stall, stalled, lingering }
     }
 
     /// What a write came to, unless the consumer has taken nothing for too long.
@@ -125,6 +136,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
             if this.seen.refusal.get().is_some() {
                 // Nothing behind a refused request is read; an end would end it before it is answered.
                 return Poll::Pending;
+            }
+            if this.framing.awaits_switch() {
+                let switched = &this.seen.switched;
+                let switching =
+                    this.switching.get_or_insert_with(|| Box::pin(switched.clone().cancelled_owned()));
+                ready!(switching.as_mut().poll(cx));
+                this.framing.switch();
+                this.judge(0);
+                continue;
             }
             if this.framing.is_beyond() && this.held.is_empty() {
                 return Pin::new(&mut this.inner).poll_read(cx, buf);

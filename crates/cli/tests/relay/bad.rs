@@ -97,6 +97,20 @@ async fn a_refused_request_is_answered_behind_the_good_one_before_it() {
 }
 
 #[tokio::test]
+async fn whoever_asks_for_another_protocol_in_vain_is_read_no_further() {
+    let stage = Stage::new().await;
+    let _web = stage.web(mirror().await).await;
+    let (_, bad) = CORPUS[0];
+    for connection in ["", "Connection: upgrade\r\n"] {
+        let switch =
+            format!("GET /first HTTP/1.1\r\nHost: web.localhost\r\n{connection}Upgrade: websocket\r\n\r\n");
+        let answer = ask(stage.relay, format!("{switch}{bad}").as_bytes()).await;
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")), "{answer:?}");
+        assert!(answer.body.starts_with("GET /first") && !answer.body.contains("HTTP/1.1 "), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_bad_chunk_ends_the_request() {
     let stage = Stage::new().await;
     let _web = stage.web(mirror().await).await;

@@ -175,4 +175,7 @@ async fn a_head_that_does_not_come_and_a_body_that_does_not_are_given_up() {
     };
     let answer = tokio::time::timeout(patience(), closed).await.expect("it is closed");
     assert!(matches!(answer.status, 0 | 408), "{answer:?}");
+    // So is one that looks like HTTP/2, and does not go on either.
+    let answer = ask(stage.relay, b"PRI * HTTP/2.0\r\n\r\n").await;
+    assert_eq!(answer.status, 0, "{answer:?}");
 }

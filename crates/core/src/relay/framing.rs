@@ -11,7 +11,7 @@ use tenure_proto::limits::{RELAY_HEAD_BYTES, RELAY_HEADERS};
 use crate::relay::refusal::Refusal;
 
 /// How a connection of HTTP/2 begins; its frames say their own length.
-const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of the line before a chunk: its length in hex, and extensions that nobody uses.
 const CHUNK_LINE_BYTES: usize = 256;
 /// Bytes of trailers behind the last chunk.
@@ -41,6 +41,8 @@ enum At {
     Chunk(u64),
     /// Behind the last chunk, with so many bytes seen.
     Trailers(usize),
+    /// Behind a request for another protocol: what follows is known when that is answered.
+    Asked,
     /// Past requests: another protocol.
     Beyond,
 }
@@ -84,6 +86,19 @@ impl Framing {
         }
     }
 
+    /// Whether another protocol was asked for. Nothing is read until that is granted; one that is refused ends its
+    /// connection, or whoever asks could have the rest of it read unseen.
+    pub fn awaits_switch(&self) -> bool {
+        self.at == At::Asked
+    }
+
+    /// The other protocol was granted.
+    pub fn switch(&mut self) {
+        if self.awaits_switch() {
+            self.at = At::Beyond;
+        }
+    }
+
     /// Whether nothing is looked at any more.
     pub fn is_beyond(&self) -> bool {
         self.at == At::Beyond
@@ -93,6 +108,7 @@ impl Framing {
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
         match &mut self.at {
             At::Beyond => Ok(bytes.len()),
+            At::Asked => Ok(0),
             At::Head => self.head(bytes),
             At::Body(left) => {
                 let taken = take(left, bytes);
@@ -297,8 +313,7 @@ impl Said {
             (None, true) if !http11 => Err(Refusal::bad("Transfer-Encoding needs HTTP/1.1")),
             (None, true) => Ok(At::ChunkLine),
             (Some(length), false) if length > 0 => Ok(At::Body(length)),
-            // What a switch leads to has no requests; a refused one ends its connection.
-            _ if self.upgrade => Ok(At::Beyond),
+            _ if self.upgrade => Ok(At::Asked),
             _ => Ok(At::Head),
         }
     }

@@ -69,7 +69,13 @@ fn what_is_not_complete_waits() {
 #[test]
 fn another_protocol_is_not_looked_at() {
     let switch = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\0\n\0";
-    assert_eq!(read(switch.as_bytes()), Ok(At::Beyond));
+    let mut framing = Framing::default();
+    let head = switch.len() - 3;
+    assert_eq!(framing.read(switch.as_bytes()), Read::Good(head), "what follows waits for the answer");
+    assert_eq!(framing.read(&switch.as_bytes()[head..]), Read::Good(0));
+    framing.switch();
+    assert_eq!(framing.read(&switch.as_bytes()[head..]), Read::Good(3));
+    assert_eq!(Framing::default().read(b"PRI * HTTP/2.0\r\n\r\n"), Read::Good(0), "not all of it yet");
     assert_eq!(read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"), Ok(At::Beyond));
     let late = "GET / HTTP/1.1\r\nHost: a\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     assert!(read(late.as_bytes()).is_err(), "HTTP/2 begins a connection or does not begin");
