@@ -55,7 +55,8 @@ enum Asked {
     Hello,
     Start(u8),
     Chunk(RunId, u64),
-    End(RunId),
+    /// With the result that it was given.
+    End(RunId, u64),
     Get(RunId),
     Other,
 }
@@ -234,14 +235,13 @@ impl Sim {
                     work.next = work.next.max(seq + 1);
                 }
             }
-            (Asked::End(run), Ok(_)) => {
+            (Asked::End(run, result), Ok(_)) => {
                 if let Some(work) = person.work.get_mut(&run) {
                     work.over = true;
                 }
-                let next = self.people[who].work.get(&run).map_or(0, |work| work.next);
-                self.ended(run, (RunState::Ok, Some(json!(next)), None));
+                self.ended(run, (RunState::Ok, Some(json!(result)), None));
             }
-            (Asked::Chunk(run, _) | Asked::End(run), Err(error)) => match error.code {
+            (Asked::Chunk(run, _) | Asked::End(run, _), Err(error)) => match error.code {
                 ErrorCode::Unavailable | ErrorCode::LeaseExpired => {}
                 ErrorCode::Conflict => {
                     if let Some(work) = person.work.get_mut(&run) {
@@ -331,7 +331,7 @@ impl Sim {
             }
             Op::End(who, which) => {
                 if let Some((run, work)) = self.job(who, which) {
-                    self.ask(who, Asked::End(run), ending(run, work.next));
+                    self.ask(who, Asked::End(run, work.next), ending(run, work.next));
                 }
             }
             Op::Ack(who, which) => {
