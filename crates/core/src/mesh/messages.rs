@@ -409,7 +409,7 @@ impl Messages {
             return;
         }
         if room && tag.attempt > 0 && seq > cursor {
-            reading.group.assume_read(seq);
+            reading.assume_read(seq);
             reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);
         }
         if tag.attempt > 0 {

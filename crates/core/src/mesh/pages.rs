@@ -178,6 +178,7 @@ impl Messages {
             reading.page.retain(|other| other.seq != seq);
             reading.group.remove(seq);
             if seq > reading.group.cursor() {
+                reading.miss(seq);
                 reading.discount(entry);
             }
             self.touch(id);

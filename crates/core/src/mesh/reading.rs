@@ -43,6 +43,9 @@ pub(super) struct Reading {
     pub(super) receipts: Vec<(SessionKey, Receipt)>,
     /// Where the cursor was at the start of the broker, if it was there then.
     pub(super) restored_at: Option<u64>,
+    /// Entries beyond the cursor that left the log since the start: nobody has them in hand, whoever says so. Not more
+    /// than [`OPEN_MAX`], the last ones.
+    missing: BTreeSet<u64>,
     /// Whether the store knows it; one that was asked for is not here before it does.
     pub(super) placed: Placed,
     /// The floor that the store knows, of a private group; [`UNTOLD`] if it did not take the last one.
@@ -53,6 +56,29 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// An entry beyond the cursor has left the log.
+    pub(super) fn miss(&mut self, seq: u64) {
+        if self.restored_at.is_some() {
+            self.missing = self.missing.split_off(&(self.group.cursor() + 1));
+            self.missing.insert(seq);
+            if self.missing.len() > OPEN_MAX {
+                self.missing.pop_first();
+            }
+        }
+    }
+
+    /// Believes the only reader of this place that it was handed everything up to `seq`, as far as it is there.
+    pub(super) fn assume_read(&mut self, seq: u64) {
+        self.group.assume_read(seq);
+        for missing in std::mem::take(&mut self.missing) {
+            if missing <= seq {
+                self.group.remove(missing);
+            } else {
+                self.missing.insert(missing);
+            }
+        }
+    }
+
     pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
         let placed = if record.reader == Reader::Inbox { Placed::No } else { Placed::Yes };
         Reading {
@@ -68,6 +94,7 @@ impl Reading {
             used_at,
             receipts: Vec::new(),
             restored_at: None,
+            missing: BTreeSet::new(),
             placed,
             floor_told: cursor,
             left: BTreeSet::new(),

@@ -414,6 +414,7 @@ impl Messages {
         }
         if seq > reading.group.cursor() {
             reading.page.retain(|other| other.seq != seq);
+            reading.miss(seq);
             reading.passed = (reading.passed.0 + 1, reading.passed.1 + size);
             self.logs.remove(&log, lane, seq);
             self.burials.push(burial(log, lane, seq, reason, at));

@@ -476,3 +476,10 @@ proptest! {
         run(Engine::sqlite(), &ops);
     }
 }
+
+#[test]
+fn what_ended_before_its_callee_was_back_is_not_in_its_hand() {
+    // Handed out before a crash that came before the store knew; over by the time its callee says that it has it.
+    let ops = [Op::Start(0, 0), Op::Crash(0), Op::Disk(Disk::Fails), Op::Pass(600_002), Op::Dial(2, true)];
+    run(Engine::sqlite(), &ops);
+}
