@@ -10,6 +10,13 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Beyond it, say that it is for ever.
 const CENTURY_DAYS: u32 = 36_500;
 
+/// Shorter, and a crew would lose what it was handed before it could settle it.
+const ACK_TIMEOUT_MS_MIN: u64 = 100;
+/// Longer, and one that hangs keeps its share for as long.
+const ACK_TIMEOUT_MS_MAX: u64 = 7 * DAY_MS;
+/// What the longest TTL of a service must allow at least: a publisher renews every 5 s, and may miss two of those.
+const SERVICE_TTL_MAX_MS_MIN: u64 = 15_000;
+
 /// Sessions of one member by default: half a mesh.
 const SESSIONS_PER_MEMBER: usize = 50_000;
 /// Messages of one member in a second by default.
@@ -200,8 +207,15 @@ impl MeshConfig {
                 "the TTL of a service must be above zero and at most a day, shortest first".to_owned(),
             );
         }
-        if self.max_streams_per_service == 0 {
-            return refuse("streams of one service must be above zero".to_owned());
+        if longest < SERVICE_TTL_MAX_MS_MIN {
+            return refuse(format!(
+                "the longest TTL of a service must be at least {SERVICE_TTL_MAX_MS_MIN} ms: it is renewed every 5 s"
+            ));
+        }
+        // A publisher's socket carries no more.
+        let streams = 1..=limits::RELAY_STREAMS_PER_SOCKET;
+        if !streams.contains(&self.max_streams_per_service) {
+            return refuse(format!("streams of one service must be between 1 and {}", streams.end()));
         }
         let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-*?".contains(&b);
         match &self.service_names {
@@ -217,6 +231,12 @@ impl MeshConfig {
     /// Refuses times of remembering that would make retries unsafe, or that no clock reaches.
     fn check_memory(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
+        if !(ACK_TIMEOUT_MS_MIN..=ACK_TIMEOUT_MS_MAX).contains(&self.ack_timeout_ms) {
+            return refuse(format!(
+                "a member of a crew must be given between {ACK_TIMEOUT_MS_MIN} ms and a week to settle, not {} ms",
+                self.ack_timeout_ms
+            ));
+        }
         if self.reconnect_grace_ms > DAY_MS {
             return refuse("the reconnect grace must be at most a day".to_owned());
         }

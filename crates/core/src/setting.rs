@@ -130,6 +130,11 @@ mod tests {
             ("leaseTtlMs", json!(10), "between 100 ms"),
             ("staleAfterMs", json!(90_000), "stale-after"),
             ("serviceTtlMinMs", json!(0), "TTL of a service"),
+            ("serviceTtlMaxMs", json!(14_999), "at least 15000 ms"),
+            ("ackTimeoutMs", json!(0), "between 100 ms and a week"),
+            ("ackTimeoutMs", json!(u64::MAX), "between 100 ms and a week"),
+            ("maxStreamsPerService", json!(0), "between 1 and 1024"),
+            ("maxStreamsPerService", json!(u64::MAX), "between 1 and 1024"),
             ("serviceNames", json!("A*"), "pattern of service names"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
