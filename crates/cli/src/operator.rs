@@ -40,9 +40,13 @@ pub(crate) enum Silence {
 }
 
 impl Operator {
-    /// The operator of the broker at `at`, with the token of the environment or of the broker's data directory.
+    /// The operator of the broker at `at`, with the token of the environment or, of one on this machine, of the broker's
+    /// data directory.
     pub(crate) fn find(at: &Where, data_dir: Option<&Path>) -> Result<Operator, Failure> {
-        Ok(Operator { endpoint: at.endpoint()?, token: token(data_dir)? })
+        let endpoint = at.endpoint()?;
+        let given = std::env::var("TENURE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
+        let token = token(&endpoint, given, data_dir)?;
+        Ok(Operator { endpoint, token })
     }
 
     /// Asks, and gives the answer whatever it is.
@@ -102,10 +106,23 @@ impl Operator {
     }
 }
 
-/// The operator's token: what the environment says, or what the broker keeps in its data directory.
-fn token(data_dir: Option<&Path>) -> Result<String, Failure> {
-    if let Some(token) = std::env::var("TENURE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()) {
-        return Ok(token);
+/// The operator's token: what was given, or what the broker keeps in its data directory. The one of the file is of a broker
+/// of this machine, and goes to no other; one that was given goes where nobody on the way can read it.
+fn token(endpoint: &Endpoint, given: Option<String>, data_dir: Option<&Path>) -> Result<String, Failure> {
+    let (here, host) = (endpoint.is_loopback(), endpoint.host());
+    if let Some(token) = given {
+        return match here || !endpoint.is_clear() {
+            true => Ok(token),
+            false => Err(Failure::Usage(format!(
+                "the operator's token is not sent in the clear to {host}: reach the broker at wss://, or from its own machine"
+            ))),
+        };
+    }
+    if !here {
+        return Err(Failure::Usage(format!(
+            "the broker at {host} is on another machine, and the operator's token of this one is not for it: set \
+             TENURE_ADMIN_TOKEN"
+        )));
     }
     let dir = match data_dir {
         Some(dir) => dir.to_owned(),
@@ -119,4 +136,28 @@ fn token(data_dir: Option<&Path>) -> Result<String, Failure> {
         ))
     })?;
     Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_to_no_stranger_and_over_no_open_line() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("admin.token"), "of-this-machine\n").unwrap();
+        let ask = |url: &str, given: Option<&str>| {
+            let outcome = token(&Endpoint::new(url).unwrap(), given.map(str::to_owned), Some(dir.path()));
+            outcome.map_err(|failure| failure.to_string())
+        };
+        for here in ["ws://127.0.0.1:7400", "ws://localhost:7400", "wss://[::1]:7400"] {
+            assert_eq!(ask(here, None).unwrap(), "of-this-machine", "{here}");
+            assert_eq!(ask(here, Some("given")).unwrap(), "given", "{here}");
+        }
+        for away in ["ws://mesh.example:7400", "wss://mesh.example:7400", "wss://10.0.0.5:7400"] {
+            assert!(ask(away, None).unwrap_err().contains("set TENURE_ADMIN_TOKEN"), "{away}");
+        }
+        assert_eq!(ask("wss://mesh.example:7400", Some("given")).unwrap(), "given");
+        assert!(ask("ws://mesh.example:7400", Some("given")).unwrap_err().contains("wss://"));
+    }
 }

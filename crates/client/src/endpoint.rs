@@ -4,6 +4,7 @@
 //! the first dial, and then shared by all clones.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpStream;
@@ -68,6 +69,18 @@ impl Endpoint {
     /// The `Host` that is meant.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Whether it names this machine: what is said to it leaves no network card.
+    pub fn is_loopback(&self) -> bool {
+        let name = self.name();
+        let address = name.parse::<IpAddr>().map(|address| address.to_canonical().is_loopback());
+        address.unwrap_or(name == "localhost")
+    }
+
+    /// Whether what is said to it can be read on the way.
+    pub fn is_clear(&self) -> bool {
+        self.trust.is_none()
     }
 
     /// A WebSocket's URL at this place.
@@ -175,6 +188,17 @@ mod tests {
         for bad in ["localhost:7400", "http://x", "ws://", "wss://", "ws://user@host:1"] {
             assert!(Endpoint::new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn this_machine_is_told_from_others() {
+        for here in ["ws://127.0.0.1:7400", "ws://[::1]", "wss://LocalHost:1", "ws://[::ffff:127.0.0.1]:7"] {
+            assert!(Endpoint::new(here).unwrap().is_loopback(), "{here}");
+        }
+        for away in ["ws://10.0.0.1:7400", "wss://localhost.example", "ws://127.0.0.1.example:1", "ws://[::2]"] {
+            assert!(!Endpoint::new(away).unwrap().is_loopback(), "{away}");
+        }
+        assert!(Endpoint::new("ws://x").unwrap().is_clear() && !Endpoint::new("wss://x").unwrap().is_clear());
     }
 
     #[test]
