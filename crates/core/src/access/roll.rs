@@ -6,6 +6,7 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey};
 use tenure_proto::invite::{Invite, Role};
 use tenure_proto::limits::{INVITE_AHEAD_MS, MEMBERS_MAX};
+use tenure_proto::name::Cap;
 
 use super::{Change, InviteRecord, MemberRecord, Presented, RestoredAccess, Right, Rights, TokenRecord};
 
@@ -161,7 +162,7 @@ impl Roll {
         let record = MemberRecord {
             member,
             role: invite.role,
-            caps: invite.caps.clone(),
+            caps: self.passed_on(invite),
             name: String::new(),
             invite: Some(invite.id.clone()),
             since: wall,
@@ -169,6 +170,17 @@ impl Roll {
         self.members.insert(member, record.clone());
         changes.push(Change::PutMember(record));
         changes
+    }
+
+    /// The caps that an invite gives: what it says, less what whoever signed it may not do now. Nobody hands on more than
+    /// they have.
+    fn passed_on(&self, invite: &Invite) -> Option<Vec<Cap>> {
+        let meant = Rights::of(invite.role).narrowed(invite.caps.as_deref());
+        let given = self.members.get(&invite.by).map_or(Rights::NONE, MemberRecord::rights).and(meant);
+        match given == meant {
+            true => invite.caps.clone(),
+            false => Some(given.names().filter_map(|name| name.parse().ok()).collect()),
+        }
     }
 
     /// The store has the member that this invite let in.

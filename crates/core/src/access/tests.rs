@@ -89,6 +89,27 @@ fn only_an_operator_invites_and_only_in_time() {
 }
 
 #[test]
+fn an_invite_hands_on_no_more_than_its_signer_may() {
+    let mut roll = roll();
+    let redeemed = |roll: &mut Roll, member: u8, role: Role, wish: Option<&[&str]>| {
+        let id = format!("i{member}").parse().unwrap();
+        let invite = Invite { id, role, caps: wish.map(caps), ..invite(1, 1, 9_000) };
+        assert!(entry(roll, member, &invite).is_ok());
+        roll.redeem(key(member), &invite, 2_000);
+        let record = &roll.members[&key(member)];
+        (record.caps.clone(), record.rights().names().collect::<Vec<_>>())
+    };
+    // Who may everything passes on what the invite says, as it says it.
+    assert_eq!(redeemed(&mut roll, 5, Role::Operator, None).0, None);
+    assert_eq!(redeemed(&mut roll, 6, Role::Member, Some(&["send"])).0, Some(caps(&["send"])));
+    roll.put_member(MemberRecord { caps: Some(caps(&["admin", "read"])), ..Roll::owner(key(1), 0) }).unwrap();
+    assert_eq!(redeemed(&mut roll, 7, Role::Operator, None).1, ["read", "admin"]);
+    assert_eq!(redeemed(&mut roll, 8, Role::Member, None).1, ["read"]);
+    assert_eq!(redeemed(&mut roll, 9, Role::Member, Some(&["send", "read", "serve"])).1, ["read"]);
+    assert_eq!(redeemed(&mut roll, 10, Role::Operator, Some(&["send"])).1, [""; 0]);
+}
+
+#[test]
 fn a_use_is_taken_with_the_member_and_given_back_if_that_fails() {
     let (mut roll, one) = (roll(), invite(1, 1, 9_000));
     let changes = roll.redeem(key(5), &one, 2_000);
