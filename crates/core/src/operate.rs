@@ -7,6 +7,7 @@
 use serde_json::{Value, json};
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 use tenure_proto::invite::Role;
+use tenure_proto::limits::PAGE;
 use tenure_proto::name::Cap;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
@@ -149,8 +150,8 @@ impl Act {
             Act::DropToken(id) => ("token.revoke", format!("token:{id}"), none),
             Act::Ban(subject, reason) => ("ban.set", subject.to_string(), json!({"reason": reason})),
             Act::Unban(subject) => ("ban.lift", subject.to_string(), none),
-            Act::DeadRetry(log, seqs) => ("dead.retry", clip(log), json!({"seqs": seqs})),
-            Act::DeadDrop(log, seqs) => ("dead.drop", clip(log), json!({"seqs": seqs})),
+            Act::DeadRetry(log, seqs) => ("dead.retry", clip(log), named(seqs)),
+            Act::DeadDrop(log, seqs) => ("dead.drop", clip(log), named(seqs)),
             Act::Set { version, values } => {
                 ("settings.set", String::new(), json!({"version": version, "values": values}))
             }
@@ -169,6 +170,14 @@ impl Act {
 /// A name that somebody made up, short enough for a row.
 fn clip(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(256).collect()
+}
+
+/// The seqs that were named, as many as may be; of a request with more, how many.
+fn named(seqs: &[U53]) -> Value {
+    match seqs.len() <= PAGE {
+        true => json!({"seqs": seqs}),
+        false => json!({"count": seqs.len()}),
+    }
 }
 
 impl Operation {

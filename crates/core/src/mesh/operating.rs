@@ -18,7 +18,7 @@ use crate::setting::Values;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::reads::Purpose;
+use super::reads::{Purpose, seqs as check_seqs};
 use super::writes::Awaiting;
 
 /// Who is to be answered.
@@ -177,12 +177,15 @@ impl Mesh {
                 }
                 Ok(Doing::Write(vec![Change::DropBan(*subject)], Operated::Done, After::Unban(*subject)))
             }
+            // What is refused is refused here: the row that tells of it is written before it is done.
             Act::DeadRetry(log, seqs) => {
                 let log = self.any_log(log)?;
+                self.check_retry(&log, seqs)?;
                 Ok(Doing::Write(Vec::new(), Operated::Done, After::Retry(log, seqs.clone())))
             }
             Act::DeadDrop(log, seqs) => {
                 let log = self.any_log(log)?;
+                check_seqs(seqs)?;
                 Ok(Doing::Write(Vec::new(), Operated::Done, After::Drop(log, seqs.clone())))
             }
             Act::Set { version, values } => self.set(*version, values),

@@ -369,15 +369,21 @@ impl Mesh {
         asked: &[U53],
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
-        let seqs = seqs(asked)?;
+        let seqs = self.check_retry(&log, asked)?;
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
         let crews =
             (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
-        self.check_room(&log, seqs.len())?;
         self.messages.reviving += seqs.len();
         let who = Awaiting::Revive(asker, log.clone(), seqs.clone());
         self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
         Ok(())
+    }
+
+    /// The dead letters that are to be put back, if that may be asked and there is room for them.
+    pub(super) fn check_retry(&self, log: &LogName, asked: &[U53]) -> Result<Vec<u64>, WireError> {
+        let seqs = seqs(asked)?;
+        self.check_room(log, seqs.len())?;
+        Ok(seqs)
     }
 
     /// Refuses to bring back more than the readers of a log may have open: [`OPEN_MAX`] each.
@@ -477,7 +483,8 @@ fn page(limit: Option<U53>) -> Result<u32, WireError> {
     }
 }
 
-fn seqs(seqs: &[U53]) -> Result<Vec<u64>, WireError> {
+/// Seqs that a request names, if they are as many as one may.
+pub(super) fn seqs(seqs: &[U53]) -> Result<Vec<u64>, WireError> {
     if seqs.is_empty() || seqs.len() > PAGE {
         return Err(WireError::bad_request(format!("name between 1 and {PAGE} seqs")));
     }

@@ -209,6 +209,23 @@ fn a_token_that_is_revoked_while_its_hello_waits_lets_nobody_in() {
 }
 
 #[test]
+fn the_audit_log_says_what_became_of_dead_letters() {
+    let mut world = founded();
+    let log = || format!("inbox/s/{}", session(2));
+    let seqs = |count: u64| (0..count).map(U53::saturating).collect::<Vec<_>>();
+    for (count, outcome) in [(0, "bad_request"), (1, "ok"), (257, "bad_request")] {
+        for act in [Act::DeadRetry(log(), seqs(count)), Act::DeadDrop(log(), seqs(count))] {
+            let rows = world.store.access.len();
+            let answer = world.operate(act);
+            assert_eq!(matches!(answer, Some(Err(_))), outcome != "ok", "{count}: {answer:?}");
+            let told: Vec<_> =
+                world.store.access[rows..].iter().filter_map(|row| row.audit.clone()).collect();
+            assert!(matches!(&told[..], [row] if row.outcome == outcome), "{count}: {told:?}");
+        }
+    }
+}
+
+#[test]
 fn caps_only_narrow_and_hold_from_the_moment_they_are_changed() {
     let mut world = founded();
     ok(&mut world, put_member(2, None, Some(caps(&["send", "read"]))));
