@@ -9,6 +9,7 @@
 //! | grace | `lease_until` passes | ending, then gone when the store has it |
 //! | online | `bye` | ending, then gone |
 //! | online or grace | its session, member or address is banned, or it is kicked | ending, then gone |
+//! | online or grace | the bearer token that it came by is revoked, or expires | ending, then gone |
 //!
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 

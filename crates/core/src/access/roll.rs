@@ -216,6 +216,21 @@ impl Roll {
         }
     }
 
+    /// The token that lets a hello in, whether or not it has expired while the hello waited.
+    pub fn bearer(&self, member: &MemberKey, presented: &Presented) -> Option<GrantId> {
+        match presented {
+            Presented::Token(hash) if !self.is_open() && !self.members.contains_key(member) => {
+                self.by_hash.get(hash).cloned()
+            }
+            _ => None,
+        }
+    }
+
+    /// When this token ends, Unix milliseconds; nothing if it does not.
+    pub fn token_end(&self, id: &GrantId) -> Option<u64> {
+        self.tokens.get(id)?.expires_at
+    }
+
     /// Keeps a member; the refusal if there is no room.
     pub fn put_member(&mut self, record: MemberRecord) -> Result<(), WireError> {
         if self.members.len() >= MEMBERS_MAX && !self.members.contains_key(&record.member) {

@@ -236,7 +236,8 @@ impl Mesh {
         self.knocking.remove(&conn);
         let session = admission.session;
         self.refresh_peer(&admission);
-        let token = self.token_of(&admission);
+        // One that expired while the store was told still says when the lease is over: now.
+        let token = self.roll.bearer(&admission.member, &admission.presented);
         let may = self.rights_by(&admission, token.as_ref());
         if may.allow(Right::Serve) {
             self.regain_services(now, session, effects);

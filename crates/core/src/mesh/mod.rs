@@ -433,7 +433,7 @@ impl Mesh {
 
     fn reschedule(&mut self, session: SessionKey) {
         match self.leases.get(&session).and_then(|lease| lease.due(&self.config)) {
-            Some(due) => self.deadlines.set(session, due),
+            Some(due) => self.deadlines.set(session, due.min(self.token_due(&session))),
             None => self.deadlines.clear(&session),
         }
     }

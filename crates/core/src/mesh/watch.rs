@@ -22,6 +22,10 @@ impl Mesh {
         if lease.dirty && now.since(lease.stored) >= self.config.lease_ttl_ms / 3 {
             self.store_particulars(now, session, effects);
         }
+        // It is let in no longer, as if the token had been revoked.
+        if self.token_end(&session).is_some_and(|end| end <= self.wall) {
+            return self.evict(session, Reason::Kicked, effects);
+        }
         let Some(lease) = self.leases.get(&session) else { return };
         match &lease.state {
             State::Grace if now >= lease.until(&self.config) && !mutant::on(Mutant::LeaseNeverEnds) => {
@@ -62,6 +66,17 @@ impl Mesh {
             _ => {}
         }
         self.reschedule(session);
+    }
+
+    /// When the token ends that a session came by, Unix milliseconds.
+    fn token_end(&self, session: &SessionKey) -> Option<u64> {
+        self.roll.token_end(self.leases.get(session)?.token.as_ref()?)
+    }
+
+    /// The moment at which that is to be looked at: the wall clock decides then, and may have been set meanwhile.
+    pub(super) fn token_due(&self, session: &SessionKey) -> Millis {
+        let left = |end: u64| self.now.plus(end.saturating_sub(self.wall));
+        self.token_end(session).map_or(Millis(u64::MAX), left)
     }
 
     fn ping(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {

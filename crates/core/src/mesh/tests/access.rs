@@ -197,6 +197,38 @@ fn a_token_lets_any_key_in_until_it_is_revoked() {
 }
 
 #[test]
+fn a_token_that_expires_ends_the_sessions_that_came_by_it() {
+    let mut world = founded();
+    let until = |act: Act, end: u64| match act {
+        Act::PutToken(token) => Act::PutToken(TokenRecord { expires_at: Some(WALL + end), ..token }),
+        other => other,
+    };
+    ok(&mut world, until(token("t1", 7), 5_000));
+    ok(&mut world, token("t2", 8));
+    let owner = world.join(1);
+    let (here, away, other) =
+        (world.enter(bringing(2, 7)), world.enter(bringing(3, 7)), world.enter(bringing(4, 8)));
+    world.close(away, false);
+    world.advance(4_999);
+    assert!(world.is_open(here));
+    assert_eq!(world.mesh.sessions(), 4);
+    world.advance(1);
+    assert_eq!(world.closed(here), Some(("kicked", None)));
+    assert!(world.is_open(owner) && world.is_open(other), "nobody else is ended");
+    assert_eq!(world.mesh.sessions(), 2, "who is away has no lease either");
+    let again = world.hello(bringing(2, 7));
+    assert_eq!(world.refusal(again), OUTSIDER);
+    // One that waits for the disk when its token ends is not kept for that.
+    ok(&mut world, until(token("t3", 9), 10_000));
+    world.disk(Disk::Holds);
+    world.hello(bringing(5, 9));
+    world.advance(6_000);
+    world.disk(Disk::Commits);
+    world.advance(1);
+    assert_eq!(world.mesh.sessions(), 2);
+}
+
+#[test]
 fn a_token_that_is_revoked_while_its_hello_waits_lets_nobody_in() {
     let mut world = founded();
     ok(&mut world, token("t1", 7));
