@@ -14,6 +14,7 @@ pub mod exit;
 pub mod flaky;
 mod home;
 mod local;
+mod log;
 mod notify;
 mod operator;
 mod output;

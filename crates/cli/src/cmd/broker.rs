@@ -190,8 +190,8 @@ fn start_log(filter: EnvFilter, json: bool) -> Result<(), Failure> {
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     let started = match json {
-        false => log.with_ansi(wants_colour(&std::io::stderr())).try_init(),
-        true => log.json().flatten_event(true).try_init(),
+        false => crate::log::start(log.with_ansi(wants_colour(&std::io::stderr())).finish()),
+        true => crate::log::start(log.json().flatten_event(true).finish()),
     };
     started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
 }

@@ -12,6 +12,7 @@ use tracing_subscriber::fmt::writer::MakeWriterExt;
 
 use super::config::Checked;
 use crate::exit::Failure;
+use crate::log::start as begin;
 
 /// Bytes after which a new file is begun; there are two.
 const LOG_BYTES: u64 = 8 * 1024 * 1024;
@@ -97,10 +98,10 @@ pub(super) fn start(checked: &Checked, stderr: bool) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("open {}: {error}", path(home).display())))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_ansi(false);
     let started = match (stderr, checked.log_json) {
-        (true, true) => log.with_writer(file.and(io::stderr)).json().flatten_event(true).try_init(),
-        (true, false) => log.with_writer(file.and(io::stderr)).try_init(),
-        (false, true) => log.with_writer(file).json().flatten_event(true).try_init(),
-        (false, false) => log.with_writer(file).try_init(),
+        (true, true) => begin(log.with_writer(file.and(io::stderr)).json().flatten_event(true).finish()),
+        (true, false) => begin(log.with_writer(file.and(io::stderr)).finish()),
+        (false, true) => begin(log.with_writer(file).json().flatten_event(true).finish()),
+        (false, false) => begin(log.with_writer(file).finish()),
     };
     started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
 }
