@@ -23,15 +23,12 @@ const HOP_BY_HOP: &[&str] = &[
     "expect",
 ];
 
-/// Headers that say where a request came from.
-const ORIGIN: &[&str] = &[
-    "forwarded",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-forwarded-port",
-    "x-real-ip",
-];
+/// Whether a header of this name, in lower case, says where a request came from. Many servers read `_` as `-`, and every
+/// framework has one more `X-Forwarded-…` that it believes.
+fn is_origin(name: &str) -> bool {
+    let name = name.replace('_', "-");
+    name.starts_with("x-forwarded") || name == "forwarded" || name == "x-real-ip"
+}
 
 /// Headers that a `Connection` cannot take away from the message: they say what it is, or whom it is for.
 const KEPT: &[&str] = &["host", "content-length", "content-type", "authorization", "cookie"];
@@ -64,7 +61,7 @@ impl Passing {
 
     /// Whether a header of this name, in lower case, passes. Of a request, what says where it came from does not.
     pub fn passes(&self, name: &str, request: bool) -> bool {
-        !(HOP_BY_HOP.contains(&name) || self.listed.contains(name) || request && ORIGIN.contains(&name))
+        !(HOP_BY_HOP.contains(&name) || self.listed.contains(name) || request && is_origin(name))
     }
 }
 
@@ -125,6 +122,12 @@ mod tests {
             assert!(!rules.passes(name, true), "{name}");
             assert!(rules.passes(name, false), "an answer may say {name}");
         }
+        for name in
+            ["x-forwarded-user", "x-forwarded-prefix", "x_forwarded_for", "x-forwarded_proto", "x_real_ip"]
+        {
+            assert!(!rules.passes(name, true), "{name}");
+        }
+        assert!(rules.passes("x-forward", true) && rules.passes("forwarded-by-hand", true));
     }
 
     #[test]
