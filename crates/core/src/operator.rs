@@ -98,6 +98,11 @@ impl Operator {
         Err(Denied::Wrong)
     }
 
+    /// Whether the query of a URL has the token in it.
+    pub fn is_shown(&self, query: &str) -> bool {
+        secret::shown_in_query(&self.token, query)
+    }
+
     fn remember(&mut self, now: Millis, address: Address, times: u32) {
         if self.wrong.len() >= ADDRESSES_MAX && !self.wrong.contains_key(&address) {
             let oldest = self.wrong.iter().min_by_key(|(_, (_, last))| *last).map(|(address, _)| *address);

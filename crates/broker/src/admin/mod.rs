@@ -120,16 +120,25 @@ async fn guard(State(app): State<App>, peer: Extension<Peer>, request: Request, 
         let code = if status == StatusCode::FORBIDDEN { ErrorCode::Forbidden } else { ErrorCode::BadRequest };
         return Problem::new(status, code, why).into_response();
     }
-    if secret::in_query(request.uri().query().unwrap_or_default()) {
+    let in_url = || {
         let text =
             "a token in a URL ends up in logs: change it, and send it as `Authorization: Bearer TOKEN`";
-        return Problem::of(ErrorCode::BadRequest, text).into_response();
+        Problem::of(ErrorCode::BadRequest, text).into_response()
+    };
+    let query = request.uri().query().unwrap_or_default();
+    if secret::in_query(query) {
+        return in_url();
     }
     let Some(operator) = &app.shared.operator else { return StatusCode::NOT_FOUND.into_response() };
     let (now, token) = (app.shared.clock.at(), token::bearer(request.headers()));
     let peer = peer.0.behind(&app.shared.config.trusted_proxies, request.headers());
-    let checked = operator.lock().unwrap_or_else(PoisonError::into_inner).check(now, peer.address(), token);
+    let (checked, shown) = {
+        let mut operator = operator.lock().unwrap_or_else(PoisonError::into_inner);
+        (operator.check(now, peer.address(), token), operator.is_shown(query))
+    };
     match checked {
+        // Only who has the token anyway is told: nobody can guess it here, past the count of wrong ones.
+        Ok(()) if shown => in_url(),
         Ok(()) => next.run(request).await,
         Err(denied) => {
             let error = denied.error();

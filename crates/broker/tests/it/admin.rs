@@ -65,6 +65,9 @@ async fn only_the_token_opens_and_only_in_its_header() {
     let in_url = ask(addr, &format!("GET {DRAIN}?token={TOKEN}"), &[&good], "").await;
     refused(&in_url, 400, "bad_request", "logs");
     assert!(!in_url.body.contains(TOKEN));
+    let renamed = format!("GET {DRAIN}?limit=1&x={TOKEN}");
+    refused(&ask(addr, &renamed, &[&good], "").await, 400, "bad_request", "logs");
+    refused(&ask(addr, &renamed, &[], "").await, 401, "unauthorized", "Bearer");
     let page = ask(addr, &format!("POST {DRAIN}"), &[&good, "Origin: http://evil.example"], "").await;
     refused(&page, 403, "forbidden", "Origin");
     let elsewhere =
