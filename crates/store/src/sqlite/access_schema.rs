@@ -74,5 +74,8 @@ CREATE TABLE audit (
 ) STRICT;
 CREATE INDEX audit_mesh ON audit (mesh, seq);
 CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+-- OR REPLACE deletes without asking the trigger above.
+CREATE TRIGGER audit_is_new BEFORE INSERT ON audit WHEN EXISTS (SELECT 1 FROM audit WHERE seq = NEW.seq)
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 CREATE TRIGGER audit_is_fixed BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 ";

@@ -62,6 +62,31 @@ fn start(dir: &Path) -> Result<()> {
 }
 
 #[test]
+fn a_row_of_the_audit_log_stays_as_it_was_written() {
+    let dir = filled();
+    let database = Connection::open(database(&dir)).unwrap();
+    let columns = "(seq, mesh, at, who, origin, act, subject, outcome, details)";
+    let insert =
+        format!("INTO audit {columns} VALUES (NULL, 1, 1, 'operator', '', 'ban.set', '', 'ok', '{{}}')");
+    database.execute(&format!("INSERT {insert}"), []).unwrap();
+    database.execute(&format!("INSERT OR REPLACE {insert}"), []).unwrap();
+    let other = insert.replace("NULL", "1").replace("'ok'", "'forbidden'");
+    for change in [
+        "DELETE FROM audit".to_owned(),
+        "UPDATE audit SET outcome = 'forbidden'".to_owned(),
+        format!("INSERT OR REPLACE {other}"),
+        format!("REPLACE {other}"),
+        format!("INSERT OR IGNORE {other}"),
+        format!("INSERT {other} ON CONFLICT (seq) DO UPDATE SET outcome = 'forbidden'"),
+    ] {
+        let error = database.execute(&change, []).unwrap_err().to_string();
+        assert!(error.contains("append-only"), "{change}: {error}");
+    }
+    let kept = "SELECT count(*) FROM audit WHERE outcome = 'ok'";
+    assert_eq!(database.query_row(kept, [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+}
+
+#[test]
 fn a_directory_has_one_holder() {
     let dir = TempDir::new().unwrap();
     let first = dir.open();
