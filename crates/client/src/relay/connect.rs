@@ -74,20 +74,33 @@ impl Connector {
         let mut stream = answered.await.map_err(|_| gone())??;
         stream.announce().await?;
         read_frame::<Verdict>(&mut stream).await?.outcome()?;
-        let mut pinned = None;
-        let accept = |who: &KeyStatement| self.accept(who).map(|pin| pinned = pin);
-        let (sealed, peer) = noise::ask(stream, &self.identity, &self.name, accept).await?;
+        let (sealed, peer, pinned) = shake(stream, &self.identity, &self.name, &self.expect).await?;
         Ok(Channel { sealed, peer, pinned })
     }
+}
 
-    fn accept(&self, who: &KeyStatement) -> Result<Option<Pinned>, RelayError> {
-        let (name, is) = (self.name.clone(), who.member);
-        match &self.expect {
-            Expect::Member(expected) if *expected == is => Ok(None),
-            Expect::Member(expected) => Err(PinError::Unexpected { name, expected: *expected, is }.into()),
-            Expect::Pinned(pins) => Ok(Some(pins.check(self.identity.mesh(), &name, is)?)),
+/// Shakes hands with whoever answers. Whose the name is, is looked at before we say who we are, and kept when the other
+/// end has proven it: a key that is only shown is nobody's.
+async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    identity: &Identity,
+    name: &ServiceName,
+    expect: &Expect,
+) -> Result<(Sealed<S>, KeyStatement, Option<Pinned>), RelayError> {
+    let accept = |who: &KeyStatement| match expect {
+        Expect::Member(expected) if *expected == who.member => Ok(()),
+        Expect::Member(expected) => {
+            let (name, expected) = (name.clone(), *expected);
+            Err(PinError::Unexpected { name, expected, is: who.member }.into())
         }
-    }
+        Expect::Pinned(pins) => Ok(pins.look(identity.mesh(), name, who.member).map(|_| ())?),
+    };
+    let (sealed, peer) = noise::ask(stream, identity, name, accept).await?;
+    let pinned = match expect {
+        Expect::Member(_) => None,
+        Expect::Pinned(pins) => Some(pins.check(identity.mesh(), name, peer.member)?),
+    };
+    Ok((sealed, peer, pinned))
 }
 
 impl Channel {
@@ -134,4 +147,57 @@ async fn open(mux: Mux, asked: Asked) {
         OpenError::Gone => WireError::new(ErrorCode::Unavailable, error.to_string()),
     });
     let _ = asked.send(outcome);
+}
+
+#[cfg(test)]
+mod tests {
+    use ed25519_dalek::SigningKey;
+    use tenure_mux::write_frame;
+    use tokio::io::duplex;
+
+    use super::*;
+    use crate::Options;
+
+    fn identity(n: u8) -> Identity {
+        let options = Options::new("ws://127.0.0.1:1", SigningKey::from_bytes(&[n; 32]), "x").unwrap();
+        let options = options.session_key(SigningKey::from_bytes(&[n + 1; 32])).mesh("m").unwrap();
+        Identity::new(&options.link).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_name_is_pinned_when_its_key_is_proven_and_not_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("known-services");
+        let expect = Expect::Pinned(Pins::new(&file));
+        let web: ServiceName = "web".parse().unwrap();
+        // Somebody shows another's statement, and cannot go on.
+        let (near, mut far) = duplex(4_096);
+        let shown = identity(3).statement();
+        let showing = tokio::spawn(async move { write_frame(&mut far, &shown).await.unwrap() });
+        assert!(shake(near, &identity(1), &web, &expect).await.is_err());
+        showing.await.unwrap();
+        assert!(!file.exists(), "nothing was proven");
+        // Nor does one count that turns us away.
+        for (verdict, pinned) in [
+            (Err(WireError::new(ErrorCode::Forbidden, "not you")), None),
+            (Ok(()), Some(Pinned::First)),
+            (Ok(()), Some(Pinned::Known)),
+        ] {
+            let ((near, far), name) = (duplex(4_096), web.clone());
+            let answering = tokio::spawn(async move {
+                noise::answer(far, &identity(5), &name, async |_: &KeyStatement| verdict).await.map(|_| ())
+            });
+            let shaken = shake(near, &identity(1), &web, &expect).await;
+            assert_eq!(shaken.ok().and_then(|(_, _, pinned)| pinned), pinned);
+            assert_eq!(file.exists(), pinned.is_some());
+            let _ = answering.await.unwrap();
+        }
+        // And whoever shows another key is refused before we say who we are.
+        let (near, mut far) = duplex(4_096);
+        let shown = identity(3).statement();
+        let showing = tokio::spawn(async move { write_frame(&mut far, &shown).await.unwrap() });
+        let refused = shake(near, &identity(1), &web, &expect).await.map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("was offered by member"), "{refused}");
+        showing.await.unwrap();
+    }
 }

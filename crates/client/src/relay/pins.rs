@@ -61,17 +61,23 @@ impl Pins {
         Pins(file.into())
     }
 
-    /// Checks that `name` is `member`'s, or makes it so if it is nobody's yet.
-    pub fn check(&self, mesh: &MeshName, name: &ServiceName, member: MemberKey) -> Result<Pinned, PinError> {
-        let problem = |error| PinError::File(self.0.clone(), error);
-        match self.find(mesh, name).map_err(problem)? {
+    /// Checks that `name` is `member`'s, or nobody's yet. Keeps nothing: who says whose it is may not have proven it.
+    pub fn look(&self, mesh: &MeshName, name: &ServiceName, member: MemberKey) -> Result<Pinned, PinError> {
+        match self.find(mesh, name).map_err(|error| PinError::File(self.0.clone(), error))? {
             Some(was) if was == member => Ok(Pinned::Known),
             Some(was) => Err(PinError::Changed { name: name.clone(), was, is: member, file: self.0.clone() }),
-            None => {
-                self.append(&format!("{mesh} {name} {member}\n")).map_err(problem)?;
-                Ok(Pinned::First)
-            }
+            None => Ok(Pinned::First),
         }
+    }
+
+    /// Checks that `name` is `member`'s, or makes it so if it is nobody's yet.
+    pub fn check(&self, mesh: &MeshName, name: &ServiceName, member: MemberKey) -> Result<Pinned, PinError> {
+        let pinned = self.look(mesh, name, member)?;
+        if pinned == Pinned::First {
+            let line = format!("{mesh} {name} {member}\n");
+            self.append(&line).map_err(|error| PinError::File(self.0.clone(), error))?;
+        }
+        Ok(pinned)
     }
 
     /// The first line of a name holds: what is appended behind it later, by whomever, changes nothing.
