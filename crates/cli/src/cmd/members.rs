@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// Let this key in, or change what it is
     #[arg(long, value_name = "KEY", conflicts_with = "remove")]
     put: Option<String>,
-    /// Let this key in no longer; its sessions end
+    /// Let this key in no longer; its sessions end. Whoever has a good invite can come back: ban the key, or revoke the
+    /// invite
     #[arg(long, value_name = "KEY")]
     remove: Option<String>,
     /// member or operator
@@ -41,7 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         println(&if on.json {
             json!({"removed": key}).to_string()
         } else {
-            format!("{key} is a member no longer")
+            format!(
+                "{key} is a member no longer; with an invite that is still good it can come back: ban it (`tenure ban \
+                 member:KEY`), or revoke the invite"
+            )
         });
         return Ok(());
     }
