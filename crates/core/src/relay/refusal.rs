@@ -79,14 +79,11 @@ impl Refusal {
         Refusal { retry_after_s, ..Refusal::new(status, error.code, message) }
     }
 
-    /// The publisher is there, but what it stands for is not.
-    pub fn dead_target(name: &ServiceName, error: &WireError) -> Refusal {
-        let code = ErrorCode::Unavailable;
-        Refusal::new(
-            502,
-            code,
-            format!("{name} is exposed, but its target does not answer: {}", error.message),
-        )
+    /// The publisher is there, but what it stands for is not. What the publisher says of it names an address inside its
+    /// network: that is for its own log, and not for whoever asks here.
+    pub fn dead_target(name: &ServiceName, _said: &WireError) -> Refusal {
+        let message = format!("{name} is exposed, but its target does not answer");
+        Refusal::new(502, ErrorCode::Unavailable, message)
     }
 
     /// The service broke off before it had answered.
@@ -130,13 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_target_is_named() {
+    fn a_dead_target_is_named_and_its_address_is_not() {
         let name: ServiceName = "web".parse().unwrap();
         let refused =
-            Refusal::dead_target(&name, &WireError::new(ErrorCode::Unavailable, "connection refused"));
+            Refusal::dead_target(&name, &WireError::new(ErrorCode::Unavailable, "10.1.2.3:80: refused"));
         assert_eq!(refused.status, 502);
         let body: serde_json::Value = serde_json::from_str(&refused.body()).unwrap();
         assert_eq!(body["code"], "unavailable");
-        assert!(body["detail"].as_str().unwrap().starts_with("web is exposed"));
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.starts_with("web is exposed") && !detail.contains("10.1.2.3"), "{detail}");
     }
 }
