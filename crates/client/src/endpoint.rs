@@ -127,6 +127,13 @@ impl Endpoint {
 fn said(error: &io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     let text = match inner {
+        // What `openssl req -x509` makes when nobody says otherwise. The error has no name of its own there.
+        Some(TlsError::InvalidCertificate(why)) if format!("{why:?}").contains("CaUsedAsEndEntity") => {
+            "the certificate of the broker is an authority's (CA:TRUE), which no server may show: make it one with \
+             `openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:HOST`, or let that \
+             authority sign another for it"
+                .to_owned()
+        }
         Some(TlsError::InvalidCertificate(why)) => {
             format!(
                 "the certificate of the broker is not believed ({why}); name the authority that signed it"
@@ -165,6 +172,10 @@ fn has_port(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio_rustls::rustls::client::WebPkiServerVerifier;
+    use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
+    use tokio_rustls::rustls::pki_types::UnixTime;
+
     use super::*;
 
     #[test]
@@ -191,11 +202,28 @@ mod tests {
     }
 
     #[test]
+    fn an_authoritys_own_certificate_says_what_to_make_instead() {
+        let pem = include_bytes!("../../cli/tests/certs/ca.pem");
+        let cert = CertificateDer::from_pem_slice(pem).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let why = verifier.verify_server_cert(&cert, &[], &name, &[], UnixTime::now()).unwrap_err();
+        let told = said(&io::Error::new(io::ErrorKind::InvalidData, why)).to_string();
+        assert!(told.contains("CA:FALSE"), "{told}");
+    }
+
+    #[test]
     fn this_machine_is_told_from_others() {
         for here in ["ws://127.0.0.1:7400", "ws://[::1]", "wss://LocalHost:1", "ws://[::ffff:127.0.0.1]:7"] {
             assert!(Endpoint::new(here).unwrap().is_loopback(), "{here}");
         }
-        for away in ["ws://10.0.0.1:7400", "wss://localhost.example", "ws://127.0.0.1.example:1", "ws://[::2]"] {
+        for away in
+            ["ws://10.0.0.1:7400", "wss://localhost.example", "ws://127.0.0.1.example:1", "ws://[::2]"]
+        {
             assert!(!Endpoint::new(away).unwrap().is_loopback(), "{away}");
         }
         assert!(Endpoint::new("ws://x").unwrap().is_clear() && !Endpoint::new("wss://x").unwrap().is_clear());
