@@ -44,10 +44,11 @@ struct Inner {
 }
 
 impl Inner {
-    /// The mesh whose services are found without its name: the one that is open at first, or the first by name.
+    /// The mesh whose services are found without its name: the one that is open at first, or the oldest. One that is made later
+    /// takes nobody's address away.
     fn home(&self) -> Option<&MeshName> {
-        let open = self.rooms.keys().find(|name| name.as_str() == crate::OPEN_MESH);
-        open.or_else(|| self.rooms.keys().next())
+        let age = |(name, room): &(&MeshName, &Room)| (name.as_str() != crate::OPEN_MESH, room.founded);
+        self.rooms.iter().min_by_key(age).map(|(name, _)| name)
     }
 }
 
@@ -55,6 +56,8 @@ impl Inner {
 struct Room {
     handle: MeshHandle,
     house: Arc<House>,
+    /// When it was made.
+    founded: Option<u64>,
 }
 
 /// What a mesh is made with.
@@ -79,7 +82,7 @@ impl Maker {
         // Before the first stream: none is given that nobody would cut.
         self.tasks.spawn(relay::listen_for_cuts(shared.clone(), name.clone(), routes.cuts()));
         let ways = Ways { heard, routes, writes, reads };
-        shared.meshes.open(name.clone(), handle);
+        shared.meshes.open(name.clone(), handle, beginning.access.founded);
         // Before the first hello: that is told these numbers. Where they do not hold, the mesh says so itself.
         let base = &shared.house.config;
         let config = setting::apply(base, &beginning.access.settings).map_or(base.clone(), Arc::new);
@@ -166,10 +169,10 @@ impl Meshes {
         self.read(|inner| places(name, inner.home(), inner.rooms.keys()))
     }
 
-    fn open(&self, name: MeshName, handle: MeshHandle) {
+    fn open(&self, name: MeshName, handle: MeshHandle, founded: Option<u64>) {
         self.write(|inner| {
             let house = inner.lobby.clone();
-            inner.rooms.insert(name, Room { handle, house });
+            inner.rooms.insert(name, Room { handle, house, founded });
         });
     }
 

@@ -44,7 +44,7 @@ pub struct Facts {
 
 /// What an offer comes to under the rules in force: its name and what it is, or why not.
 pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, Facts), WireError> {
-    let name = check_name(&offer.name, offer.kind, config)?;
+    let name = check_name(&offer.name, config)?;
     let ttl_ms = offer.ttl_ms.map_or(SERVICE_TTL_MS, |ttl| ttl.get());
     // Who says nothing takes what is nearest to the default.
     let ttl_ms = match offer.ttl_ms {
@@ -65,10 +65,10 @@ pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, 
 /// Whether what is held may still be, under the rules in force now.
 pub fn may_stay(name: &ServiceName, facts: &Facts, config: &MeshConfig) -> bool {
     let bounds = config.service_ttl_min_ms..=config.service_ttl_max_ms;
-    check_name(name.as_str(), facts.kind, config).is_ok() && bounds.contains(&facts.ttl_ms)
+    check_name(name.as_str(), config).is_ok() && bounds.contains(&facts.ttl_ms)
 }
 
-fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<ServiceName, WireError> {
+fn check_name(text: &str, config: &MeshConfig) -> Result<ServiceName, WireError> {
     let refuse = |text: String| Err(WireError::new(ErrorCode::NameRejected, text));
     let Ok(name) = text.parse::<ServiceName>() else {
         return refuse(match text.to_ascii_lowercase().parse::<ServiceName>() {
@@ -79,10 +79,10 @@ fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<Serv
     let label = |label: &str| {
         !label.is_empty() && label.len() <= LABEL_BYTES && !label.starts_with('-') && !label.ends_with('-')
     };
-    if kind == ServiceKind::Http && !name.as_str().split('.').all(label) {
+    // As in the names of hosts, which http services are reached by; and so that none looks like another with a dot behind it.
+    if !name.as_str().split('.').all(label) {
         return refuse(format!(
-            "an http service is reached by its name as a host: between dots it has 1 to {LABEL_BYTES} characters and \
-             neither begins nor ends with '-'"
+            "between its dots a service's name has 1 to {LABEL_BYTES} characters and neither begins nor ends with '-'"
         ));
     }
     match &config.service_names {
