@@ -211,7 +211,8 @@ impl Sim {
         let before = self.reached.contains(&(key.0.clone(), push.entry.envelope.id));
         let person = self.person(n);
         let delayed = push.entry.envelope.not_before.is_some();
-        if before || delayed || push.attempt > 1 || person.nacked.contains(key) {
+        let unordered = person.nacked.contains(key) || person.swallowed.contains(key);
+        if before || delayed || push.attempt > 1 || unordered {
             return;
         }
         let place = (key.0.clone(), key.1.clone(), lane(push));

@@ -15,7 +15,7 @@ use tenure_proto::reconcile::{
 };
 use tenure_proto::subscribe::{AckMode, SubscribeParams};
 
-use super::words::knock;
+use super::words::{knock, session};
 
 /// Whose place in a log it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +88,9 @@ pub(crate) struct Person {
     pub(crate) asked: BTreeMap<RequestId, Asked>,
     /// What it gave back, for whose order nobody vouches.
     pub(crate) nacked: BTreeSet<Key>,
+    /// What a socket took and never gave to a private place with auto acks, before a crash: it counts as settled,
+    /// and comes again with the last moments before the crash, behind what was read since.
+    pub(crate) swallowed: BTreeSet<Key>,
     /// Everything that reached the application of this process.
     pub(crate) received: BTreeSet<Key>,
     /// What it asked for beyond its credit.
@@ -114,6 +117,7 @@ impl Person {
             memory: BTreeMap::new(),
             asked: BTreeMap::new(),
             nacked: BTreeSet::new(),
+            swallowed: BTreeSet::new(),
             received: BTreeSet::new(),
             fetched: BTreeSet::new(),
             slack: 0,
@@ -182,6 +186,15 @@ impl Person {
 
     pub(crate) fn is_auto(&self, push: &Push) -> bool {
         self.subs.get(&push.sub).is_some_and(|sub| sub.params.ack_mode == AckMode::Auto)
+    }
+
+    /// The broker has died, and these were lost on the way, to whomever.
+    pub(crate) fn swallow(&mut self, lost: &[Push]) {
+        for push in lost.iter().filter(|push| push.session == session(self.n)) {
+            if let (true, Some(reader @ Reader::Private(..))) = (self.is_auto(push), self.reader(push)) {
+                self.swallowed.insert((reader, push.entry.log.clone(), push.entry.seq));
+            }
+        }
     }
 
     /// What it has in hand.

@@ -187,3 +187,17 @@ proptest! {
         run(Engine::sqlite(), &ops);
     }
 }
+
+/// A reader with auto acks does not hear the first of two messages: it counts as settled all the same.
+fn swallowed(from: From) -> Vec<Op> {
+    let place = SubscribeParams { prefetch: 1, ack_mode: AckMode::Auto, from, ..subscription("jobs", None) };
+    let send = || Op::Send(1, Box::new(letter(topic("jobs"), "x")));
+    vec![Op::Subscribe(3, Box::new(place)), Op::Deaf(3), send(), Op::Dial(3, Return::Token), send()]
+}
+
+#[test]
+fn what_was_swallowed_may_come_behind_what_was_read_after_a_crash() {
+    let mut ops = swallowed(From::New);
+    ops.push(Op::Crash(0));
+    run(Engine::memory(), &ops);
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::MeshConfig;
-use tenure_core::effect::HelloAnswer;
+use tenure_core::effect::{HelloAnswer, Push};
 use tenure_core::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::{HelloReconcile, Later, ResumeOutcome};
@@ -147,11 +147,10 @@ impl Sim {
         self.person(n).cut();
     }
 
-    /// What a socket was given is lost on the way.
+    /// What a socket was given is lost on the way. Its pushes stay where nobody reads them: a crash looks there.
     pub(super) fn silence(&mut self, conn: ConnId) {
         let socket = self.world.sockets.get_mut(&conn).unwrap();
         socket.frames.clear();
-        socket.pushes.clear();
         socket.answers.clear();
         socket.events.clear();
     }
@@ -223,6 +222,7 @@ impl Sim {
             let person = self.person(n);
             person.memory.retain(|key, _| !of(key));
             person.received.retain(|key| !of(key));
+            person.swallowed.retain(|key| !of(key));
             person.last.retain(|(reader, log, _), _| !of(&(reader.clone(), log.clone(), 0)));
         }
         self.ask(n, Asked::Other, Call::Unsubscribe(UnsubscribeParams { sub_id: id.clone() }));
@@ -330,7 +330,11 @@ impl Sim {
             }
         }
         self.hear();
+        // Everybody has heard what there was to hear: the rest is lost.
+        let lost: Vec<Push> =
+            self.world.sockets.values_mut().flat_map(|socket| std::mem::take(&mut socket.pushes)).collect();
         for person in &mut self.people {
+            person.swallow(&lost);
             person.cut();
             person.last.retain(|(reader, log, _), _| {
                 !matches!(reader, Reader::Crew(_)) && !matches!(log, LogName::Member(_))
