@@ -10,7 +10,7 @@ use tenure_proto::ids::{ConnId, RequestId};
 use tenure_proto::log::LogName;
 use tenure_proto::reconcile::{InflightResult, ReconcileAction, ReconcileResult};
 use tenure_proto::subscribe::{
-    DEFAULT_PREFETCH, SubscribeParams, SubscribeResult, SubscriptionEventKind, UnsubscribeParams,
+    AckMode, DEFAULT_PREFETCH, SubscribeParams, SubscribeResult, SubscriptionEventKind, UnsubscribeParams,
 };
 
 use super::person::{Asked, Key, Known, Reader, Sub, lane};
@@ -132,6 +132,16 @@ impl Sim {
                 let log = LogName::Topic(params.topic.clone(), *partition);
                 self.crews.entry((log, Reader::Crew(group.clone()))).or_insert(*seq);
             }
+        }
+        if (params.ack_mode, &params.group) == (AckMode::Auto, &None) {
+            // Made anew, it may begin before what was read, and bring what was lost on the way and counted as settled.
+            let place = Reader::Private(n, params.partition);
+            self.person(n).last.retain(|(reader, log, _), last| match log {
+                LogName::Topic(topic, partition) if *reader == place && *topic == params.topic => {
+                    start.get(partition).is_none_or(|start| *last < *start)
+                }
+                _ => true,
+            });
         }
         let sub = Sub { params, start, seen: BTreeMap::new() };
         self.person(n).subs.insert(result.sub_id.clone(), sub);

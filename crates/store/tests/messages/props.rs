@@ -201,3 +201,10 @@ fn what_was_swallowed_may_come_behind_what_was_read_after_a_crash() {
     ops.push(Op::Crash(0));
     run(Engine::memory(), &ops);
 }
+
+#[test]
+fn what_was_swallowed_may_come_behind_what_was_read_through_a_place_made_anew() {
+    let mut ops = swallowed(From::Earliest);
+    ops.extend([Op::Bye(3), Op::Dial(3, Return::Token)]);
+    run(Engine::memory(), &ops);
+}
