@@ -483,3 +483,9 @@ fn what_ended_before_its_callee_was_back_is_not_in_its_hand() {
     let ops = [Op::Start(0, 0), Op::Crash(0), Op::Disk(Disk::Fails), Op::Pass(600_002), Op::Dial(2, true)];
     run(Engine::sqlite(), &ops);
 }
+
+#[test]
+fn an_end_is_what_was_said_whatever_was_heard_since() {
+    let ops = [Op::Start(0, 1), Op::Block(3, true), Op::Start(0, 4), Op::Chunk(3, 0), Op::End(3, 0)];
+    run(Engine::memory(), &ops);
+}
