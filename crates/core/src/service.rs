@@ -44,7 +44,7 @@ pub struct Facts {
 
 /// What an offer comes to under the rules in force: its name and what it is, or why not.
 pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, Facts), WireError> {
-    let name = check_name(&offer.name, config)?;
+    let name = check_name(&offer.name, offer.kind, config)?;
     let ttl_ms = offer.ttl_ms.map_or(SERVICE_TTL_MS, |ttl| ttl.get());
     // Who says nothing takes what is nearest to the default.
     let ttl_ms = match offer.ttl_ms {
@@ -65,10 +65,10 @@ pub fn check(offer: &ServiceOffer, config: &MeshConfig) -> Result<(ServiceName, 
 /// Whether what is held may still be, under the rules in force now.
 pub fn may_stay(name: &ServiceName, facts: &Facts, config: &MeshConfig) -> bool {
     let bounds = config.service_ttl_min_ms..=config.service_ttl_max_ms;
-    check_name(name.as_str(), config).is_ok() && bounds.contains(&facts.ttl_ms)
+    check_name(name.as_str(), facts.kind, config).is_ok() && bounds.contains(&facts.ttl_ms)
 }
 
-fn check_name(text: &str, config: &MeshConfig) -> Result<ServiceName, WireError> {
+fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<ServiceName, WireError> {
     let refuse = |text: String| Err(WireError::new(ErrorCode::NameRejected, text));
     let Ok(name) = text.parse::<ServiceName>() else {
         return refuse(match text.to_ascii_lowercase().parse::<ServiceName>() {
@@ -76,13 +76,17 @@ fn check_name(text: &str, config: &MeshConfig) -> Result<ServiceName, WireError>
             Err(_) => NAME_RULE.to_owned(),
         });
     };
-    let label = |label: &str| {
-        !label.is_empty() && label.len() <= LABEL_BYTES && !label.starts_with('-') && !label.ends_with('-')
-    };
-    // As in the names of hosts, which http services are reached by; and so that none looks like another with a dot behind it.
-    if !name.as_str().split('.').all(label) {
+    let labels = || name.as_str().split('.');
+    // So that no name looks like another with something behind it.
+    if labels().any(|label| label.is_empty() || label.starts_with('-') || label.ends_with('-')) {
+        return refuse(
+            "between its dots a service's name has something that neither begins nor ends with '-'"
+                .to_owned(),
+        );
+    }
+    if kind == ServiceKind::Http && labels().any(|label| label.len() > LABEL_BYTES) {
         return refuse(format!(
-            "between its dots a service's name has 1 to {LABEL_BYTES} characters and neither begins nor ends with '-'"
+            "an http service is reached by its name as a host: between dots it has at most {LABEL_BYTES} characters"
         ));
     }
     match &config.service_names {

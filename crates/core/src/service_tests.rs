@@ -25,7 +25,20 @@ fn a_name_is_lower_case_plain_and_not_reserved() {
         assert_eq!(verdict(&offer(good), &config), Ok(30_000), "{good}");
     }
     // The second is a Cyrillic a, the third a full-width one.
-    for bad in ["DB", "\u{430}dmin", "\u{ff41}", "", "dead", "-a", "a b", "a/b", "a\0", &"x".repeat(65)] {
+    for bad in [
+        "DB",
+        "\u{430}dmin",
+        "\u{ff41}",
+        "",
+        "dead",
+        "-a",
+        "db.",
+        "db-",
+        "a b",
+        "a/b",
+        "a\0",
+        &"x".repeat(65),
+    ] {
         assert_eq!(verdict(&offer(bad), &config), Err(ErrorCode::NameRejected), "{bad:?}");
     }
     let says = check(&offer("My-DB"), &config).unwrap_err().message;
