@@ -223,7 +223,7 @@ async fn target(name: &ServiceName, mut stream: MuxStream, held: &Held) -> Resul
         Ok(Err(error)) => Err(Refusal::broke_off(name, &error.to_string())),
         Ok(Ok(verdict)) => match verdict.outcome() {
             Ok(()) => Ok(stream),
-            Err(error) => Err(Refusal::dead_target(name, &error)),
+            Err(_) => Err(Refusal::dead_target(name)),
         },
     }
 }
