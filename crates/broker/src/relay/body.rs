@@ -150,7 +150,6 @@ impl Answer {
 /// has taken nothing for too long: a consumer that takes nothing does not ask for more either, so somebody else watches.
 pub(crate) struct Download {
     inner: Incoming,
-    cut: Pin<Box<dyn Future<Output = &'static str> + Send>>,
     taken: Arc<Taken>,
     /// Holds on to the stream.
     _watching: AbortOnDropHandle<()>,
@@ -180,7 +179,6 @@ impl Taken {
 
 impl Download {
     pub(crate) fn new(inner: Incoming, held: Held, carrying: AbortOnDropHandle<()>) -> Download {
-        let line = held.line().clone();
         let taken = Arc::new(Taken(Mutex::new(Some(Instant::now()))));
         let watched = taken.clone();
         let watching = tokio::spawn(async move {
@@ -188,11 +186,11 @@ impl Download {
                 _ = held.line().is_cut() => {}
                 () = watched.stalled() => {}
             }
-            // Both end here, whether or not anybody asks for the rest: then it ends with an error.
+            // Both end here, whether or not anybody asks for the rest; whoever does finds that it broke off.
             drop((held, carrying));
         });
         let _watching = AbortOnDropHandle::new(watching);
-        Download { inner, cut: Box::pin(async move { line.is_cut().await }), taken, _watching }
+        Download { inner, taken, _watching }
     }
 }
 
@@ -209,9 +207,6 @@ impl Body for Answer {
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
             Answer::Passed(download) => {
-                if let Poll::Ready(reason) = download.cut.as_mut().poll(cx) {
-                    return Poll::Ready(Some(Err(Broke(format!("cut off: {reason}")))));
-                }
                 let frame = Pin::new(&mut download.inner).poll_frame(cx);
                 download.taken.set(frame.is_ready().then(Instant::now));
                 frame.map(|frame| frame.map(|frame| frame.map_err(|error| Broke(error.to_string()))))
