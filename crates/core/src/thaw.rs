@@ -9,6 +9,9 @@ use tenure_proto::limits::FROZEN_AFTER_MS;
 use crate::mutant::{self, Mutant};
 use crate::time::Millis;
 
+/// A shell may look this late and be awake, however short leases are: it does what is due at about the same time together.
+const TOLERANCE_MS_MIN: u64 = 50;
+
 /// Turns the shell's clock into thawed time.
 #[derive(Clone, Debug)]
 pub struct Thaw {
@@ -70,13 +73,22 @@ impl Thaw {
 
 /// The tolerance and the beat for leases of `lease_ttl_ms`.
 fn pace(lease_ttl_ms: u64) -> (u64, u64) {
-    let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(1);
-    (tolerance_ms, (tolerance_ms / 2).clamp(1, 1_000))
+    let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(TOLERANCE_MS_MIN);
+    (tolerance_ms, (tolerance_ms / 2).min(1_000))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_goes_on_for_the_shortest_lease_too() {
+        let mut thaw = Thaw::new(100, Millis(0));
+        for at in (25..1_000).step_by(50) {
+            assert_eq!(thaw.look(Millis(at)), None, "25 ms late is awake");
+        }
+        assert_eq!(thaw.thawed(Millis(1_000)), Millis(1_000));
+    }
 
     #[test]
     fn lateness_over_a_tenth_of_the_lease_is_a_freeze_and_stands_still() {
