@@ -577,7 +577,7 @@ mod tests {
         assert!(check(&half).unwrap_err().0.contains("go together"));
         let whole = RawConfig { tls_key: Some("key.pem".into()), ..half };
         assert!(check(&whole).unwrap().tls.is_some());
-        let odd = RawConfig { trusted_proxies: Some("10.0.0.1/8".into()), ..proxied };
+        let odd = RawConfig { trusted_proxies: Some("10.0.0.1/33".into()), ..proxied };
         assert!(check(&odd).unwrap_err().0.contains("TENURE_TRUSTED_PROXIES"));
         let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
         assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));
@@ -619,7 +619,7 @@ mod tests {
         assert_eq!(config.mesh.request_rate, MeshConfig::default().request_rate);
         for (text, words) in [
             ("max_sockets_per_address = 0", "max_sockets_per_address"),
-            ("max_sessions_per_member = 0", "one member"),
+            ("max_sessions_per_member = 0", "maxSessionsPerMember"),
             ("max_unauthenticated_sockets = 0", "max_unauthenticated_sockets"),
             ("hello_rate = 4294967296", "hello_rate"),
         ] {
