@@ -36,15 +36,14 @@ pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
         }
         _ => bail!("`schemathesis` takes --examples N and nothing else"),
     };
-    check("release", examples, true)?;
+    check("release", examples)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The short form, with the build that tests use: the daemon's API. The admin API's document does not say all of its rules yet,
-/// which the long form shows. Where the tool cannot be had, that is said, and not a failure.
+/// The short form, with the build that tests use. Where the tool cannot be had, that is said, and not a failure.
 pub(crate) fn quick() -> Result<()> {
     match install(&run::target_directory()?.join("schemathesis")) {
-        Ok(_) => check("debug", FEW, false),
+        Ok(_) => check("debug", FEW),
         Err(error) => {
             eprintln!("not run, because schemathesis cannot be installed: {error:#}");
             Ok(())
@@ -52,7 +51,7 @@ pub(crate) fn quick() -> Result<()> {
     }
 }
 
-fn check(profile: &str, examples: u32, admin: bool) -> Result<()> {
+fn check(profile: &str, examples: u32) -> Result<()> {
     let mut build = run::cargo(&["build", "--quiet", "--package", "tenure-cli", "--package", "tenure-bench"]);
     if profile == "release" {
         build.arg("--release");
@@ -62,8 +61,10 @@ fn check(profile: &str, examples: u32, admin: bool) -> Result<()> {
     let tool = install(&target.join("schemathesis"))?;
     let house = House::start(&target.join(profile).join("tenure-bench"))?;
     let dir = target.join("schemathesis");
-    let asked = [(&house.tcp, &house.token, STREAMS), (&house.broker, &house.broker_token, STOPS)];
-    for (address, token, left_out) in asked.into_iter().take(if admin { 2 } else { 1 }) {
+    // The daemon first: an operator may do away with its session.
+    for (address, token, left_out) in
+        [(&house.tcp, &house.token, STREAMS), (&house.broker, &house.broker_token, STOPS)]
+    {
         let mut command = Command::new(&tool);
         command
             .arg("run")

@@ -35,10 +35,15 @@ pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
         "broker": broker.address(), "brokerToken": operator.trim(),
     });
     println!("{ready}");
-    let stdin = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let mut stdin =
+        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     tokio::select! {
-        _ = stdin => {}
-        why = daemon.failed() => bail!("{why}"),
+        _ = &mut stdin => {}
+        // An operator who tries everything ends the daemon's session as well; the broker is asked on.
+        why = daemon.failed() => {
+            eprintln!("{why}");
+            let _ = stdin.await;
+        }
     }
     daemon.stop().await;
     Ok(())

@@ -5,17 +5,21 @@ use tenure_proto::hello::{Durability, Policy};
 use tenure_proto::limits;
 
 use crate::rate::Rate;
+use crate::setting;
 
-const DAY_MS: u64 = 24 * 3600 * 1000;
+pub(crate) const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Beyond it, say that it is for ever.
 const CENTURY_DAYS: u32 = 36_500;
 
+/// The longest that messages may be kept: as long as ids can be remembered.
+pub(crate) const RETENTION_MS_MAX: u64 = CENTURY_DAYS as u64 * DAY_MS;
+
 /// Shorter, and a crew would lose what it was handed before it could settle it.
-const ACK_TIMEOUT_MS_MIN: u64 = 100;
+pub(crate) const ACK_TIMEOUT_MS_MIN: u64 = 100;
 /// Longer, and one that hangs keeps its share for as long.
-const ACK_TIMEOUT_MS_MAX: u64 = 7 * DAY_MS;
+pub(crate) const ACK_TIMEOUT_MS_MAX: u64 = 7 * DAY_MS;
 /// What the longest TTL of a service must allow at least: a publisher renews every 5 s, and may miss two of those.
-const SERVICE_TTL_MAX_MS_MIN: u64 = 15_000;
+pub(crate) const SERVICE_TTL_MAX_MS_MIN: u64 = 15_000;
 
 /// Sessions of one member by default: half a mesh.
 const SESSIONS_PER_MEMBER: usize = 50_000;
@@ -150,14 +154,8 @@ impl MeshConfig {
     /// Refuses numbers under which the promises could not be kept.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
-        if !(100..=DAY_MS).contains(&self.lease_ttl_ms) {
-            return refuse(format!(
-                "the lease must be between 100 ms and a day, not {} ms",
-                self.lease_ttl_ms
-            ));
-        }
-        if self.ping_interval_ms == 0 || self.tick_interval_ms == 0 {
-            return refuse("ping and tick intervals must be above zero".to_owned());
+        if let Some(text) = setting::out_of_range(self) {
+            return refuse(text);
         }
         if self.ping_interval_ms >= self.stale_after_ms {
             return refuse(format!(
@@ -171,12 +169,6 @@ impl MeshConfig {
                 self.stale_after_ms, self.lease_ttl_ms
             ));
         }
-        if self.tick_interval_ms > DAY_MS {
-            return refuse("the tick interval must be at most a day".to_owned());
-        }
-        if self.max_sessions == 0 || self.max_sessions_per_member == 0 {
-            return refuse("max sessions, and those of one member, must be above zero".to_owned());
-        }
         let payload = limits::MAX_PAYLOAD_BYTES_FLOOR..=64 * 1024 * 1024;
         if !payload.contains(&self.max_payload) {
             return refuse(format!(
@@ -188,58 +180,18 @@ impl MeshConfig {
         if self.max_buffered_bytes < limits::frame_bytes(self.max_payload) {
             return refuse("max buffered bytes must hold at least one frame of max payload".to_owned());
         }
-        if self.min_client.as_ref().is_some_and(|version| version.len() > limits::NAME_BYTES) {
-            return refuse(format!("min client is a version of at most {} bytes", limits::NAME_BYTES));
-        }
-        if !(100..=DAY_MS).contains(&self.slow_consumer_ms) {
-            return refuse("a reader must be given between 100 ms and a day to read".to_owned());
-        }
-        self.check_services()?;
-        self.check_memory()
-    }
-
-    /// Refuses rules for services that nothing could keep.
-    fn check_services(&self) -> Result<(), ConfigError> {
-        let refuse = |text: String| Err(ConfigError(text));
-        let (shortest, longest) = (self.service_ttl_min_ms, self.service_ttl_max_ms);
-        if shortest == 0 || shortest > longest || longest > DAY_MS {
-            return refuse(
-                "the TTL of a service must be above zero and at most a day, shortest first".to_owned(),
-            );
-        }
-        if longest < SERVICE_TTL_MAX_MS_MIN {
+        if self.service_ttl_min_ms > self.service_ttl_max_ms {
             return refuse(format!(
-                "the longest TTL of a service must be at least {SERVICE_TTL_MAX_MS_MIN} ms: it is renewed every 5 s"
+                "the shortest TTL of a service ({} ms) must not be above its longest ({} ms)",
+                self.service_ttl_min_ms, self.service_ttl_max_ms
             ));
         }
-        // A publisher's socket carries no more.
-        let streams = 1..=limits::RELAY_STREAMS_PER_SOCKET;
-        if !streams.contains(&self.max_streams_per_service) {
-            return refuse(format!("streams of one service must be between 1 and {}", streams.end()));
-        }
-        let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-*?".contains(&b);
-        match &self.service_names {
-            Some(text) if text.is_empty() || text.len() > limits::NAME_BYTES || !text.bytes().all(legal) => {
-                refuse(
-                    "the pattern of service names is 1 to 64 of a-z, 0-9, '.', '_', '-', '*', '?'".to_owned(),
-                )
-            }
-            _ => Ok(()),
-        }
+        self.check_memory()
     }
 
     /// Refuses times of remembering that would make retries unsafe, or that no clock reaches.
     fn check_memory(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError(text));
-        if !(ACK_TIMEOUT_MS_MIN..=ACK_TIMEOUT_MS_MAX).contains(&self.ack_timeout_ms) {
-            return refuse(format!(
-                "a member of a crew must be given between {ACK_TIMEOUT_MS_MIN} ms and a week to settle, not {} ms",
-                self.ack_timeout_ms
-            ));
-        }
-        if self.reconnect_grace_ms > DAY_MS {
-            return refuse("the reconnect grace must be at most a day".to_owned());
-        }
         let days = limits::DEDUPE_DAYS_FLOOR..=CENTURY_DAYS;
         if self.dedupe_days.is_some_and(|n| !days.contains(&n)) {
             return refuse(format!(
@@ -320,7 +272,7 @@ mod tests {
         assert!(with(Some(36_501), 0).unwrap_err().0.contains("permanently"));
         assert!(with(Some(7), 7 * DAY_MS + 1).unwrap_err().0.contains("longer"));
         let long = MeshConfig { reconnect_grace_ms: DAY_MS + 1, ..MeshConfig::default() };
-        assert!(long.check().unwrap_err().0.contains("reconnect grace"));
+        assert!(long.check().unwrap_err().0.contains("reconnectGraceMs"));
         assert_eq!(MeshConfig { reconnect_grace_ms: 0, ..MeshConfig::default() }.check(), Ok(()));
     }
 

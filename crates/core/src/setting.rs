@@ -5,10 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tenure_proto::error::WireError;
+use tenure_proto::U53;
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::limits::{NAME_BYTES, RELAY_STREAMS_PER_SOCKET};
 
-use crate::config::{BURST_SECONDS, MeshConfig};
+use crate::config::{
+    ACK_TIMEOUT_MS_MAX, ACK_TIMEOUT_MS_MIN, BURST_SECONDS, DAY_MS, MeshConfig, RETENTION_MS_MAX,
+    SERVICE_TTL_MAX_MS_MIN,
+};
 use crate::rate::Rate;
 
 /// Settings as they are kept: name to value.
@@ -20,16 +26,66 @@ pub struct Setting {
     pub name: &'static str,
     /// What it is, in a sentence.
     pub about: &'static str,
+    /// What it may be by itself.
+    pub range: Range,
     get: fn(&MeshConfig) -> Value,
     set: fn(&mut MeshConfig, &Value) -> Option<()>,
 }
 
+/// What a setting may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Range {
+    /// A whole number, from the first to the second.
+    Number(u64, u64),
+    /// At most [`NAME_BYTES`] letters, digits and these.
+    Text {
+        /// Whether letters may be capitals.
+        capitals: bool,
+        /// What else may stand in it.
+        others: &'static str,
+    },
+}
+
+impl Range {
+    /// Whether a value of the right kind is in it.
+    fn holds(self, value: &Value) -> bool {
+        match (self, value) {
+            (Range::Number(least, most), value) => {
+                value.as_u64().is_some_and(|number| (least..=most).contains(&number))
+            }
+            (Range::Text { capitals, others }, Value::String(text)) => {
+                let legal = |c: char| match c {
+                    'A'..='Z' => capitals,
+                    'a'..='z' | '0'..='9' => true,
+                    other => others.contains(other),
+                };
+                text.len() <= NAME_BYTES && text.chars().all(legal)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Range::Number(0, most) => write!(f, "a whole number of at most {most}"),
+            Range::Number(least, most) => write!(f, "a whole number between {least} and {most}"),
+            Range::Text { capitals, others } => {
+                let letters = if *capitals { "A-Z, a-z" } else { "a-z" };
+                write!(f, "a text of at most {NAME_BYTES} of {letters}, 0-9 and {others}")
+            }
+        }
+    }
+}
+
 macro_rules! settings {
-    ($($name:literal $field:ident $kind:ident $about:literal;)*) => {
+    ($($name:literal $field:ident $kind:ident ($range:expr) $about:literal;)*) => {
         /// Every setting, by name.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: $name,
             about: $about,
+            range: $range,
             get: |config| settings!(get $kind config.$field),
             set: |config, value| {
                 config.$field = settings!(set $kind value);
@@ -47,25 +103,39 @@ macro_rules! settings {
     (set text $value:expr) => { Some($value.as_str()?.to_owned()).filter(|text| !text.is_empty()) };
 }
 
+/// A day at most, and as little as this.
+const fn within_a_day(least: u64) -> Range {
+    Range::Number(least, DAY_MS)
+}
+
+/// So many, as long as a computer can count them.
+const MANY: Range = Range::Number(1, u32::MAX as u64);
+/// So many in a second.
+const RATE: Range = Range::Number(0, u32::MAX as u64);
+/// A version, as clients tell theirs.
+const VERSION: Range = Range::Text { capitals: true, others: "._+-" };
+/// A pattern of names.
+const NAMES: Range = Range::Text { capitals: false, others: "._-*?" };
+
 settings! {
-    "ackTimeoutMs" ack_timeout_ms number "How long a member of a crew may take to settle.";
-    "leaseTtlMs" lease_ttl_ms number "From the last proof of life to the end of a lease.";
-    "maxSessions" max_sessions number "Living leases; the next hello is told busy.";
-    "maxSessionsPerMember" max_sessions_per_member number "Living leases that one member vouches for.";
-    "maxStreamsPerService" max_streams_per_service number "Streams of one service that may be open, or wait.";
-    "minClient" min_client text "The oldest client that clients are told to be; empty is any.";
-    "pingIntervalMs" ping_interval_ms number "Between pings, from both sides.";
-    "reconnectGraceMs" reconnect_grace_ms number "How long a shared group waits for a session in grace.";
-    "requestRate" request_rate rate "Requests of a member in a second, but for messages; 0 is as many as it likes.";
-    "retentionMs" retention_ms number "How long settled messages stay, unless their topic says otherwise.";
-    "sendRate" send_rate rate "Messages of a member in a second; 0 is as many as it likes.";
-    "serviceNames" service_names text "What names of services look like, with * for any characters and ? for one; empty is any.";
-    "serviceTtlMaxMs" service_ttl_max_ms number "The longest time for which a service may say that it is there.";
-    "serviceTtlMinMs" service_ttl_min_ms number "The shortest time for which a service may say that it is there.";
-    "slowConsumerMs" slow_consumer_ms number "How long a socket may take next to nothing while something waits for it.";
-    "staleAfterMs" stale_after_ms number "Silence after which a socket is dropped.";
-    "tickIntervalMs" tick_interval_ms number "How soon an idle socket gets a tick.";
-    "topicMaxBytes" topic_bytes cap "Bytes of bodies that a partition of a topic may hold; 0 is no cap.";
+    "ackTimeoutMs" ack_timeout_ms number (Range::Number(ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX)) "How long a member of a crew may take to settle.";
+    "leaseTtlMs" lease_ttl_ms number (within_a_day(100)) "From the last proof of life to the end of a lease.";
+    "maxSessions" max_sessions number (MANY) "Living leases; the next hello is told busy.";
+    "maxSessionsPerMember" max_sessions_per_member number (MANY) "Living leases that one member vouches for.";
+    "maxStreamsPerService" max_streams_per_service number (Range::Number(1, RELAY_STREAMS_PER_SOCKET as u64)) "Streams of one service that may be open, or wait.";
+    "minClient" min_client text (VERSION) "The oldest client that clients are told to be; empty is any.";
+    "pingIntervalMs" ping_interval_ms number (within_a_day(1)) "Between pings, from both sides.";
+    "reconnectGraceMs" reconnect_grace_ms number (within_a_day(0)) "How long a shared group waits for a session in grace.";
+    "requestRate" request_rate rate (RATE) "Requests of a member in a second, but for messages; 0 is as many as it likes.";
+    "retentionMs" retention_ms number (Range::Number(0, RETENTION_MS_MAX)) "How long settled messages stay, unless their topic says otherwise.";
+    "sendRate" send_rate rate (RATE) "Messages of a member in a second; 0 is as many as it likes.";
+    "serviceNames" service_names text (NAMES) "What names of services look like, with * for any characters and ? for one; empty is any.";
+    "serviceTtlMaxMs" service_ttl_max_ms number (within_a_day(SERVICE_TTL_MAX_MS_MIN)) "The longest time for which a service may say that it is there.";
+    "serviceTtlMinMs" service_ttl_min_ms number (within_a_day(1)) "The shortest time for which a service may say that it is there.";
+    "slowConsumerMs" slow_consumer_ms number (within_a_day(100)) "How long a socket may take next to nothing while something waits for it.";
+    "staleAfterMs" stale_after_ms number (within_a_day(1)) "Silence after which a socket is dropped.";
+    "tickIntervalMs" tick_interval_ms number (within_a_day(1)) "How soon an idle socket gets a tick.";
+    "topicMaxBytes" topic_bytes cap (Range::Number(0, U53::MAX.get())) "Bytes of bodies that a partition of a topic may hold; 0 is no cap.";
 }
 
 /// What every setting is in `config`.
@@ -82,20 +152,35 @@ pub fn find(name: &str) -> Result<&'static Setting, WireError> {
     })
 }
 
-/// The numbers that `values` make of `base`; refused if there is no such setting, if a value is none of its kind, or if
-/// they do not hold together.
+/// The numbers that `values` make of `base`; refused if there is no such setting, or if a value is none of its kind. Values
+/// that are good by themselves and do not hold together are a conflict: with each other, or with what stands.
 pub fn apply(base: &MeshConfig, values: &Values) -> Result<MeshConfig, WireError> {
     let mut config = base.clone();
     for (name, value) in values {
         let setting = find(name)?;
-        (setting.set)(&mut config, value).ok_or_else(|| {
-            let kind = if (setting.get)(base).is_string() { "a text" } else { "a whole number" };
-            WireError::bad_request(format!("{name} must be {kind} that fits it"))
+        let value = plain(value);
+        let done = setting.range.holds(&value).then(|| (setting.set)(&mut config, &value)).flatten();
+        done.ok_or_else(|| {
+            WireError::bad_request(format!("{name} must be {}", setting.range))
                 .with_details(json!({"field": name}))
         })?;
     }
-    config.check().map_err(|error| WireError::bad_request(error.to_string()))?;
+    config.check().map_err(|error| WireError::new(ErrorCode::Conflict, error.to_string()))?;
     Ok(config)
+}
+
+/// The same value, a whole number written as one: `5.0` is 5.
+fn plain(value: &Value) -> Value {
+    U53::deserialize(value).map_or_else(|_| value.clone(), |number| json!(number.get()))
+}
+
+/// What is wrong with a value of `config`, whatever the others are.
+pub(crate) fn out_of_range(config: &MeshConfig) -> Option<String> {
+    SETTINGS.iter().find_map(|setting| {
+        let value = (setting.get)(config);
+        (!setting.range.holds(&value))
+            .then(|| format!("{} must be {}, not {value}", setting.name, setting.range))
+    })
 }
 
 #[cfg(test)]
@@ -125,20 +210,37 @@ mod tests {
             ("leaseTtlMs", json!("x"), "whole number"),
             ("leaseTtlMs", json!(-1), "whole number"),
             ("leaseTtlMs", json!(1.5), "whole number"),
-            ("sendRate", json!(1u64 << 40), "fits"),
+            ("sendRate", json!(1u64 << 40), "at most 4294967295"),
             ("minClient", json!(1), "a text"),
-            ("leaseTtlMs", json!(10), "between 100 ms"),
-            ("staleAfterMs", json!(90_000), "stale-after"),
-            ("serviceTtlMinMs", json!(0), "TTL of a service"),
-            ("serviceTtlMaxMs", json!(14_999), "at least 15000 ms"),
-            ("ackTimeoutMs", json!(0), "between 100 ms and a week"),
-            ("ackTimeoutMs", json!(u64::MAX), "between 100 ms and a week"),
+            ("minClient", json!("1.0 "), "a text"),
+            ("minClient", json!("1".repeat(65)), "at most 64"),
+            ("leaseTtlMs", json!(10), "between 100 and"),
+            ("serviceTtlMinMs", json!(0), "between 1 and"),
+            ("serviceTtlMaxMs", json!(14_999), "between 15000 and"),
+            ("ackTimeoutMs", json!(0), "between 100 and 604800000"),
+            ("ackTimeoutMs", json!(u64::MAX), "between 100 and 604800000"),
             ("maxStreamsPerService", json!(0), "between 1 and 1024"),
             ("maxStreamsPerService", json!(u64::MAX), "between 1 and 1024"),
-            ("serviceNames", json!("A*"), "pattern of service names"),
+            ("serviceNames", json!("A*"), "a-z, 0-9"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
+            assert_eq!(error.code, ErrorCode::BadRequest, "{name}");
             assert!(error.message.contains(words), "{name}: {}", error.message);
         }
+        // Good by itself, and not with the others.
+        for (name, value, words) in [
+            ("staleAfterMs", json!(90_000), "stale-after"),
+            ("serviceTtlMinMs", json!(86_400_000), "shortest"),
+        ] {
+            let error = apply(&base, &one(name, value)).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Conflict, "{name}");
+            assert!(error.message.contains(words), "{name}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_whole_number_is_one_however_it_is_written() {
+        let base = MeshConfig::default();
+        assert_eq!(apply(&base, &one("sendRate", json!(7.0))).unwrap().send_rate.per_second, 7);
     }
 }

@@ -96,8 +96,8 @@ pub const INVITE_USES_MAX: u32 = 10_000;
 pub const INVITE_AHEAD_MS: u64 = 365 * DAY_MS;
 /// Members of a mesh; one more is `busy`.
 pub const MEMBERS_MAX: usize = 100_000;
-/// Bytes of what an operator calls a member or a token, and of why it did something.
-pub const LABEL_BYTES: usize = 128;
+/// Characters of what an operator calls a member or a token, and of why it did something.
+pub const LABEL_CHARS: usize = 128;
 
 /// Entries of one page of `history`, `fetch`, `topics.list` or `dead.list`, ids of one `send.status`, and seqs of one
 /// `dead.retry` or `dead.drop`.

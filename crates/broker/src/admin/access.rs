@@ -10,11 +10,13 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::{GrantId, MemberKey};
 use tenure_proto::invite::Role;
 use tenure_proto::name::Cap;
+use tenure_proto::number::U53;
 use tenure_proto::text;
 use tenure_proto::token::bearer_hash;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Paged, Path, Query, answer, part, shown};
+use super::document::{Grant, Key, Label, MeshPart, Subject};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 
@@ -77,7 +79,7 @@ pub(crate) struct MemberChange {
     caps: Option<Option<Vec<Cap>>>,
     /// What operators call it.
     #[serde(default)]
-    #[schema(max_length = 128)]
+    #[schema(value_type = Option<Label>)]
     name: Option<String>,
 }
 
@@ -115,12 +117,12 @@ fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Optio
 }
 
 /// Lists who may come in.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/members", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/members", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<MemberKey>),
     responses((status = 200, description = "A page of them", body = Members), Refusals))]
 pub(crate) async fn members(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<MemberKey>>,
 ) -> Result<Response, Problem> {
     let Operated::Members(rows, more) = asking.ask(&mesh, Act::Members(paged.page()?)).await? else {
         return Err(odd());
@@ -131,7 +133,7 @@ pub(crate) async fn members(
 
 /// Lets a key in as a member, or changes what one is.
 #[utoipa::path(put, path = "/v1/admin/meshes/{mesh}/members/{member}", request_body = MemberChange,
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("member" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$")),
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("member" = inline(Key), Path, description = "Its public key")),
     responses((status = 200, description = "As it is from now on", body = Member), Refusals))]
 pub(crate) async fn put_member(
     asking: Asking,
@@ -148,7 +150,7 @@ pub(crate) async fn put_member(
 
 /// Lets a member in no longer; its sessions end.
 #[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/members/{member}",
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("member" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$")),
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("member" = inline(Key), Path, description = "Its public key")),
     responses((status = 204, description = "It is none any more"), Refusals))]
 pub(crate) async fn remove_member(
     asking: Asking,
@@ -203,12 +205,12 @@ pub(crate) struct Invites {
 }
 
 /// Lists invites that were used or revoked. Operators sign them; of one that nobody brought nothing is known.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/invites", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/invites", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<GrantId>),
     responses((status = 200, description = "A page of them", body = Invites), Refusals))]
 pub(crate) async fn invites(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<GrantId>>,
 ) -> Result<Response, Problem> {
     let Operated::Invites(rows, more) = asking.ask(&mesh, Act::Invites(paged.page()?)).await? else {
         return Err(odd());
@@ -218,21 +220,15 @@ pub(crate) async fn invites(
 }
 
 /// Lets nobody in by an invite any more, also one that nobody has brought yet.
-#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/invites/{invite}",
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("invite" = String, Path, description = "Its name", pattern = "^[A-Za-z0-9_-]{1,128}$")),
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/invites/{id}",
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("id" = inline(Grant), Path, description = "Its name")),
     responses((status = 204, description = "Revoked"), Refusals))]
 pub(crate) async fn revoke_invite(
     asking: Asking,
     Path((mesh, invite)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    asking.ask(&mesh, Act::RevokeInvite(grant("invite", &invite)?)).await?;
+    asking.ask(&mesh, Act::RevokeInvite(part("invite", &invite)?)).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// The name of an invite or a token, as it may stand in a URL.
-fn grant(what: &str, text: &str) -> Result<GrantId, Problem> {
-    let legal = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    part(what, if legal { text } else { "" })
 }
 
 /// A bearer token, without its secret.
@@ -284,7 +280,7 @@ pub(crate) struct Tokens {
 pub(crate) struct NewToken {
     /// What operators call it.
     #[serde(default)]
-    #[schema(max_length = 128)]
+    #[schema(value_type = Label)]
     name: String,
     /// What whoever brings it may do; absent is all that a member may.
     #[serde(default)]
@@ -292,17 +288,17 @@ pub(crate) struct NewToken {
     caps: Option<Vec<Cap>>,
     /// For how long, in milliseconds; absent is until it is revoked.
     #[serde(default)]
-    #[schema(minimum = 1, maximum = 315_360_000_000u64)]
-    expires_in_ms: Option<u64>,
+    #[schema(value_type = Option<u64>, minimum = 1_000, maximum = 315_360_000_000u64)]
+    expires_in_ms: Option<U53>,
 }
 
 /// Lists bearer tokens.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/tokens", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/tokens", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<GrantId>),
     responses((status = 200, description = "A page of them", body = Tokens), Refusals))]
 pub(crate) async fn tokens(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<GrantId>>,
 ) -> Result<Response, Problem> {
     let Operated::Tokens(rows, more) = asking.ask(&mesh, Act::Tokens(paged.page()?)).await? else {
         return Err(odd());
@@ -312,17 +308,20 @@ pub(crate) async fn tokens(
 }
 
 /// Makes a bearer token: whoever brings it in its hello is let in, with any key. Its secret is shown here and never again.
-#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/tokens", request_body = NewToken, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/tokens", request_body = NewToken, params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 201, description = "Made, and on disk", body = Token), Refusals))]
 pub(crate) async fn create_token(
     asking: Asking,
     Path(mesh): Path<String>,
     Json(wanted): Json<NewToken>,
 ) -> Result<Response, Problem> {
+    /// A shorter one would end before anybody could bring it.
+    const SHORTEST_MS: u64 = 1_000;
     /// Ten years: beyond it, say that it is for ever.
     const LONGEST_MS: u64 = 315_360_000_000;
-    if wanted.expires_in_ms.is_some_and(|ms| !(1..=LONGEST_MS).contains(&ms)) {
-        let text = format!("expiresInMs is between 1 and {LONGEST_MS}, which is ten years");
+    let expires_in_ms = wanted.expires_in_ms.map(U53::get);
+    if expires_in_ms.is_some_and(|ms| !(SHORTEST_MS..=LONGEST_MS).contains(&ms)) {
+        let text = format!("expiresInMs is between {SHORTEST_MS} and {LONGEST_MS}, which is ten years");
         return Err(Problem::of(ErrorCode::BadRequest, text).at("/expiresInMs"));
     }
     let mut random = [0u8; 40];
@@ -337,21 +336,21 @@ pub(crate) async fn create_token(
         caps: wanted.caps,
         name: wanted.name,
         since: wall,
-        expires_at: wanted.expires_in_ms.map(|ms| wall.saturating_add(ms)),
+        expires_at: expires_in_ms.map(|ms| wall.saturating_add(ms)),
     };
     asking.ask(&mesh, Act::PutToken(record.clone())).await?;
     Ok(answer(StatusCode::CREATED, &Token { token: Some(secret), ..Token::of(&record) }))
 }
 
 /// Revokes a bearer token; the sessions that came by it end.
-#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/tokens/{token}",
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("token" = String, Path, description = "Its name", pattern = "^[A-Za-z0-9_-]{1,128}$")),
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/tokens/{id}",
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("id" = inline(Grant), Path, description = "Its name")),
     responses((status = 204, description = "Revoked"), Refusals))]
 pub(crate) async fn revoke_token(
     asking: Asking,
     Path((mesh, token)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    asking.ask(&mesh, Act::DropToken(grant("token", &token)?)).await?;
+    asking.ask(&mesh, Act::DropToken(part("token", &token)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -381,11 +380,11 @@ pub(crate) struct Bans {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBan {
     /// `member:HEX`, `session:HEX`, or `address:` with an address or a network: `address:10.0.0.0/8`.
-    #[schema(pattern = "^((member|session):[0-9a-f]{64}|address:[0-9a-f.:]{2,39}(/[0-9]{1,3})?)$")]
+    #[schema(value_type = Subject)]
     subject: String,
     /// Why.
     #[serde(default)]
-    #[schema(max_length = 128)]
+    #[schema(value_type = Label)]
     reason: String,
 }
 
@@ -395,17 +394,17 @@ pub(crate) struct NewBan {
 #[into_params(parameter_in = Query)]
 pub(crate) struct BanOf {
     /// As it was set.
-    #[param(pattern = "^((member|session):[0-9a-f]{64}|address:[0-9a-f.:]{2,39}(/[0-9]{1,3})?)$")]
+    #[param(value_type = Subject, inline)]
     subject: String,
 }
 
 /// Lists who is kept out.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/bans", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/bans", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<Banned>),
     responses((status = 200, description = "A page of them", body = Bans), Refusals))]
 pub(crate) async fn bans(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<Banned>>,
 ) -> Result<Response, Problem> {
     let Operated::Bans(rows, more) = asking.ask(&mesh, Act::Bans(paged.page()?)).await? else {
         return Err(odd());
@@ -417,7 +416,7 @@ pub(crate) async fn bans(
 }
 
 /// Keeps somebody out from this moment on: leases end, sockets close, hellos are refused.
-#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/bans", request_body = NewBan, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/bans", request_body = NewBan, params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 201, description = "It holds, and is on disk", body = Ban), Refusals))]
 pub(crate) async fn ban(
     asking: Asking,
@@ -431,7 +430,7 @@ pub(crate) async fn ban(
 }
 
 /// Keeps somebody out no longer.
-#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/bans", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), BanOf),
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/bans", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), BanOf),
     responses((status = 204, description = "Lifted"), Refusals))]
 pub(crate) async fn unban(
     asking: Asking,

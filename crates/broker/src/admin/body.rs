@@ -1,5 +1,7 @@
 //! JSON in and out, and the parts of a URL.
 
+use std::marker::PhantomData;
+
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -8,14 +10,22 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tenure_core::input::Banned;
 use tenure_core::operate::{LIST_PAGE, Page};
 use tenure_proto::error::ErrorCode;
+use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
+use tenure_proto::name::MeshName;
+use tenure_proto::number::U53;
+use tenure_proto::{ServiceName, TopicName};
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{ObjectBuilder, Required, Type};
 
+use super::document::{GRANT, KEY, NAME, SUBJECT};
 use super::problem::Problem;
 
 /// Bytes of a request's body.
-pub(super) const BODY_BYTES: usize = 16 * 1024;
+pub(super) const BODY_BYTES: usize = 256 * 1024;
 
 /// A body that is JSON of a type.
 #[derive(Clone, Debug)]
@@ -89,38 +99,103 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Query<T
 }
 
 /// Where a list goes on.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Paged {
-    /// Go on after this one: what the page before said as `next`.
+pub(crate) struct Paged<T> {
     #[serde(default)]
-    #[param(max_length = 200, min_length = 1)]
     after: Option<String>,
-    /// How many, at most 500; absent is 500.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<usize>,
+    limit: Option<U53>,
+    #[serde(skip)]
+    place: PhantomData<T>,
 }
 
-impl Paged {
-    /// The page that is meant.
-    pub(super) fn page<T: std::str::FromStr>(self) -> Result<Page<T>, Problem> {
-        let bad = |field: &str, text: &str| Problem::of(ErrorCode::BadRequest, text).at(format!("/{field}"));
-        let after =
-            self.after.map(|after| after.parse().map_err(|_| bad("after", "after is what `next` said")));
-        let limit = self.limit.unwrap_or(LIST_PAGE);
-        if !(1..=LIST_PAGE).contains(&limit) {
-            return Err(bad("limit", "limit is between 1 and 500"));
-        }
-        Ok(Page { after: after.transpose()?, limit })
+/// Something that a list is in the order of, as it stands in a URL.
+pub(crate) trait Place: Sized {
+    /// What it looks like, as the document says it.
+    const PATTERN: &'static str;
+
+    /// The one that a text means.
+    fn read(text: &str) -> Option<Self>;
+}
+
+/// Names those that are read as they are written everywhere.
+macro_rules! places {
+    ($($place:ty: $pattern:expr;)*) => {
+        $(impl Place for $place {
+            const PATTERN: &'static str = $pattern;
+
+            fn read(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        })*
+    };
+}
+
+places! {
+    SessionKey: KEY;
+    MemberKey: KEY;
+    ServiceName: NAME;
+    TopicName: NAME;
+    MeshName: NAME;
+    Banned: SUBJECT;
+}
+
+impl Place for GrantId {
+    const PATTERN: &'static str = GRANT;
+
+    fn read(text: &str) -> Option<GrantId> {
+        // What else an id may hold would have to be escaped; none that we make does.
+        let legal = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+        text.parse().ok().filter(|_| legal)
     }
 }
 
+impl<T: Place> IntoParams for Paged<T> {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let parameter = |name: &str, about: &str, schema: ObjectBuilder| {
+            ParameterBuilder::new()
+                .name(name)
+                .parameter_in(ParameterIn::Query)
+                .required(Required::False)
+                .description(Some(about))
+                .schema(Some(schema))
+                .build()
+        };
+        let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(T::PATTERN));
+        let number =
+            ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(LIST_PAGE));
+        vec![
+            parameter("after", "Go on after this one: what the page before said as `next`.", text),
+            parameter("limit", "How many, at most 500; absent is 500.", number),
+        ]
+    }
+}
+
+impl<T: Place> Paged<T> {
+    /// The page that is meant.
+    pub(super) fn page(self) -> Result<Page<T>, Problem> {
+        let bad = || Problem::of(ErrorCode::BadRequest, "after is what `next` said").at("/after");
+        let after = self.after.map(|after| T::read(&after).ok_or_else(bad)).transpose()?;
+        Ok(Page { after, limit: limit(self.limit, LIST_PAGE)? })
+    }
+}
+
+/// How many rows a page has, of a list whose pages have at most `most`.
+pub(super) fn limit(asked: Option<U53>, most: usize) -> Result<usize, Problem> {
+    let fits = match asked {
+        None => Some(most),
+        Some(asked) => usize::try_from(asked.get()).ok().filter(|limit| (1..=most).contains(limit)),
+    };
+    fits.ok_or_else(|| {
+        Problem::of(ErrorCode::BadRequest, format!("limit is between 1 and {most}")).at("/limit")
+    })
+}
+
 /// A part of a URL that must read.
-pub(super) fn part<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Problem> {
-    text.parse()
-        .map_err(|_| Problem::of(ErrorCode::BadRequest, format!("this is no {what}")).at(format!("/{what}")))
+pub(super) fn part<T: Place>(what: &str, text: &str) -> Result<T, Problem> {
+    let bad = || Problem::of(ErrorCode::BadRequest, format!("this is no {what}")).at(format!("/{what}"));
+    T::read(text).ok_or_else(bad)
 }
 
 /// Something as the fields of an object.

@@ -10,6 +10,7 @@ use tenure_proto::name::MeshName;
 use utoipa::ToSchema;
 
 use super::body::{Json, Path, answer, part, shown};
+use super::document::{Key, MeshPart};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 use crate::meshes::Founding;
@@ -61,10 +62,10 @@ pub(crate) struct Meshes {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMesh {
     /// Its name.
-    #[schema(pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")]
+    #[schema(value_type = MeshPart)]
     name: String,
     /// The public key of its first operator, who can invite others.
-    #[schema(pattern = "^[0-9a-f]{64}$")]
+    #[schema(value_type = Key)]
     owner: String,
 }
 
@@ -106,7 +107,7 @@ pub(crate) async fn create(asking: Asking, Json(wanted): Json<NewMesh>) -> Resul
 
 /// Shows one mesh.
 #[utoipa::path(get, path = "/v1/admin/meshes/{mesh}",
-    params(("mesh" = String, Path, description = "Its name", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+    params(("mesh" = inline(MeshPart), Path, description = "Its name")),
     responses((status = 200, description = "The mesh", body = Mesh), Refusals))]
 pub(crate) async fn show(asking: Asking, Path(mesh): Path<String>) -> Result<Response, Problem> {
     let name: MeshName = part("mesh", &mesh)?;

@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 use tenure_core::effect::Answer;
 use tenure_core::frames;
 use tenure_core::operate::{Act, Operated, Page};
-use tenure_proto::error::ErrorCode;
 use tenure_proto::limits::{PAGE, SERVICES_PAGE};
 use tenure_proto::number::U53;
 use tenure_proto::topic::TopicsListResult;
+use tenure_proto::{ServiceName, TopicName};
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{Json, Paged, Path, Query, object, shown};
+use super::body::{Json, Paged, Path, Query, limit, object, shown};
+use super::document::{Log, MeshPart, Whole};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 
@@ -22,18 +23,16 @@ use super::{Asking, odd};
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeadOf {
     /// The log: `inbox/s/HEX`, `inbox/m/HEX` or `topic/NAME/PARTITION`.
-    #[param(
-        pattern = "^(inbox/[sm]/[0-9a-f]{64}|topic/(?!dead/)[a-z0-9][a-z0-9._-]{0,63}/(0|[1-9][0-9]{0,2}))$"
-    )]
+    #[param(value_type = Log, inline)]
     log: String,
     /// Go on after this seq.
     #[serde(default)]
-    #[param(minimum = 0, maximum = 9_007_199_254_740_991u64)]
-    after: Option<u64>,
+    #[param(value_type = Option<Whole>, inline)]
+    after: Option<U53>,
     /// How many, at most 256; absent is 256.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 256)]
-    limit: Option<usize>,
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 256)]
+    limit: Option<U53>,
 }
 
 /// Dead letters to do something about.
@@ -41,12 +40,10 @@ pub(crate) struct DeadOf {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Letters {
     /// The log: `inbox/s/HEX`, `inbox/m/HEX` or `topic/NAME/PARTITION`.
-    #[schema(
-        pattern = "^(inbox/[sm]/[0-9a-f]{64}|topic/(?!dead/)[a-z0-9][a-z0-9._-]{0,63}/(0|[1-9][0-9]{0,2}))$"
-    )]
+    #[schema(value_type = Log)]
     log: String,
     /// Which of its dead letters, by seq.
-    #[schema(value_type = Vec<u64>, min_items = 1, max_items = 256)]
+    #[schema(value_type = Vec<Whole>, min_items = 1, max_items = 256)]
     seqs: Vec<U53>,
 }
 
@@ -60,14 +57,14 @@ pub(crate) struct Listed {
 }
 
 /// Lists services, those that hide as well, at most 500 in a page.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/services", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/services", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<ServiceName>),
     responses((status = 200, description = "A page of them", body = Listed), Refusals))]
 pub(crate) async fn services(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<ServiceName>>,
 ) -> Result<Response, Problem> {
-    let mut page: Page<tenure_proto::ServiceName> = paged.page()?;
+    let mut page = paged.page()?;
     page.limit = page.limit.min(SERVICES_PAGE);
     match asking.ask(&mesh, Act::Services(page)).await? {
         Operated::Answer(answer) => match *answer {
@@ -81,8 +78,12 @@ pub(crate) async fn services(
     }
 }
 
-async fn page_of_topics(asking: &Asking, mesh: &str, paged: Paged) -> Result<TopicsListResult, Problem> {
-    let mut page: Page<tenure_proto::TopicName> = paged.page()?;
+async fn page_of_topics(
+    asking: &Asking,
+    mesh: &str,
+    paged: Paged<TopicName>,
+) -> Result<TopicsListResult, Problem> {
+    let mut page = paged.page()?;
     page.limit = page.limit.min(PAGE);
     match asking.ask(mesh, Act::Topics(page)).await? {
         Operated::Answer(answer) => match *answer {
@@ -94,24 +95,24 @@ async fn page_of_topics(asking: &Asking, mesh: &str, paged: Paged) -> Result<Top
 }
 
 /// Lists topics with their groups, at most 256 in a page.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/topics", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/topics", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<TopicName>),
     responses((status = 200, description = "A page of them", body = Listed), Refusals))]
 pub(crate) async fn topics(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<TopicName>>,
 ) -> Result<Response, Problem> {
     let list = page_of_topics(&asking, &mesh, paged).await?;
     Ok(shown(&Listed { rows: object(&list) }))
 }
 
 /// Lists shared groups and how far behind they are; `after` and `next` are topics.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/groups", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/groups", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<TopicName>),
     responses((status = 200, description = "Those of a page of topics", body = Listed), Refusals))]
 pub(crate) async fn groups(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<TopicName>>,
 ) -> Result<Response, Problem> {
     let list = page_of_topics(&asking, &mesh, paged).await?;
     let mut groups = Vec::new();
@@ -130,18 +131,14 @@ pub(crate) async fn groups(
 }
 
 /// Lists dead letters of a log.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/dead", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), DeadOf),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/dead", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), DeadOf),
     responses((status = 200, description = "A page of them", body = Listed), Refusals))]
 pub(crate) async fn dead(
     asking: Asking,
     Path(mesh): Path<String>,
     Query(of): Query<DeadOf>,
 ) -> Result<Response, Problem> {
-    let limit = of.limit.unwrap_or(PAGE);
-    if !(1..=PAGE).contains(&limit) {
-        return Err(Problem::of(ErrorCode::BadRequest, "limit is between 1 and 256").at("/limit"));
-    }
-    let page = Page { after: of.after, limit };
+    let page = Page { after: of.after.map(U53::get), limit: limit(of.limit, PAGE)? };
     let Operated::Answer(answer) = asking.ask(&mesh, Act::Dead { log: of.log, page }).await? else {
         return Err(odd());
     };
@@ -155,7 +152,7 @@ pub(crate) async fn dead(
 }
 
 /// Puts dead letters back, to be handed out again.
-#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/retry", request_body = Letters, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/retry", request_body = Letters, params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 200, description = "Which are back, and which were not there", body = Listed), Refusals))]
 pub(crate) async fn retry(
     asking: Asking,
@@ -172,7 +169,7 @@ pub(crate) async fn retry(
 }
 
 /// Drops dead letters for good.
-#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/drop", request_body = Letters, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(post, path = "/v1/admin/meshes/{mesh}/dead/drop", request_body = Letters, params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 200, description = "How many are gone", body = Listed), Refusals))]
 pub(crate) async fn discard(
     asking: Asking,

@@ -7,6 +7,7 @@
 
 mod access;
 mod body;
+mod document;
 mod drain;
 mod mesh;
 mod messages;

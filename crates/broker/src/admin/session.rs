@@ -9,6 +9,7 @@ use tenure_proto::ids::SessionKey;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Paged, Path, Query, object, part, shown};
+use super::document::{Key, Label, MeshPart};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 
@@ -60,17 +61,17 @@ pub(crate) struct Sessions {
 pub(crate) struct Why {
     /// For the audit log.
     #[serde(default)]
-    #[param(max_length = 128)]
+    #[param(value_type = Label, inline)]
     reason: String,
 }
 
 /// Lists who is here.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/sessions", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), Paged),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/sessions", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<SessionKey>),
     responses((status = 200, description = "A page of them", body = Sessions), Refusals))]
 pub(crate) async fn list(
     asking: Asking,
     Path(mesh): Path<String>,
-    Query(paged): Query<Paged>,
+    Query(paged): Query<Paged<SessionKey>>,
 ) -> Result<Response, Problem> {
     let Operated::Sessions(rows, more) = asking.ask(&mesh, Act::Sessions(paged.page()?)).await? else {
         return Err(odd());
@@ -81,7 +82,7 @@ pub(crate) async fn list(
 
 /// Shows one session.
 #[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/sessions/{session}",
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("session" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$")),
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("session" = inline(Key), Path, description = "Its public key")),
     responses((status = 200, description = "The session", body = Session), Refusals))]
 pub(crate) async fn show(
     asking: Asking,
@@ -96,7 +97,7 @@ pub(crate) async fn show(
 
 /// Ends a session now: its lease, and all that hangs off it. It may come back; to keep it out, ban it.
 #[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/sessions/{session}",
-    params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), ("session" = String, Path, description = "Its public key", pattern = "^[0-9a-f]{64}$"), Why),
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("session" = inline(Key), Path, description = "Its public key"), Why),
     responses((status = 204, description = "It is gone"), Refusals))]
 pub(crate) async fn kick(
     asking: Asking,

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::access::{AuditEntry, AuditRecord};
 use tenure_core::operate::{Act, LIST_PAGE, Operated, Page};
-use tenure_proto::error::ErrorCode;
+use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::{Json, Path, Query, shown};
+use super::body::{Json, Path, Query, limit, shown};
+use super::document::{MeshPart, SettingValues, Whole};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 
@@ -30,9 +31,10 @@ pub(crate) struct Settings {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingsChange {
     /// The version that you have seen: a change that somebody made since is a conflict, not lost.
-    #[schema(maximum = 9_007_199_254_740_991u64)]
-    version: u64,
+    #[schema(value_type = Whole)]
+    version: U53,
     /// What is to change; `null` takes one back to what the broker was started with.
+    #[schema(value_type = SettingValues)]
     values: BTreeMap<String, Value>,
 }
 
@@ -44,14 +46,14 @@ fn settings(answer: Operated) -> Result<Response, Problem> {
 }
 
 /// Shows the settings of a mesh.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/settings", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/settings", params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 200, description = "All of them", body = Settings), Refusals))]
 pub(crate) async fn show(asking: Asking, Path(mesh): Path<String>) -> Result<Response, Problem> {
     settings(asking.ask(&mesh, Act::Settings).await?)
 }
 
 /// Changes settings while the mesh runs, if they are still at the version that was seen.
-#[utoipa::path(patch, path = "/v1/admin/meshes/{mesh}/settings", request_body = SettingsChange, params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$")),
+#[utoipa::path(patch, path = "/v1/admin/meshes/{mesh}/settings", request_body = SettingsChange, params(("mesh" = inline(MeshPart), Path, description = "The mesh")),
     responses((status = 200, description = "As they are from now on", body = Settings), Refusals))]
 pub(crate) async fn change(
     asking: Asking,
@@ -59,7 +61,7 @@ pub(crate) async fn change(
     Json(change): Json<SettingsChange>,
 ) -> Result<Response, Problem> {
     let SettingsChange { version, values } = change;
-    settings(asking.ask(&mesh, Act::Set { version, values }).await?)
+    settings(asking.ask(&mesh, Act::Set { version: version.get(), values }).await?)
 }
 
 /// Which rows of the audit log.
@@ -69,12 +71,12 @@ pub(crate) async fn change(
 pub(crate) struct AuditOf {
     /// Older than this row: what the page before said as `next`.
     #[serde(default)]
-    #[param(minimum = 0, maximum = 9_007_199_254_740_991u64)]
-    before: Option<u64>,
+    #[param(value_type = Option<Whole>, inline)]
+    before: Option<U53>,
     /// How many, at most 500; absent is 500.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<usize>,
+    #[param(value_type = Option<u64>, minimum = 1, maximum = 500)]
+    limit: Option<U53>,
 }
 
 /// A row of the audit log.
@@ -109,19 +111,15 @@ pub(crate) struct Audit {
 }
 
 /// Reads the audit log of a mesh: what operators did, and who came by their leave.
-#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/audit", params(("mesh" = String, Path, description = "The mesh", pattern = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$"), AuditOf),
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/audit", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), AuditOf),
     responses((status = 200, description = "A page of it", body = Audit), Refusals))]
 pub(crate) async fn audit(
     asking: Asking,
     Path(mesh): Path<String>,
     Query(of): Query<AuditOf>,
 ) -> Result<Response, Problem> {
-    let limit = of.limit.unwrap_or(LIST_PAGE);
-    if !(1..=LIST_PAGE).contains(&limit) {
-        return Err(Problem::of(ErrorCode::BadRequest, "limit is between 1 and 500").at("/limit"));
-    }
-    let Operated::Audit(rows, more) = asking.ask(&mesh, Act::Audit(Page { after: of.before, limit })).await?
-    else {
+    let page = Page { after: of.before.map(U53::get), limit: limit(of.limit, LIST_PAGE)? };
+    let Operated::Audit(rows, more) = asking.ask(&mesh, Act::Audit(page)).await? else {
         return Err(odd());
     };
     let next = rows.last().filter(|_| more).map(|row| row.seq);

@@ -337,7 +337,7 @@ async fn what_makes_no_sense_is_told_so() {
         ("GET /meshes/default/sessions/00", None, 400, "bad_request", "session"),
         (
             "POST /meshes/default/bans",
-            Some(json!({"subject": "address:10.0.0.1/8"})),
+            Some(json!({"subject": "address:10.0.0.1/33"})),
             400,
             "bad_request",
             "network",

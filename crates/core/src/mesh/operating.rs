@@ -3,7 +3,7 @@
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::invite::Role;
-use tenure_proto::limits::{LABEL_BYTES, PAGE};
+use tenure_proto::limits::{LABEL_CHARS, PAGE};
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::service::ServicesListParams;
@@ -316,12 +316,12 @@ impl Mesh {
 
 /// A text that is short enough for a row.
 fn label<'a>(what: &str, text: &'a str) -> Result<&'a str, WireError> {
-    match text.len() <= LABEL_BYTES && !text.chars().any(char::is_control) {
+    match text.chars().count() <= LABEL_CHARS && !text.chars().any(char::is_control) {
         true => Ok(text),
-        false => {
-            Err(WireError::bad_request(format!("{what} must be at most {LABEL_BYTES} bytes, on one line"))
-                .with_details(serde_json::json!({"field": what})))
-        }
+        false => Err(WireError::bad_request(format!(
+            "{what} must be at most {LABEL_CHARS} characters, on one line"
+        ))
+        .with_details(serde_json::json!({"field": what}))),
     }
 }
 
