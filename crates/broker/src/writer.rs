@@ -329,7 +329,7 @@ mod tests {
     use tenure_core::host::Doors;
     use tenure_core::record::{RestoredMessages, TopicRecord};
     use tenure_core::{House, Input};
-    use tenure_store::{Checkpointer, Identity, Memory, Result, Run, Settings, StoreReader, StoredLease};
+    use tenure_store::{Checkpointer, Identity, Memory, Result, Run, StoreReader, StoredLease};
 
     use super::*;
     use crate::Config;
@@ -374,12 +374,6 @@ mod tests {
         }
         fn leases(&mut self) -> Result<Vec<StoredLease>> {
             self.inner.leases()
-        }
-        fn settings(&mut self) -> Result<Settings> {
-            self.inner.settings()
-        }
-        fn put_setting(&mut self, version: u64, key: &str, value: Option<serde_json::Value>) -> Result<u64> {
-            self.inner.put_setting(version, key, value)
         }
         fn check(&mut self) -> Result<Vec<String>> {
             self.inner.check()

@@ -23,14 +23,6 @@ pub enum StoreError {
         "the store is damaged; stop the broker, then restore a backup of its data directory, or move it aside to start afresh: {0}"
     )]
     Corrupt(String),
-    /// The settings are not at the version that the caller read.
-    #[error(
-        "the settings have changed and are at version {version}; read them again, then repeat the change"
-    )]
-    Conflict {
-        /// The version they are at.
-        version: u64,
-    },
     /// The data was written by a program that knows more than this one.
     #[error(
         "the store was written by a newer tenure (schema {found}, this one knows {supported}); start that one"

@@ -50,9 +50,6 @@ pub mod sqlite;
 mod uptime;
 mod write;
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
 use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
 use tenure_proto::MeshName;
@@ -71,15 +68,6 @@ pub struct Run {
     pub number: u64,
     /// When it began, Unix milliseconds, as the caller said.
     pub started_at: u64,
-}
-
-/// The live settings, as one versioned map.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
-    /// How often they were changed: 0 when never.
-    pub version: u64,
-    /// The values that differ from the defaults, by key.
-    pub values: BTreeMap<String, Value>,
 }
 
 /// What a broker keeps. Blocking; owned by one thread; one method is one transaction.
@@ -133,15 +121,6 @@ pub trait Store: Send {
     /// Every lease with the uptime it has spent unattended, ordered by mesh and session, as of one moment.
     /// Changes nothing.
     fn leases(&mut self) -> Result<Vec<StoredLease>>;
-
-    /// The settings and their version, as of one moment. Changes nothing.
-    fn settings(&mut self) -> Result<Settings>;
-
-    /// Sets `key` to `value`, or removes it for `None`, if the settings are still at `expected_version`; the
-    /// comparison, the value and the new version are one transaction, durable on return. Gives the new version,
-    /// one more than before even when the value is the same. Otherwise [`StoreError::Conflict`] tells the
-    /// version found.
-    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64>;
 
     /// What is wrong with the data, one finding in words each; empty when it is sound. Reads everything, so it
     /// takes as long as the store is large. Changes nothing.

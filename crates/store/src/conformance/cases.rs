@@ -2,7 +2,6 @@
 
 use std::slice;
 
-use serde_json::json;
 use tenure_proto::U53;
 use tenure_proto::peer::{Profile, Status};
 
@@ -225,38 +224,6 @@ pub(crate) fn writes_of_a_batch_see_each_other<E: Engine>() {
     store.apply(&[put(&row), end(&row), put(&again), end(&row), touch(&again, 8)]).unwrap();
     assert_eq!(rows(&mut store), [LeaseRow { touched_run: 8, ..again }]);
     store.apply(&[]).unwrap();
-}
-
-pub(crate) fn settings_compare_and_set<E: Engine>() {
-    let place = E::new();
-    let mut store = place.open();
-    assert_eq!(store.settings().unwrap().version, 0);
-    assert_eq!(store.put_setting(0, "a", Some(json!(1))), Ok(1));
-    assert_eq!(store.put_setting(0, "a", Some(json!(2))), Err(StoreError::Conflict { version: 1 }));
-    assert_eq!(store.put_setting(2, "b", Some(json!(2))), Err(StoreError::Conflict { version: 1 }));
-    assert_eq!(store.put_setting(1, "a", Some(json!(1))), Ok(2), "the same value is a change");
-    assert_eq!(store.put_setting(2, "b", Some(json!("x"))), Ok(3));
-    drop(store);
-    let mut store = place.open();
-    let settings = store.settings().unwrap();
-    assert_eq!(settings.version, 3);
-    assert_eq!(settings.values, [("a".into(), json!(1)), ("b".into(), json!("x"))].into());
-    assert_eq!(store.put_setting(3, "a", None), Ok(4));
-    assert_eq!(store.put_setting(4, "never", None), Ok(5));
-    assert_eq!(store.settings().unwrap().values, [("b".into(), json!("x"))].into());
-}
-
-pub(crate) fn settings_keep_every_kind_of_value<E: Engine>() {
-    let place = E::new();
-    let mut store = place.open();
-    let values =
-        [json!(null), json!(false), json!(-7), json!(0.5), json!("é\n"), json!([[]]), json!({"a": {}})];
-    for (version, value) in (0..).zip(&values) {
-        store.put_setting(version, &format!("key {version}"), Some(value.clone())).unwrap();
-    }
-    drop(store);
-    let stored = place.open().settings().unwrap().values;
-    assert!(stored.values().eq(values.iter()), "{stored:?}");
 }
 
 pub(crate) fn a_lease_of_an_impossible_run_is_a_finding<E: Engine>() {

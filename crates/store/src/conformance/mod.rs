@@ -53,8 +53,6 @@ macro_rules! suite {
             heartbeats_never_go_down,
             a_batch_is_all_or_nothing,
             writes_of_a_batch_see_each_other,
-            settings_compare_and_set,
-            settings_keep_every_kind_of_value,
             a_lease_of_an_impossible_run_is_a_finding,
         );
         $crate::conformance::suite!($engine, accepts:

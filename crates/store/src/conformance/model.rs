@@ -3,7 +3,6 @@
 //! The model never forgets a run, so agreement also shows that pruning cannot be seen.
 
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::{Engine, end, identity, lease, put, touch};
 use crate::{LeaseRow, Memory, Store, Write};
@@ -15,7 +14,6 @@ enum Step {
     BeginRun,
     Identity(u8),
     Apply(Vec<Small>),
-    PutSetting { behind: u64, key: u8, value: Option<u8> },
 }
 
 /// A write, without what only the moment can tell.
@@ -41,8 +39,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::BeginRun),
         1 => any::<u8>().prop_map(Step::Identity),
         8 => prop::collection::vec(small(), 0..6).prop_map(Step::Apply),
-        2 => (0..2u64, 0..3u8, any::<Option<u8>>())
-            .prop_map(|(behind, key, value)| Step::PutSetting { behind, key, value }),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -109,15 +105,8 @@ pub(crate) fn agree<E: Engine>() {
                     let batch: Vec<Write> = smalls.iter().map(|small| write(small, run, &mut model)).collect();
                     prop_assert_eq!(store.apply(&batch), model.apply(&batch));
                 }
-                Step::PutSetting { behind, key, value } => {
-                    let version = model.settings().unwrap().version.saturating_sub(*behind);
-                    let (key, value) = (format!("key-{key}"), value.map(|value| json!(value)));
-                    let expected = model.put_setting(version, &key, value.clone());
-                    prop_assert_eq!(store.put_setting(version, &key, value), expected);
-                }
             }
             prop_assert_eq!(store.leases(), model.leases());
-            prop_assert_eq!(store.settings(), model.settings());
         }
         prop_assert_eq!(store.check(), model.check());
     });

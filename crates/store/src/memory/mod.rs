@@ -19,14 +19,12 @@ mod runs;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
 use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::{MeshName, SessionKey};
 
 use crate::{
-    Checkpointer, Identity, LeaseRow, Result, Run, Settings, Store, StoreError, StoreReader, StoredLease,
-    Write,
+    Checkpointer, Identity, LeaseRow, Result, Run, Store, StoreError, StoreReader, StoredLease, Write,
 };
 use access::{Access, Audit};
 use messages::Messages;
@@ -46,7 +44,6 @@ struct State {
     meshes: BTreeMap<MeshName, Messages>,
     access: BTreeMap<MeshName, Access>,
     audit: Audit,
-    settings: Settings,
     /// Writes answer [`StoreError::Unavailable`].
     failing: bool,
     /// Writes answer [`StoreError::Poisoned`].
@@ -204,24 +201,6 @@ impl Store for Memory {
         Ok(state.leases.values().map(stored).collect())
     }
 
-    fn settings(&mut self) -> Result<Settings> {
-        Ok(self.lock().settings.clone())
-    }
-
-    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64> {
-        let mut state = self.write()?;
-        let settings = &mut state.settings;
-        if settings.version != expected_version {
-            return Err(StoreError::Conflict { version: settings.version });
-        }
-        match value {
-            Some(value) => settings.values.insert(key.to_owned(), value),
-            None => settings.values.remove(key),
-        };
-        settings.version += 1;
-        Ok(settings.version)
-    }
-
     fn check(&mut self) -> Result<Vec<String>> {
         let state = self.lock();
         Ok(state.leases.values().filter_map(|row| row.impossible_run(state.last_run())).collect())
@@ -278,7 +257,6 @@ mod tests {
         store.fail_writes(false);
         assert!(matches!(store.begin_run(0), Err(StoreError::Poisoned(_))));
         assert!(matches!(store.apply(&[]), Err(StoreError::Poisoned(_))));
-        assert!(matches!(store.put_setting(0, "a", None), Err(StoreError::Poisoned(_))));
         assert_eq!(store.identity(&identity(2)), Ok(identity(1)));
         assert_eq!(store.leases().unwrap().len(), 1);
     }

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::{access, check_messages, identity, lease, run, service, setting};
+use super::{access, check_messages, identity, lease, run, service};
 use crate::{Result, StoreError};
 
 /// Findings that are told in full; of the others only the number is.
@@ -15,7 +15,6 @@ pub(super) fn findings(connection: &Connection) -> Result<Vec<String>, Fault> {
     let outcome = pages(connection, &mut report);
     report.note(outcome)?;
     report.note(identity::get(connection))?;
-    report.note(setting::all(connection))?;
     let outcome = leases(connection, &mut report);
     report.note(outcome)?;
     let outcome = service::findings(connection, &mut report);

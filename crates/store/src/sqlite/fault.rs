@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn our_own_words_pass_unchanged() {
-        let conflict = StoreError::Conflict { version: 3 };
-        assert_eq!(Fault::from(conflict.clone()).writing(), conflict);
+        let newer = StoreError::Newer { found: 3, supported: 2 };
+        assert_eq!(Fault::from(newer.clone()).writing(), newer);
         assert!(natural(-1, "the run").is_err());
     }
 }

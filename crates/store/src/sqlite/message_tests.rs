@@ -212,6 +212,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              DROP TABLE bans;
              DROP TABLE mesh_settings;
              DROP TABLE audit;
+             CREATE TABLE settings (key TEXT); CREATE TABLE settings_version (version INTEGER);
              PRAGMA user_version = 2",
         )
         .unwrap();

@@ -48,7 +48,6 @@ mod run;
 mod schema;
 mod service;
 mod session;
-mod setting;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -62,14 +61,11 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
-use serde_json::Value;
 use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
-use crate::{
-    Checkpointer, Identity, Result, Run, Settings, Store, StoreError, StoreReader, StoredLease, Write,
-};
+use crate::{Checkpointer, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Write};
 use cache::Cache;
 use checkpoint::{Gauge, SqliteCheckpointer};
 use dir::DataDir;
@@ -263,14 +259,6 @@ impl Store for Sqlite {
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {
         self.read(|transaction| lease::all(transaction))
-    }
-
-    fn settings(&mut self) -> Result<Settings> {
-        self.read(|transaction| setting::all(transaction))
-    }
-
-    fn put_setting(&mut self, expected_version: u64, key: &str, value: Option<Value>) -> Result<u64> {
-        self.write(|transaction, _| setting::put(transaction, expected_version, key, value.as_ref()))
     }
 
     fn check(&mut self) -> Result<Vec<String>> {

@@ -68,6 +68,8 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     CANCELLED_CALLS,
     SERVICES,
     ACCESS,
+    // What `mesh_settings` keeps, for each mesh.
+    "DROP TABLE settings; DROP TABLE settings_version;",
 ];
 
 /// The schema version of this program.

@@ -34,14 +34,13 @@ fn database(dir: &TempDir) -> PathBuf {
     dir.path().join("tenure.db")
 }
 
-/// A closed store with an identity, two runs, a setting and a few pages of leases.
+/// A closed store with an identity, two runs and a few pages of leases.
 fn filled() -> TempDir {
     let dir = TempDir::new().unwrap();
     let mut store = dir.open();
     store.identity(&identity(1)).unwrap();
     store.begin_run(0).unwrap();
     store.begin_run(0).unwrap();
-    store.put_setting(0, "a", Some(1.into())).unwrap();
     store.apply(&(0..100).map(|n| put(&lease("m", n))).collect::<Vec<_>>()).unwrap();
     dir
 }
@@ -57,7 +56,6 @@ fn start(dir: &Path) -> Result<()> {
     store.identity(&identity(2))?;
     store.begin_run(0)?;
     store.leases()?;
-    store.settings()?;
     Ok(())
 }
 
@@ -301,15 +299,13 @@ fn what_does_not_read_is_named() {
         "PRAGMA ignore_check_constraints = ON;
         UPDATE leases SET profile = '{}' WHERE session = (SELECT min(session) FROM leases);
         UPDATE leases SET touched_run = -1 WHERE session = (SELECT max(session) FROM leases);
-        UPDATE settings SET value = '{';
         UPDATE identity SET broker_key = x'00';",
     );
     let mut store = dir.open();
     assert!(matches!(store.leases(), Err(StoreError::Corrupt(why)) if why.contains("profile")));
-    assert!(matches!(store.settings(), Err(StoreError::Corrupt(why)) if why.contains("setting a")));
     assert!(matches!(store.identity(&identity(2)), Err(StoreError::Corrupt(_))));
     let findings = store.check().unwrap().join("\n");
-    for word in ["profile", "touched_run", "setting a", "identity: "] {
+    for word in ["profile", "touched_run", "identity: "] {
         assert!(findings.contains(word), "no {word} in:\n{findings}");
     }
 }
