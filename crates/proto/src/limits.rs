@@ -213,6 +213,8 @@ pub const RELAY_TICKET_MS: u64 = 30_000;
 pub const STREAMS_PER_SERVICE: usize = 1_024;
 /// Streams of one mesh that may wait for their services at once; one more is `busy`.
 pub const STREAMS_WAITING: usize = 1_024;
+/// Those of them that may wait for the same service: who asks for one that is away does not use up the waiting of all.
+pub const STREAMS_WAITING_PER_SERVICE: usize = 256;
 /// Streams of one mesh that may be open at once; one more is `busy`.
 pub const STREAMS_PER_MESH: usize = 65_536;
 /// Bytes of a frame that opens or answers a relayed stream.

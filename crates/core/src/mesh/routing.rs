@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
-use tenure_proto::limits::RELAY_WAIT_MS;
+use tenure_proto::limits::{RELAY_WAIT_MS, STREAMS_WAITING_PER_SERVICE};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
 
@@ -123,7 +123,12 @@ impl Mesh {
             return Err(route::busy(&text));
         }
         let state = slot.state(now);
-        self.services.routes.has_room(state == ServiceState::Stale)?;
+        let stale = state == ServiceState::Stale;
+        if stale && slot.waiting.len() >= STREAMS_WAITING_PER_SERVICE {
+            let text = format!("the service {name} is away, and enough wait for it; try again in a moment");
+            return Err(route::busy(&text));
+        }
+        self.services.routes.has_room(stale)?;
         Ok((slot.id, state))
     }
 

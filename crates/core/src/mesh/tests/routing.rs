@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 
 use tenure_proto::error::ErrorCode;
-use tenure_proto::limits::{STREAMS_WAITING, TOKEN_BYTES};
+use tenure_proto::limits::{STREAMS_WAITING, STREAMS_WAITING_PER_SERVICE, TOKEN_BYTES};
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceKind, ServiceOffer};
 
 use super::super::*;
@@ -131,15 +131,25 @@ fn streams_of_a_service_are_bounded_and_a_setting_says_how() {
 
 #[test]
 fn those_who_wait_are_bounded() {
-    let config = MeshConfig { max_streams_per_service: 2 * STREAMS_WAITING, ..MeshConfig::default() };
-    let mut world = World::with(config);
+    let mut world = World::new();
     let conn = world.join(2);
-    offers(&mut world, conn, "db");
+    let names: Vec<String> =
+        (0..=STREAMS_WAITING / STREAMS_WAITING_PER_SERVICE).map(|n| format!("db{n}")).collect();
+    renew(&mut world, conn, names.iter().map(|name| offer(name)).collect());
     world.close(conn, false);
-    for n in 0..=STREAMS_WAITING as u64 {
-        route(&mut world, n, "db", Want::Tcp);
+    let mut n = 0;
+    for name in &names[1..] {
+        for _ in 0..STREAMS_WAITING_PER_SERVICE {
+            route(&mut world, n, name, Want::Tcp);
+            n += 1;
+        }
+        if n < STREAMS_WAITING as u64 {
+            route(&mut world, 100_000 + n, name, Want::Tcp);
+            assert_eq!(routed(&mut world), [(100_000 + n, Err(ErrorCode::Busy))], "enough wait for this one");
+        }
     }
-    assert_eq!(routed(&mut world), [(STREAMS_WAITING as u64, Err(ErrorCode::Busy))]);
+    route(&mut world, n, &names[0], Want::Tcp);
+    assert_eq!(routed(&mut world), [(n, Err(ErrorCode::Busy))], "enough wait for any");
     world.advance(10_000);
     assert_eq!(routed(&mut world).len(), STREAMS_WAITING);
     assert_eq!(world.mesh.streams(), 0);
