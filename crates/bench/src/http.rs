@@ -47,7 +47,7 @@ impl Http {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<Answered> {
-        self.send(&request(method, path, headers, body)).await
+        self.send(&request("localhost", (method, path), headers, body)).await
     }
 
     /// The same with the bytes of a whole request.
@@ -81,10 +81,14 @@ impl Http {
     }
 }
 
-/// A request as it goes over the wire.
-pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut text =
-        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
+/// A request to `host`, as it goes over the wire.
+pub(crate) fn request(
+    host: &str,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<u8> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
     if !body.is_empty() {
         text += "Content-Type: application/json\r\n";
     }

@@ -370,7 +370,8 @@ async fn banned(
     let bearer = format!("Bearer {}", token.trim());
     let body = format!("{{\"subject\": \"member:{member}\"}}");
     let headers = [("Authorization", bearer.as_str()), ("Connection", "close")];
-    let post = crate::http::request("POST", "/v1/admin/meshes/default/bans", &headers, body.as_bytes());
+    let ban = ("POST", "/v1/admin/meshes/default/bans");
+    let post = crate::http::request(broker.address(), ban, &headers, body.as_bytes());
     let mut admin = dial(broker.address().parse().context("the broker's address")?).await?;
     let asked = Instant::now();
     admin.write_all(&post).await?;

@@ -49,7 +49,7 @@ pub(super) fn drive(
 async fn client(mut http: Http, mut dice: Dice, body: usize, window: Window) -> Result<Times> {
     let placeholder = "Z".repeat(ULID);
     let text = json!({"to": TARGET, "body": dice.text(body), "clientMessageId": placeholder}).to_string();
-    let mut bytes = request("POST", "/v1/send", &[], text.as_bytes());
+    let mut bytes = request("localhost", ("POST", "/v1/send"), &[], text.as_bytes());
     let at = find(&bytes, placeholder.as_bytes()).context("the request lost its id")?;
     let mut times = Times::default();
     loop {
