@@ -138,7 +138,7 @@ fn check_times(params: &SendParams) -> Result<(), WireError> {
     }
     if ttl.is_some_and(|ttl| ttl <= delay) {
         let error = WireError::bad_request("delayMs must be below ttlMs, or nobody ever gets it");
-        return Err(error.about("delayMs"));
+        return Err(error.with_details(json!({"field": "delayMs", "against": "ttlMs"})));
     }
     Ok(())
 }

@@ -137,7 +137,7 @@ impl Mesh {
             .map_or(0, |log| log.lanes.iter().map(|lane| lane.end).max().unwrap_or(0));
         if from > end + 1 {
             let text = format!("from is past the end of {log}, whose next seq is {}", end + 1);
-            let details = serde_json::json!({"next": end + 1});
+            let details = serde_json::json!({"field": "from", "against": "next", "next": end + 1});
             return Err(WireError::bad_request(text).with_details(details));
         }
         let read = StoreRead::History { log, from, limit, bytes: self.config.max_payload };

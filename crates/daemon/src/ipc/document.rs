@@ -188,7 +188,7 @@ pub(super) fn complete(document: &mut Value) {
         }
         let Some(mut schema) = plain(&name).or_else(|| known.get(&name).cloned()) else { continue };
         match name.as_str() {
-            "ProfilePatch" => nullable(&mut schema),
+            "ProfilePatch" | "ServiceMetadata" => nullable(&mut schema),
             "RunStartParams" => callable(&mut schema),
             _ => {}
         }

@@ -61,6 +61,12 @@ impl Problem {
         Problem::of(ErrorCode::BadRequest, detail).at(pointer)
     }
 
+    /// The same with a status of HTTP's own.
+    fn with_status(self, status: StatusCode) -> Problem {
+        let title = status.canonical_reason().unwrap_or("Unknown");
+        Problem { title, status: status.as_u16(), ..self }
+    }
+
     /// A request that was not said in time.
     pub(crate) fn late(detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail);
@@ -109,6 +115,10 @@ impl From<WireError> for Problem {
         if let Some(details) = error.details {
             if let Some(field) = details.get("field").and_then(Value::as_str) {
                 problem.pointer = Some(format!("/{field}").into());
+            }
+            // A value that is good by itself, and not beside another, or beside what is there.
+            if error.code == ErrorCode::BadRequest && details.get("against").is_some() {
+                problem = problem.with_status(StatusCode::CONFLICT);
             }
             problem = problem.with("details", *details);
         }
