@@ -1,25 +1,26 @@
 //! `cargo xtask bench`: measurements of the `tenure` binary as it ships.
 //!
 //! The binary is built first, in release, because it is what gets measured; `tenure-bench` starts it and
-//! drives it from outside.
+//! drives it from outside. `compare` also needs the peers that we are compared with: [`crate::peers`] installs them.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
 
-use crate::run;
+use crate::{peers, run};
 
 /// Builds `tenure`, then hands the arguments to `tenure-bench`.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
-    if args.is_empty() {
-        bail!(
-            "say what to measure: sessions, services, relay, storm, accept, growth, fanout, slow, daemon or offline"
-        );
+    match args.first().map(String::as_str) {
+        None => bail!(
+            "say what to measure: sessions, services, relay, storm, accept, growth, fanout, slow, daemon, offline or \
+             compare; `setup` installs what `compare` needs"
+        ),
+        Some("setup") => peers::setup(&args[1..]),
+        Some("compare") => compare(args),
+        Some("relay") => measure(&[args, &beside()?].concat()),
+        Some(_) => measure(args),
     }
-    if args[0] == "relay" {
-        return measure(&[args, &beside()?].concat());
-    }
-    measure(args)
 }
 
 /// The tunnels that the relay is measured beside, installed from their sources, and how the bench is told of them.
@@ -50,8 +51,29 @@ fn beside() -> Result<Vec<String>> {
 /// Builds both and runs `tenure-bench` with `args`. In one build: apart, each would compile all they share anew, for its
 /// own choice of features.
 pub(crate) fn measure(args: &[String]) -> Result<ExitCode> {
+    build(&[])?;
+    run::forward(bench()?.args(args))
+}
+
+/// The same with the clients of our peers, and what [`peers::setup`] put where they are looked for.
+fn compare(args: &[String]) -> Result<ExitCode> {
+    build(&["--features", "tenure-bench/compare"])?;
+    let mut command = bench()?;
+    command.args(args);
+    if !args.iter().any(|arg| arg.starts_with("--peers")) {
+        command.arg("--peers").arg(peers::folder()?);
+    }
+    if !args.iter().any(|arg| arg.starts_with("--page")) {
+        command.arg("--page").arg(run::target_directory()?.join("bench-compare.html"));
+    }
+    run::forward(&mut command)
+}
+
+fn build(features: &[&str]) -> Result<()> {
     let both = ["build", "--release", "--quiet", "--package", "tenure-cli", "--package", "tenure-bench"];
-    run::succeed(&mut run::cargo(&both))?;
-    let bench = run::target_directory()?.join("release").join("tenure-bench");
-    run::forward(Command::new(bench).args(args))
+    run::succeed(run::cargo(&both).args(features))
+}
+
+fn bench() -> Result<Command> {
+    Ok(Command::new(run::target_directory()?.join("release").join("tenure-bench")))
 }

@@ -7,6 +7,7 @@ mod autobahn;
 mod bench;
 mod browser;
 mod deps;
+mod peers;
 mod run;
 mod schemathesis;
 mod sim;
@@ -55,7 +56,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         takes: "MEASUREMENT [ARGS]",
-        about: "measure a release build: sessions, services, storm, accept, growth, fanout, slow, daemon, offline",
+        about: "measure a release build: sessions, services, relay, storm, accept, growth, fanout, slow, daemon, offline; compare (setup installs peers)",
         start: bench::start,
     },
     Command {
