@@ -180,7 +180,7 @@ async fn read(mut wire: Wire, sub: &str, delivered: &AtomicU64) -> Result<()> {
 }
 
 /// The subscription and the tag of a delivery, looked up where they stand; nothing for any other frame.
-fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
+pub(crate) fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
     let head = frame.get(..frame.len().min(256))?;
     find(head.get(..32)?, b"\xa7message")?;
     let sub = find(head, b"\xa5subId")? + 6;
@@ -188,9 +188,10 @@ fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
     Some((text(head, sub)?, text(head, tag)?))
 }
 
-fn text(bytes: &[u8], at: usize) -> Option<&str> {
+pub(crate) fn text(bytes: &[u8], at: usize) -> Option<&str> {
     let (from, len) = match *bytes.get(at)? {
         0xd9 => (at + 2, usize::from(*bytes.get(at + 1)?)),
+        0xda => (at + 3, usize::from(u16::from_be_bytes([*bytes.get(at + 1)?, *bytes.get(at + 2)?]))),
         short @ 0xa0..=0xbf => (at + 1, usize::from(short & 0x1f)),
         _ => return None,
     };

@@ -95,6 +95,7 @@ pub(crate) struct Fleet {
     url: String,
     member: SigningKey,
     serves: bool,
+    reads: bool,
     pub(crate) sessions: Vec<Session>,
     seen: Arc<Seen>,
     attaches: mpsc::UnboundedReceiver<Attach>,
@@ -111,13 +112,18 @@ impl Fleet {
         let (ended, ends) = mpsc::unbounded_channel();
         let member = tenure_client::random_key()?;
         let (sessions, seen) = (Vec::new(), Arc::default());
-        let serves = false;
-        Ok(Fleet { url, member, serves, sessions, seen, attaches, told, ends, ended })
+        let (serves, reads) = (false, false);
+        Ok(Fleet { url, member, serves, reads, sessions, seen, attaches, told, ends, ended })
     }
 
     /// The same, whose sessions read their inboxes and answer runs.
     pub(crate) fn serving(self) -> Fleet {
         Fleet { serves: true, ..self }
+    }
+
+    /// The same, whose sessions read their inboxes.
+    pub(crate) fn reading(self) -> Fleet {
+        Fleet { reads: true, ..self }
     }
 
     /// A session with a key of its own, vouched for like the others, that is not of the fleet.
@@ -129,7 +135,11 @@ impl Fleet {
         let options = Options::new(&self.url, self.member.clone(), name)?
             .session_key(tenure_client::random_key()?)
             .client("tenure-bench", env!("CARGO_PKG_VERSION"));
-        Ok(if self.serves { options.inbox(InboxChoice::Session).serve_runs() } else { options })
+        Ok(match (self.serves, self.reads) {
+            (true, _) => options.inbox(InboxChoice::Session).serve_runs(),
+            (false, true) => options.inbox(InboxChoice::Session),
+            (false, false) => options,
+        })
     }
 
     /// Connects `count` sessions, at most `concurrency` at a time, and waits until all have heard of each other.

@@ -3,6 +3,7 @@
 //! hyper accepts and upgrades, axum and tungstenite frame, with the broker's buffers of 4 KiB. Whatever a
 //! session costs beyond this is ours.
 
+use std::net::SocketAddr;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
@@ -44,11 +45,14 @@ pub(crate) struct Args {
     /// Answer with so many of the first bytes of what was sent, instead of all of them
     #[arg(long, value_name = "BYTES")]
     answer: Option<usize>,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
 }
 
 /// Serves until killed; prints its address when ready.
 pub(crate) async fn serve(args: Args) -> Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("listen")?;
+    let listener = TcpListener::bind(args.listen).await.context("listen")?;
     println!("{}", listener.local_addr()?);
     let upgrade = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer) };
     let service = TowerToHyperService::new(Router::new().route("/", get(upgrade)));

@@ -57,13 +57,15 @@ pub(crate) struct Sample {
     pub(crate) per_second: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
+    pub(crate) p999_ms: f64,
 }
 
 impl Sample {
     pub(crate) fn new(window: Window, mut times: Times) -> Sample {
         let count = times.count();
         let per_second = count as f64 / window.seconds();
-        Sample { count, per_second, p50_ms: times.at(0.5), p99_ms: times.at(0.99) }
+        let [p50_ms, p99_ms, p999_ms] = [0.5, 0.99, 0.999].map(|share| times.at(share));
+        Sample { count, per_second, p50_ms, p99_ms, p999_ms }
     }
 }
 
