@@ -7,7 +7,7 @@
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
 //! does a program on this machine wait for? `slow`: what becomes of slow readers? `offline`: how soon is a daemon's backlog at the broker, and who waits for
 //! it? `relay`: what does a byte, a request or a stream cost through the relay? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
-//! of daemons. `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
+//! of daemons. `compare`: are we ahead of what people use today? `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
 //! whose network comes and goes?
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
@@ -25,6 +25,8 @@
 mod accept;
 mod broker;
 mod commit;
+#[cfg(feature = "compare")]
+mod compare;
 mod crypto;
 mod daemon;
 pub mod daemon_kill;
@@ -98,6 +100,9 @@ enum Command {
     Restart(restart::Args),
     /// Readers whose network comes and goes during a steady publish: who gets what, and how late
     Drops(drops::Args),
+    /// Ourselves beside NATS, RabbitMQ, Redis, Mosquitto, PostgreSQL, Socket.IO and ws, and the floors
+    #[cfg(feature = "compare")]
+    Compare(compare::Args),
     /// A broker and a daemon that listens on loopback TCP, until stdin ends
     #[command(hide = true)]
     DaemonHouse(BrokerArgs),
@@ -123,6 +128,8 @@ pub fn main() -> ExitCode {
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::Restart(args) => block_on(restarted(args)),
         Command::Drops(args) => block_on(dropped(args)),
+        #[cfg(feature = "compare")]
+        Command::Compare(args) => block_on(compare::run(args)),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };

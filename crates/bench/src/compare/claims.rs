@@ -1,0 +1,147 @@
+//! What we say of ourselves, held against what was found. A claim that a run cannot judge says so.
+
+use super::findings::{Break, Case, Claim, Findings, Workload};
+use super::publish::{FLOOR_APPEND, FLOOR_ECHO};
+use crate::sample::median;
+
+/// Ourselves, by the bare client and by the SDK.
+pub(crate) const US: &str = "tenure";
+const OUR_SDK: &str = "tenure-sdk";
+/// The share of the bare echo's rate that we want to reach, with many outstanding.
+const ECHO_SHARE: f64 = 0.5;
+/// How many times as fast as JetStream with every message synced we want to be.
+const TIMES_NATS: f64 = 10.0;
+/// How many times a sync and a round trip a lone send may take.
+const LONE: f64 = 2.0;
+/// Bytes of an idle session that we aim at.
+const IDLE_BYTES: f64 = 11_000.0;
+/// From so many outstanding on, throughput is claimed.
+const MANY: usize = 256;
+
+/// Judges all of them.
+pub(crate) fn judge(findings: &Findings) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for case in findings.cases(Workload::Publish).iter().filter(|case| case.load >= MANY) {
+        claims.push(echo_share(findings, case));
+        claims.push(first(findings, case));
+        claims.push(times_nats(findings, case));
+    }
+    for case in findings.cases(Workload::Publish).iter().filter(|case| case.load == 1) {
+        claims.push(lone(findings, case));
+    }
+    claims.extend(findings.cases(Workload::Flow).iter().map(|case| first(findings, case)));
+    for (how, name) in [(Break::Cut, "cut off"), (Break::Restart, "through a kill and a restart")] {
+        claims.push(storm(findings, how, name));
+    }
+    claims.push(recovery(findings));
+    claims.push(idle(findings));
+    claims
+}
+
+fn unknown(claim: String) -> Claim {
+    Claim { claim, found: "not measured in this run".to_owned(), holds: None }
+}
+
+/// The ratio of two systems' rates: within a round, neighbours are the same for both; so it is a median of ratios.
+pub(crate) fn ratio(findings: &Findings, case: &Case, ours: &str, theirs: &str) -> Option<f64> {
+    let (ours, theirs) = (findings.series_of(case, ours)?, findings.series_of(case, theirs)?);
+    let rounds = ours.rounds.iter().zip(&theirs.rounds);
+    Some(median(rounds.map(|(ours, theirs)| ours.per_second / theirs.per_second)))
+}
+
+fn echo_share(findings: &Findings, case: &Case) -> Claim {
+    let claim = format!("{case}: at least half of the bare echo");
+    match ratio(findings, case, US, FLOOR_ECHO) {
+        Some(share) => {
+            Claim { claim, found: format!("{:.0} %", share * 100.0), holds: Some(share >= ECHO_SHARE) }
+        }
+        None => unknown(claim),
+    }
+}
+
+fn times_nats(findings: &Findings, case: &Case) -> Claim {
+    let claim = format!("{case}: ten times JetStream with sync always");
+    match ratio(findings, case, US, "nats-always") {
+        Some(times) => Claim { claim, found: format!("{times:.1}×"), holds: Some(times >= TIMES_NATS) },
+        None => unknown(claim),
+    }
+}
+
+fn first(findings: &Findings, case: &Case) -> Claim {
+    let claim = format!("{case}: first among all that sync before they confirm");
+    let Some(ours) = findings.series_of(case, US) else { return unknown(claim) };
+    let ours = ours.median(|stretch| stretch.per_second);
+    let others = findings.series.iter().filter(|series| {
+        series.case == *case
+            && !series.rounds.is_empty()
+            && ![US, OUR_SDK].contains(&series.system)
+            && findings.syncs(series.system)
+    });
+    let best = others.map(|series| (series.median(|stretch| stretch.per_second), series.system));
+    match best.max_by(|left, right| left.0.total_cmp(&right.0)) {
+        Some((rate, system)) => Claim {
+            claim,
+            found: format!("{ours:.0}/s; next is {}, {rate:.0}/s", findings.name(system)),
+            holds: Some(ours > rate),
+        },
+        None => unknown(claim),
+    }
+}
+
+fn lone(findings: &Findings, case: &Case) -> Claim {
+    let claim = format!("{case}: p50 within twice one fdatasync and one round trip");
+    let found = (|| {
+        let sync =
+            findings.series_of(case, FLOOR_APPEND)?.median(|stretch| stretch.sync_ms.unwrap_or(f64::NAN));
+        let echo = findings.series_of(case, FLOOR_ECHO)?.median(|stretch| stretch.p50_ms);
+        Some((sync, echo, findings.series_of(case, US)?.median(|stretch| stretch.p50_ms)))
+    })();
+    match found {
+        Some((sync, echo, ours)) => {
+            let times = ours / (sync + echo);
+            let found = format!("{times:.2}×: {ours:.2} ms against {sync:.2} + {echo:.2} ms");
+            Claim { claim, found, holds: Some(times <= LONE) }
+        }
+        None => unknown(claim),
+    }
+}
+
+fn storm(findings: &Findings, how: Break, name: &str) -> Claim {
+    let Some(storm) = findings.storms.iter().find(|storm| storm.how == how && storm.system == OUR_SDK) else {
+        return unknown(format!("sessions {name}: 0 lost, 0 doubled, 0 blinks, 0 never back"));
+    };
+    let blinks = storm.presence_events.unwrap_or(0);
+    Claim {
+        claim: format!("{} sessions {name}: 0 lost, 0 doubled, 0 blinks, 0 never back", storm.sessions),
+        found: format!(
+            "{} lost, {} doubled, {blinks} blinks, {} never back; last after {:.0} ms",
+            storm.lost, storm.doubled, storm.never_back, storm.last_ms
+        ),
+        holds: Some(storm.lost + storm.doubled + blinks + storm.never_back == 0),
+    }
+}
+
+fn recovery(findings: &Findings) -> Claim {
+    let claim = "kill -9 with a backlog: 0 lost, 0 doubled".to_owned();
+    let Some(found) = findings.recoveries.iter().find(|recovery| recovery.system == US) else {
+        return unknown(claim);
+    };
+    Claim {
+        claim,
+        found: format!("{} confirmed, {} lost, {} doubled", found.confirmed, found.lost, found.doubled),
+        holds: Some(found.lost + found.doubled == 0),
+    }
+}
+
+fn idle(findings: &Findings) -> Claim {
+    let claim = "an idle session holds at most 11 KB (an aim)".to_owned();
+    let ours = findings.idle.iter().filter(|idle| idle.system == OUR_SDK).max_by_key(|idle| idle.sessions);
+    match ours {
+        Some(idle) => Claim {
+            claim,
+            found: format!("{:.1} KB with {} sessions", idle.bytes_per_session / 1_000.0, idle.sessions),
+            holds: Some(idle.bytes_per_session <= IDLE_BYTES),
+        },
+        None => unknown(claim),
+    }
+}

@@ -1,0 +1,213 @@
+//! `compare`: ourselves beside what people use today, in one run, with the floors that nothing can beat.
+//!
+//! What this is for: to find out where we are not ahead. Peers are started by the bench on loopback with data in a temporary
+//! folder and the best fair configuration that we know, which is written down ([`peers`]); one that is not installed is
+//! skipped with a line. Workloads: durable publish ([`publish`]), publish to receive to ack ([`flow`]), latency at a fixed
+//! rate ([`paced`]), idle sessions ([`idle`]), reconnect storms ([`storm`]), a kill with a backlog ([`recovery`]).
+//!
+//! What it never does: bend a workload to a peer that has no equivalent, or hide a round. Every round is in the JSON;
+//! tables and plots show medians and spreads; [`claims`] says what of our claims held.
+//!
+//! Where to read next: [`peer`] for what a workload asks of a system, [`findings`] for what comes out.
+
+mod claims;
+mod crowd;
+mod figures;
+mod findings;
+mod flow;
+mod idle;
+mod machine;
+mod paced;
+mod page;
+mod peer;
+mod peers;
+mod pipe;
+mod plan;
+mod plot;
+mod publish;
+mod recovery;
+mod server;
+mod storm;
+mod systems;
+mod table;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::broker::BrokerArgs;
+use crate::proc;
+use findings::Findings;
+use machine::Machine;
+use peers::{Ground, Kind};
+use plan::Plan;
+use publish::Floors;
+use systems::Systems;
+
+/// What to compare, and where to put what was found.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Under ten minutes, with smaller numbers of everything
+    #[arg(long)]
+    quick: bool,
+    /// Only these workloads: publish, flow, paced, idle, storm, recovery
+    #[arg(long, value_delimiter = ',', value_name = "WORKLOAD")]
+    only: Vec<String>,
+    /// Only these systems, by name, such as tenure,nats-always,postgres
+    #[arg(long, value_delimiter = ',', value_name = "SYSTEM")]
+    systems: Vec<String>,
+    /// Rounds; figures are medians over them [default: 5]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seconds of each stretch [default: 2, quick 0.4]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Publishes under way [default: 1,16,256,4096, quick 1,256,4096]
+    #[arg(long, value_delimiter = ',')]
+    outstanding: Vec<usize>,
+    /// Bytes of bodies [default: 128,1024,16384, quick 1024]
+    #[arg(long, value_delimiter = ',')]
+    bodies: Vec<usize>,
+    /// Sessions that are idle, cut off and restarted [default: 1,000 and 10,000; 10,000; 5,000]
+    #[arg(long)]
+    sessions: Option<usize>,
+    /// Messages that nobody has read at a kill [default: 1,000,000]
+    #[arg(long)]
+    backlog: Option<u64>,
+    /// What `cargo xtask bench setup` installed
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Write the page to this file
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Write benchmarks.md and its images into this folder
+    #[arg(long, value_name = "DIR")]
+    docs: Option<PathBuf>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+/// The workloads by name.
+const WORKLOADS: [&str; 6] = ["publish", "flow", "paced", "idle", "storm", "recovery"];
+
+impl Args {
+    fn plan(&self) -> Plan {
+        let mut plan = if self.quick { Plan::quick() } else { Plan::full() };
+        plan.rounds = self.rounds.unwrap_or(plan.rounds).max(1);
+        if let Some(seconds) = self.seconds {
+            plan.times.1 = Duration::from_secs_f64(seconds);
+        }
+        if !self.outstanding.is_empty() {
+            plan.outstanding.clone_from(&self.outstanding);
+        }
+        if !self.bodies.is_empty() {
+            plan.bodies.clone_from(&self.bodies);
+            plan.flow_bodies.clone_from(&self.bodies);
+        }
+        if let Some(sessions) = self.sessions {
+            plan.idle = vec![sessions];
+            (plan.cut.0, plan.restart.0) = (sessions, sessions);
+        }
+        plan.backlog = self.backlog.unwrap_or(plan.backlog);
+        plan
+    }
+
+    fn kinds(&self) -> Result<Vec<Kind>> {
+        for name in &self.systems {
+            if !Kind::ALL.iter().any(|kind| kind.key() == name) {
+                let all = Kind::ALL.map(Kind::key).join(", ");
+                bail!("there is no system `{name}`; there are {all}");
+            }
+        }
+        let wanted =
+            |kind: &Kind| self.systems.is_empty() || self.systems.iter().any(|name| name == kind.key());
+        Ok(Kind::ALL.into_iter().filter(wanted).collect())
+    }
+
+    fn does(&self, workload: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == workload)
+    }
+}
+
+/// Measures, prints and writes.
+pub(crate) async fn run(args: Args) -> Result<()> {
+    for name in args.only.iter().filter(|name| !WORKLOADS.contains(&name.as_str())) {
+        bail!("there is no workload `{name}`; there are {}", WORKLOADS.join(", "));
+    }
+    let (plan, kinds) = (args.plan(), args.kinds()?);
+    proc::check_files(plan.idle.iter().copied().chain([plan.cut.0, plan.restart.0]).max().unwrap_or(0) + 1)?;
+    let ground = Ground { broker: args.broker.clone(), peers: args.peers.clone() };
+    let dir = args.broker.fresh_dir()?;
+    let mut findings = Findings {
+        measurement: "compare",
+        quick: plan.quick,
+        rounds: plan.rounds,
+        stretch_seconds: plan.times.1.as_secs_f64(),
+        machine: Machine::here(dir.path()),
+        ..Findings::default()
+    };
+    let began = Instant::now();
+    measure(&args, &plan, &kinds, &ground, dir, &mut findings).await?;
+    findings.claims = claims::judge(&findings);
+    eprintln!("compared in {} s", began.elapsed().as_secs());
+    give(&args, &findings)
+}
+
+async fn measure(
+    args: &Args,
+    plan: &Plan,
+    kinds: &[Kind],
+    ground: &Ground,
+    dir: tempfile::TempDir,
+    findings: &mut Findings,
+) -> Result<()> {
+    let floors = Floors::start(dir)?;
+    let keeping: Vec<Kind> = kinds.iter().copied().filter(|kind| kind.keeps_messages()).collect();
+    // Each workload has servers of its own, so that none pays for what another left behind.
+    if args.does("publish") {
+        let systems = Systems::start(&keeping, ground, findings).await?;
+        publish::run(plan, &systems, &floors, findings).await?;
+    }
+    if args.does("flow") {
+        let systems = Systems::start(&keeping, ground, findings).await?;
+        flow::run(plan, &systems, findings).await?;
+    }
+    if args.does("paced") {
+        let systems = Systems::start(&keeping, ground, findings).await?;
+        paced::run(plan, &systems, &floors, findings).await?;
+    }
+    if args.does("idle") {
+        idle::run(plan, kinds, ground, findings).await?;
+    }
+    if args.does("storm") {
+        storm::run(plan, kinds, ground, findings).await?;
+    }
+    if args.does("recovery") {
+        recovery::run(plan, kinds, ground, findings).await?;
+    }
+    Ok(())
+}
+
+/// Prints what was found and writes the page and the document where they are wanted.
+fn give(args: &Args, findings: &Findings) -> Result<()> {
+    if args.json {
+        println!("{}", serde_json::to_string(findings).context("spell the findings")?);
+    } else {
+        println!("{}", page::about(findings));
+        for table in table::all(findings) {
+            print!("{}", table.lines());
+        }
+    }
+    if let Some(file) = &args.page {
+        std::fs::write(file, page::html(findings)).with_context(|| format!("write {}", file.display()))?;
+        eprintln!("the page is {}", file.display());
+    }
+    if let Some(dir) = &args.docs {
+        page::document(findings, dir)?;
+    }
+    Ok(())
+}

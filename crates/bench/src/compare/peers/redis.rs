@@ -1,0 +1,298 @@
+//! Redis Streams, by `redis`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use redis::aio::MultiplexedConnection;
+use redis::streams::StreamReadReply;
+use redis::{AsyncConnectionConfig, Client, Value};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::Ground;
+use crate::compare::crowd::{Crowd, Notes};
+use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::compare::server::{Line, Server, find_program, free_port};
+
+/// The group of competing readers.
+const ALL: &str = "all";
+/// The field that holds a body.
+const FIELD: &str = "b";
+
+/// A running redis-server.
+pub(super) struct Redis {
+    about: About,
+    server: Server,
+    client: Client,
+    address: String,
+    _dir: TempDir,
+}
+
+/// Starts one that syncs its file before it answers, or one that syncs it every second; nothing when it is not installed.
+pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>> {
+    let Some(program) = find_program("redis-server", &[]) else {
+        return Ok(Answer::No("redis-server is not installed"));
+    };
+    let version = Line::new(&program).arg("--version").run()?;
+    let version = version.split("v=").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let version = version.unwrap_or("unknown").to_owned();
+    let dir = ground.fresh_dir("redis")?;
+    let port = free_port()?;
+    let fsync = if always { "always" } else { "everysec" };
+    let line = Line::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--dir", &dir.path().display().to_string(), "--appendonly", "yes", "--appendfsync", fsync])
+        .args(["--save", "", "--maxclients", "20000", "--auto-aof-rewrite-percentage", "0"]);
+    let mut server = Server::start(line, dir.path())?;
+    let client = Client::open(format!("redis://127.0.0.1:{port}/"))?;
+    server
+        .until_ready(async || {
+            let mut connection = connect(&client).await?;
+            let _: String = redis::cmd("PING").query_async(&mut connection).await?;
+            Ok(())
+        })
+        .await?;
+    let about = About {
+        key: if always { "redis-always" } else { "redis-everysec" },
+        name: if always {
+            "Redis Streams, appendfsync always"
+        } else {
+            "Redis Streams, appendfsync everysec"
+        },
+        version,
+        client: "redis",
+        durable: if always {
+            "synced to the disk (append-only file, before the reply)"
+        } else {
+            "in the page cache; the server syncs every second"
+        },
+        syncs: always,
+        ack: "XACK and XDEL answered, as durable as a publish",
+        config: vec![
+            format!("appendonly yes, appendfsync {fsync}, save \"\", no rewrite of the file during the run"),
+            format!(
+                "XADD; consumer groups, XREADGROUP COUNT {PREFETCH} BLOCK; XACK and XDEL in one pipeline"
+            ),
+        ],
+    };
+    let address = format!("127.0.0.1:{port}");
+    Ok(Answer::Yes(Redis { about, server, client, address, _dir: dir }))
+}
+
+async fn connect(client: &Client) -> Result<MultiplexedConnection> {
+    // A blocking read may last as long as it likes, and so may a sync.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await.context("connect to redis-server")
+}
+
+fn group(place: &Place, index: usize) -> String {
+    match place.readers {
+        Readers::Each(_) => format!("r{index}"),
+        Readers::Competing(_) | Readers::Nobody => ALL.to_owned(),
+    }
+}
+
+impl Peer for Redis {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.server.pid().into_iter().collect()
+    }
+
+    fn open<'a>(&'a self, place: &'a Place) -> Fut<'a, ()> {
+        Box::pin(async move {
+            let mut connection = connect(&self.client).await?;
+            let groups = if let Readers::Each(count) = place.readers { count } else { 1 };
+            for index in 0..groups {
+                let () = redis::cmd("XGROUP")
+                    .arg("CREATE")
+                    .arg(&place.name)
+                    .arg(group(place, index))
+                    .arg("0")
+                    .arg("MKSTREAM")
+                    .query_async(&mut connection)
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn purge<'a>(&'a self, place: &'a Place) -> Fut<'a, ()> {
+        Box::pin(async move {
+            let mut connection = connect(&self.client).await?;
+            let _: i64 = redis::cmd("XTRIM")
+                .arg(&place.name)
+                .arg("MAXLEN")
+                .arg(0)
+                .query_async(&mut connection)
+                .await?;
+            Ok(())
+        })
+    }
+
+    fn close<'a>(&'a self, place: &'a Place) -> Fut<'a, ()> {
+        Box::pin(async move {
+            let mut connection = connect(&self.client).await?;
+            let _: i64 = redis::cmd("UNLINK").arg(&place.name).query_async(&mut connection).await?;
+            Ok(())
+        })
+    }
+
+    fn publishers<'a>(&'a self, place: &'a Place, count: usize) -> Fut<'a, Vec<Box<dyn Publish>>> {
+        Box::pin(async move {
+            let mut publishers: Vec<Box<dyn Publish>> = Vec::with_capacity(count);
+            for _ in 0..count {
+                let connection = connect(&self.client).await?;
+                publishers.push(Box::new(Publisher { connection, stream: place.name.clone() }));
+            }
+            Ok(publishers)
+        })
+    }
+
+    fn reader<'a>(&'a self, place: &'a Place, index: usize) -> Fut<'a, Box<dyn Read>> {
+        Box::pin(async move {
+            let connection = connect(&self.client).await?;
+            let reader = Reader {
+                connection,
+                // A blocked read holds up what follows on its connection.
+                acks: connect(&self.client).await?,
+                stream: place.name.clone(),
+                group: group(place, index),
+                name: format!("c{index}"),
+                deletes: !matches!(place.readers, Readers::Each(_)),
+            };
+            Ok(Box::new(reader) as Box<dyn Read>)
+        })
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.server.kill()
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        self.server.start_again()
+    }
+
+    fn crowd<'a>(&'a self, count: usize) -> Fut<'a, Answer<Box<dyn Crowd>>> {
+        Box::pin(async move {
+            let crowd = Blocked::start(&self.address, count).await?;
+            Ok(Answer::Yes(Box::new(crowd) as Box<dyn Crowd>))
+        })
+    }
+}
+
+struct Publisher {
+    connection: MultiplexedConnection,
+    stream: String,
+}
+
+impl Publish for Publisher {
+    fn publish<'a>(&'a self, body: &'a str) -> Fut<'a, ()> {
+        Box::pin(async move {
+            let mut connection = self.connection.clone();
+            let mut command = redis::cmd("XADD");
+            command.arg(&self.stream).arg("*").arg(FIELD).arg(body);
+            let _: String = command.query_async(&mut connection).await?;
+            Ok(())
+        })
+    }
+}
+
+struct Reader {
+    connection: MultiplexedConnection,
+    acks: MultiplexedConnection,
+    stream: String,
+    group: String,
+    name: String,
+    /// Whether what is acked is deleted too; in a fan-out others may still want it.
+    deletes: bool,
+}
+
+impl Read for Reader {
+    fn read<'a>(&'a mut self, seen: &'a mut (dyn FnMut(&[u8]) + Send)) -> Fut<'a, u64> {
+        Box::pin(async move {
+            let mut command = redis::cmd("XREADGROUP");
+            command.arg("GROUP").arg(&self.group).arg(&self.name).arg("COUNT").arg(PREFETCH);
+            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&self.stream).arg(">");
+            let reply: StreamReadReply = command.query_async(&mut self.connection).await?;
+            let mut ids = Vec::new();
+            for entry in reply.keys.into_iter().flat_map(|key| key.ids) {
+                if let Some(Value::BulkString(body)) = entry.map.get(FIELD) {
+                    seen(body);
+                }
+                ids.push(entry.id);
+            }
+            let mut pipe = redis::pipe();
+            pipe.cmd("XACK").arg(&self.stream).arg(&self.group).arg(&ids).ignore();
+            if self.deletes {
+                pipe.cmd("XDEL").arg(&self.stream).arg(&ids).ignore();
+            }
+            let () = pipe.query_async(&mut self.acks).await?;
+            Ok(ids.len() as u64)
+        })
+    }
+}
+
+/// Connections that each block on a stream of their own; there is no session to come back to.
+struct Blocked {
+    sockets: Vec<TcpStream>,
+    notes: Arc<Notes>,
+}
+
+impl Blocked {
+    async fn start(address: &str, count: usize) -> Result<Blocked> {
+        let notes = Notes::new(count);
+        let mut sockets = Vec::with_capacity(count);
+        for index in 0..count {
+            let mut socket = TcpStream::connect(address).await?;
+            let key = format!("mail:{index}");
+            let id = format!("CLIENT SETNAME s{index}\r\n");
+            socket.write_all(id.as_bytes()).await?;
+            let mut answer = [0; 16];
+            let read = tokio::time::timeout(Duration::from_secs(30), socket.read(&mut answer)).await??;
+            anyhow::ensure!(answer[..read].starts_with(b"+OK"), "redis-server does not greet");
+            socket.write_all(format!("XREAD BLOCK 0 STREAMS {key} $\r\n").as_bytes()).await?;
+            notes.attached(index);
+            sockets.push(socket);
+        }
+        Ok(Blocked { sockets, notes })
+    }
+}
+
+impl Crowd for Blocked {
+    fn count(&self) -> usize {
+        self.sockets.len()
+    }
+
+    fn notes(&self) -> &Arc<Notes> {
+        &self.notes
+    }
+
+    fn what(&self) -> &'static str {
+        "a connection that waits in XREAD BLOCK on a stream of its own"
+    }
+
+    fn no_return(&self) -> Option<&'static str> {
+        Some("no sessions and no presence: a connection that breaks is over, and its program makes another")
+    }
+
+    fn cut(&self) -> Fut<'_, ()> {
+        Box::pin(async { Err(anyhow!("a connection is no session")) })
+    }
+
+    fn send<'a>(&'a self, _to: usize, _number: u64) -> Fut<'a, ()> {
+        Box::pin(async { Err(anyhow!("a connection is no session")) })
+    }
+
+    fn presence(&self) -> Option<u64> {
+        None
+    }
+
+    fn presence_by(&self) -> &'static str {
+        "none"
+    }
+}

@@ -1,0 +1,206 @@
+//! Workload 1: durable publish to confirm, beside the two floors.
+//!
+//! So many publishes are under way at all times; each is followed by another when it is confirmed. The floors: the same
+//! bytes appended to a file with one sync for what waits together, and a bare WebSocket that echoes frames of the same
+//! sizes to the same client. Systems are measured one after the other within a round, in another order each round.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+use super::findings::{Case, Findings, Stretch, Workload};
+use super::peer::{Peer, Place, Publish, Readers, SOCKETS};
+use super::peers::Kind;
+use super::plan::Plan;
+use super::server::cpu_seconds;
+use super::systems::Systems;
+use crate::commit;
+use crate::floor::EchoServer;
+use crate::ids::Dice;
+use crate::load::{self, Target, Template};
+use crate::sample::{Sample, Times, Window};
+
+/// The topic of the bare client's sends.
+const TOPIC: &str = "publish";
+/// How long the last answers of a stretch may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The floors' names.
+pub(crate) const FLOOR_APPEND: &str = "floor-append";
+pub(crate) const FLOOR_ECHO: &str = "floor-echo";
+
+/// What the floors need.
+pub(crate) struct Floors {
+    dir: TempDir,
+    echo: EchoServer,
+}
+
+impl Floors {
+    /// With files in `dir`.
+    pub(crate) fn start(dir: TempDir) -> Result<Floors> {
+        Ok(Floors { dir, echo: EchoServer::start(load::answer_len(TOPIC)?)? })
+    }
+
+    /// The echo's address.
+    pub(crate) fn echo(&self) -> &EchoServer {
+        &self.echo
+    }
+
+    /// Where the disk's floor may write.
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    fn append(&self, bytes: usize, outstanding: usize, times: (Duration, Duration)) -> Result<Stretch> {
+        let us = [std::process::id()];
+        let before = cpu_seconds(&us);
+        let floor = commit::raw(self.dir.path(), bytes, outstanding, times)?;
+        // It is all in this process, warming up included: what is known is an upper bound.
+        let stretch = Stretch::new(&floor.sample, cpu_seconds(&us) - before, 0.0);
+        Ok(Stretch { sync_ms: Some(floor.commit_p50_ms), ..stretch })
+    }
+
+    fn echoed(
+        &self,
+        template: &Template,
+        outstanding: usize,
+        times: (Duration, Duration),
+    ) -> Result<Stretch> {
+        bare(Target::Echo(&self.echo.address), self.echo.pid(), template, outstanding, times)
+    }
+}
+
+/// Measures all rounds of all systems.
+pub(crate) async fn run(
+    plan: &Plan,
+    systems: &Systems,
+    floors: &Floors,
+    findings: &mut Findings,
+) -> Result<()> {
+    for body in plan.bodies.iter().copied() {
+        let (template, text) = (Template::new(TOPIC, body)?, Dice::new(0).text(body));
+        let place = Place::new(format!("publish-{body}"), Readers::Nobody);
+        let mut ready = Vec::new();
+        for (kind, peer) in systems.keeping() {
+            let publishers =
+                prepare(kind, peer, &place).await.with_context(|| format!("prepare {}", kind.key()))?;
+            ready.push((kind, peer, publishers));
+        }
+        for round in 0..plan.rounds {
+            for outstanding in plan.outstanding.iter().copied() {
+                let case = Case { workload: Workload::Publish, body, load: outstanding, readers: "" };
+                eprintln!("round {} of {}: {case}", round + 1, plan.rounds);
+                let bytes = template.payload_len();
+                let found = tokio::task::block_in_place(|| floors.append(bytes, outstanding, plan.times));
+                findings.round(&case, FLOOR_APPEND, found);
+                let found = tokio::task::block_in_place(|| floors.echoed(&template, outstanding, plan.times));
+                findings.round(&case, FLOOR_ECHO, found);
+                for at in 0..ready.len() {
+                    let Some((kind, peer, publishers)) = ready.get((at + round) % ready.len()) else {
+                        continue;
+                    };
+                    let found = if *kind == Kind::Tenure {
+                        let pid = peer.pids().first().copied().unwrap_or(0);
+                        let target = Target::Broker(peer.address().unwrap_or_default());
+                        tokio::task::block_in_place(|| bare(target, pid, &template, outstanding, plan.times))
+                    } else {
+                        closed(*peer, publishers, outstanding, &text, plan.times).await
+                    };
+                    findings.round(&case, kind.key(), found);
+                    peer.purge(&place).await.with_context(|| format!("purge {}", kind.key()))?;
+                }
+            }
+        }
+        for (_, peer, publishers) in ready {
+            drop(publishers);
+            peer.close(&place).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn prepare(kind: Kind, peer: &dyn Peer, place: &Place) -> Result<Vec<Arc<dyn Publish>>> {
+    peer.open(place).await?;
+    if kind == Kind::Tenure {
+        // The bare client opens its own, with the same keys.
+        return Ok(Vec::new());
+    }
+    let publishers = peer.publishers(place, SOCKETS).await?;
+    Ok(publishers.into_iter().map(Arc::from).collect())
+}
+
+/// One stretch by the bare client, whose own thread it takes.
+fn bare(
+    target: Target<'_>,
+    pid: u32,
+    template: &Template,
+    outstanding: usize,
+    times: (Duration, Duration),
+) -> Result<Stretch> {
+    let (us, them) = ([std::process::id()], [pid]);
+    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    let (mut before, mut after) = ((0.0, 0.0), (0.0, 0.0));
+    let sample = load::drive(
+        target,
+        template,
+        outstanding,
+        times,
+        || {
+            before = read();
+            Ok(())
+        },
+        || {
+            after = read();
+            Ok(())
+        },
+    )?;
+    Ok(Stretch::new(&sample, after.0 - before.0, after.1 - before.1))
+}
+
+/// One stretch by the system's own client: `outstanding` publishes under way, spread over its connections.
+async fn closed(
+    peer: &dyn Peer,
+    publishers: &[Arc<dyn Publish>],
+    outstanding: usize,
+    body: &str,
+    (warm_up, length): (Duration, Duration),
+) -> Result<Stretch> {
+    let sockets = publishers.len().min(outstanding).max(1);
+    let window = Window::after(warm_up, length);
+    let body: Arc<str> = body.into();
+    let mut tasks = JoinSet::new();
+    for publisher in publishers.iter().take(sockets).cycle().take(outstanding).cloned() {
+        tasks.spawn(publish(publisher, body.clone(), window));
+    }
+    let (us, them) = ([std::process::id()], peer.pids());
+    tokio::time::sleep_until(window.from.into()).await;
+    let before = (cpu_seconds(&them), cpu_seconds(&us));
+    tokio::time::sleep_until(window.until.into()).await;
+    let after = (cpu_seconds(&them), cpu_seconds(&us));
+    let mut times = Times::default();
+    let answers = async {
+        while let Some(task) = tasks.join_next().await {
+            times.merge(task??);
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, answers).await.context("answers are missing")??;
+    let sample = Sample::new(window, times);
+    Ok(Stretch::new(&sample, after.0 - before.0, after.1 - before.1))
+}
+
+async fn publish(publisher: Arc<dyn Publish>, body: Arc<str>, window: Window) -> Result<Times> {
+    let mut times = Times::default();
+    let mut sent = Instant::now();
+    while sent < window.until {
+        publisher.publish(&body).await?;
+        let now = Instant::now();
+        if window.has(now) {
+            times.add(now - sent);
+        }
+        sent = now;
+    }
+    Ok(times)
+}
