@@ -122,6 +122,7 @@ impl Fleet {
     }
 
     /// The same, whose sessions read their inboxes.
+    #[cfg(feature = "compare")]
     pub(crate) fn reading(self) -> Fleet {
         Fleet { reads: true, ..self }
     }
