@@ -135,7 +135,7 @@ impl Args {
 
 /// Measures, prints and writes.
 pub(crate) async fn run(args: Args) -> Result<()> {
-    for name in args.only.iter().filter(|name| !WORKLOADS.contains(&name.as_str())) {
+    if let Some(name) = args.only.iter().find(|name| !WORKLOADS.contains(&name.as_str())) {
         bail!("there is no workload `{name}`; there are {}", WORKLOADS.join(", "));
     }
     let (plan, kinds) = (args.plan(), args.kinds()?);

@@ -57,19 +57,19 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
     let confirmed = book.confirmed.load(Ordering::Relaxed);
     let mut tally = Tally { confirmed: book.marks(), seen: Vec::new(), missing: confirmed };
     let (mut publish_ms, mut deliver_ms) = (Vec::new(), Vec::new());
-    let mut next = book.next.load(Ordering::Relaxed);
-    for kill in 0..plan.kills.max(1) {
-        if kill > 0 {
+    let first = book.next.load(Ordering::Relaxed);
+    // A number that nobody has for what is published after each kill; the first kill was while filling.
+    for next in first..first + plan.kills.max(1) as u64 {
+        if next > first {
             tokio::task::block_in_place(|| peer.kill())?;
         }
         let started = Instant::now();
         tokio::task::block_in_place(|| peer.start_again())?;
-        let first = first_publish(peer, &place, next, started);
-        let old = first_delivery(peer, &place, started);
-        let (published, delivered) = tokio::join!(first, old);
+        let published = first_publish(peer, &place, next, started);
+        let delivered = first_delivery(peer, &place, started);
+        let (published, delivered) = tokio::join!(published, delivered);
         publish_ms.push(round(published?.as_secs_f64() * 1_000.0, 1));
         tally.confirm(next);
-        next += 1;
         if let Ok((took, numbers)) = delivered {
             deliver_ms.push(round(took.as_secs_f64() * 1_000.0, 1));
             numbers.into_iter().for_each(|number| tally.saw(number));
@@ -121,8 +121,8 @@ async fn fill(plan: &Plan, peer: &mut dyn Peer, place: &Place) -> Result<Arc<Boo
     let filler: Arc<str> = Dice::new(0).text(BODY).into();
     let most = plan.backlog + 2 * OUTSTANDING as u64;
     let mut tasks = JoinSet::new();
-    for publisher in publishers.iter().cycle().take(OUTSTANDING).cloned() {
-        let (book, filler) = (book.clone(), filler.clone());
+    for publisher in publishers.iter().cycle().take(OUTSTANDING) {
+        let (publisher, book, filler) = (publisher.clone(), book.clone(), filler.clone());
         tasks.spawn(async move {
             loop {
                 let number = book.next.fetch_add(1, Ordering::Relaxed);

@@ -58,7 +58,7 @@ impl Line {
     }
 
     /// As a user who is not root, where we are root: some servers refuse to run as root.
-    pub(crate) fn as_user(self, user: &str) -> Line {
+    pub(crate) fn by_user(self, user: &str) -> Line {
         if !rustix::process::geteuid().is_root() {
             return self;
         }

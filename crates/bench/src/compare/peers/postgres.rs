@@ -45,7 +45,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
     let place = data.display().to_string();
     Line::new(initdb)
         .args(["-D", &place, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"])
-        .as_user(USER)
+        .by_user(USER)
         .run()
         .context("make a database")?;
     let port = free_port()?;
@@ -61,7 +61,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
     ] {
         line = line.args(["-c", setting]);
     }
-    let line = line.args(["-c", &format!("max_connections={CONNECTIONS}")]).as_user(USER);
+    let line = line.args(["-c", &format!("max_connections={CONNECTIONS}")]).by_user(USER);
     let mut server = Server::start(line, dir.path())?;
     let client = server.until_ready(async || connect(port).await).await?;
     let version: String = client.query_one("SHOW server_version", &[]).await?.get(0);
