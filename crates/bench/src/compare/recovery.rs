@@ -28,6 +28,8 @@ const OUTSTANDING: usize = 4_096;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a single try may take.
 const TRY: Duration = Duration::from_secs(10);
+/// Messages that are enough to know that old ones are delivered.
+const ENOUGH: usize = 4_096;
 /// How long nothing may come before what is missing counts as lost.
 const SILENCE: Duration = Duration::from_secs(8);
 /// How long to look for doubles once all is there.
@@ -173,7 +175,7 @@ async fn first_delivery(peer: &dyn Peer, place: &Place, started: Instant) -> Res
         let mut reader = peer.reader(place, 0).await?;
         let (mut numbers, mut first) = (Vec::new(), None);
         // What is acked with the first must be answered before the reader goes, or it comes again.
-        let mut settled = 0;
+        let (mut settled, began) = (0, Instant::now());
         while numbers.is_empty() || settled < numbers.len() as u64 {
             let mut seen = |body: &[u8]| {
                 first.get_or_insert_with(|| started.elapsed());
@@ -185,7 +187,11 @@ async fn first_delivery(peer: &dyn Peer, place: &Place, started: Instant) -> Res
                 Err(_) if numbers.is_empty() => anyhow::bail!("nothing came"),
                 Err(_) => break,
             }
-            if numbers.len() >= 4_096 {
+            // Whoever only looks now and then finds nothing without being asked to wait.
+            if numbers.is_empty() && began.elapsed() > TRY {
+                anyhow::bail!("nothing came");
+            }
+            if numbers.len() >= ENOUGH {
                 break;
             }
         }

@@ -1,7 +1,6 @@
 //! nats-server with JetStream, by `async-nats`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -280,17 +279,16 @@ async fn join(
     index: usize,
     notes: Arc<Notes>,
 ) -> Result<(Client, impl Future<Output = ()> + Send + 'static)> {
-    let (name, noted, first) = (format!("s{index}"), notes.clone(), Arc::new(AtomicBool::new(true)));
+    let (name, noted) = (format!("s{index}"), notes.clone());
     let client = ConnectOptions::new()
         .name(&name)
         .max_reconnects(None)
         // The same full jitter from a quarter of a second as our SDK has, so that waits are not what is compared.
         .reconnect_delay_callback(|tries| jitter(tries as u32))
         .event_callback(move |event| {
-            let (notes, first) = (noted.clone(), first.clone());
+            let notes = noted.clone();
             async move {
-                // Its subscriptions are made again before this is told.
-                if matches!(event, Event::Connected) && !first.swap(false, Ordering::Relaxed) {
+                if matches!(event, Event::Connected) {
                     notes.attached(index);
                 }
             }

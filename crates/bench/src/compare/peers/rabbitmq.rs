@@ -81,18 +81,19 @@ pub(super) async fn start(ground: &Ground, quorum: bool) -> Result<Answer<Rabbit
     let mut server = Server::start(line, dir.path())?;
     let uri = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
     server.until_ready(async || connect(&uri).await).await?;
-    let kind = if quorum { "quorum" } else { "classic" };
+    let (kind, version) = (if quorum { "quorum" } else { "classic" }, version());
+    let syncs = quorum || classic_syncs(&version);
     let about = About {
         key: if quorum { "rabbitmq-quorum" } else { "rabbitmq-classic" },
         name: if quorum { "RabbitMQ, quorum queue" } else { "RabbitMQ, classic durable queue" },
-        version: version(),
+        version,
         client: "lapin",
-        durable: if quorum {
-            "synced to the disk (the queue's log, one node)"
-        } else {
-            "written to the disk; synced in its own time, at the latest when the queue rests"
+        durable: match (quorum, syncs) {
+            (true, _) => "synced to the disk (the queue's log, one node)",
+            (false, true) => "synced to the disk (the message store, before the confirm)",
+            (false, false) => "written to the disk, not synced",
         },
-        syncs: quorum,
+        syncs,
         ack: "sent; no answer",
         config: vec![
             format!("{kind} queues, persistent messages, publisher confirms, one node"),
@@ -115,6 +116,13 @@ fn version() -> String {
     let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
     let mut versions = names.filter_map(|name| Some(name.strip_prefix("rabbitmq_server-")?.to_owned()));
     versions.next().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Classic queues sync before they confirm, as can be seen by tracing their calls, up to the version that rewrote how they
+/// are stored.
+fn classic_syncs(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < (3, 12)
 }
 
 fn queue(place: &Place, index: usize) -> ShortString {
