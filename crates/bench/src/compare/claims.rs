@@ -145,3 +145,45 @@ fn idle(findings: &Findings) -> Claim {
         None => unknown(claim),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::{Stretch, System};
+    use super::*;
+
+    fn system(key: &'static str, syncs: bool) -> System {
+        let (version, config) = (String::new(), Vec::new());
+        System { key, name: key, version, client: "", durable: "", syncs, ack: "", config }
+    }
+
+    fn found(rates: &[(&'static str, f64)]) -> (Findings, Case) {
+        let case = Case { workload: Workload::Publish, body: 1024, load: 256, readers: "" };
+        let systems =
+            vec![system("tenure", true), system("nats-always", true), system("redis-everysec", false)];
+        let mut findings = Findings { systems, ..Findings::default() };
+        for (system, rate) in rates {
+            let stretch = Stretch { per_second: *rate, ..Stretch::default() };
+            findings.round(&case, system, Ok(stretch));
+        }
+        (findings, case)
+    }
+
+    #[test]
+    fn only_those_who_sync_can_be_ahead_of_us() {
+        let rates = [("tenure", 50.0), ("nats-always", 5.0), ("redis-everysec", 90.0), ("floor-echo", 100.0)];
+        let (findings, case) = found(&rates);
+        assert_eq!(first(&findings, &case).holds, Some(true));
+        assert_eq!(times_nats(&findings, &case).holds, Some(true));
+        assert_eq!(echo_share(&findings, &case).holds, Some(true));
+        let (findings, case) = found(&[("tenure", 4.0), ("nats-always", 5.0), ("floor-echo", 100.0)]);
+        assert_eq!(first(&findings, &case).holds, Some(false));
+        assert_eq!(echo_share(&findings, &case).holds, Some(false));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_claimed() {
+        let (findings, case) = found(&[("tenure", 50.0)]);
+        assert_eq!(first(&findings, &case).holds, None);
+        assert!(judge(&Findings::default()).iter().all(|claim| claim.holds.is_none()));
+    }
+}

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::findings::{Case, Findings, Stretch, Workload};
-use super::peer::{Peer, Place, Publish, Read, Readers, SOCKETS};
+use super::peer::{Peer, Place, Publish, Read, Readers};
 use super::plan::Plan;
 use super::server::cpu_seconds;
 use super::systems::Systems;
@@ -23,6 +23,8 @@ use crate::sample::{Sample, Times, Window};
 
 /// Digits of a message's number at the beginning of its body.
 pub(crate) const NUMBER: usize = 16;
+/// Connections that publish.
+const PUBLISHERS: usize = 16;
 /// Messages whose times are remembered: many more than are ever in flight.
 const REMEMBERED: usize = 1 << 16;
 /// How long nothing may come before what is missing counts as missing.
@@ -70,7 +72,7 @@ async fn stretch(
     for index in 0..place.readers.count() {
         readers.push(peer.reader(place, index).await.with_context(|| format!("start reader {index}"))?);
     }
-    let publishers = peer.publishers(place, load.min(SOCKETS)).await.context("start publishers")?;
+    let publishers = peer.publishers(place, load.min(PUBLISHERS)).await.context("start publishers")?;
     let publishers: Vec<Arc<dyn Publish>> = publishers.into_iter().map(Arc::from).collect();
     let found = measure(peer, &publishers, readers, place.readers.copies(), load, body, times).await;
     drop(publishers);

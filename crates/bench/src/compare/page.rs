@@ -150,3 +150,25 @@ pub(crate) fn document(findings: &Findings, dir: &Path) -> Result<()> {
     std::fs::write(&file, text.trim_end().to_owned() + "\n")
         .with_context(|| format!("write {}", file.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::{Case, Stretch, Workload};
+    use super::*;
+
+    #[test]
+    fn page_and_document_show_every_series_and_fetch_nothing() {
+        let case = Case { workload: Workload::Publish, body: 1024, load: 256, readers: "" };
+        let mut findings = Findings::default();
+        findings.round(&case, "floor-echo", Ok(Stretch { per_second: 1_234.0, ..Stretch::default() }));
+        findings.round(&case, "tenure", Err(anyhow::anyhow!("it <broke>")));
+        let page = html(&findings);
+        assert!(page.contains("floor: bare WebSocket echo") && page.contains("it &lt;broke&gt;"));
+        assert!(!page.contains("<script") && !page.contains("src="));
+        let dir = tempfile::tempdir().unwrap();
+        document(&findings, dir.path()).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("benchmarks.md")).unwrap();
+        assert!(text.contains("1,234") && text.contains("benchmarks/publish-1024-256.svg"));
+        assert!(dir.path().join("benchmarks/publish-1024-256.svg").is_file());
+    }
+}
