@@ -1,7 +1,7 @@
 //! Many sessions of one system, and what happened to them.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::peer::Fut;
 
@@ -15,6 +15,12 @@ pub(crate) trait Crowd: Send + Sync {
 
     /// What a session is here, in a sentence.
     fn what(&self) -> &'static str;
+
+    /// How long a client must stand before it has forgotten that its last socket broke, and waits no longer than the first
+    /// time: a storm is no series of failures.
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Why nobody comes back here, where that is so.
     fn no_return(&self) -> Option<&'static str> {

@@ -75,7 +75,8 @@ async fn one(
     };
     let mut found = Vec::new();
     for number in 0..rounds {
-        tokio::time::sleep(plan.steady).await;
+        let rest = if number == 0 { Duration::ZERO } else { crowd.rest() };
+        tokio::time::sleep(plan.steady.max(rest)).await;
         found.push(storm(plan, &mut *peer, &crowd, how, number as u64).await?);
     }
     let middle = |pick: fn(&Round) -> f64| round(median(found.iter().map(pick)), 1);

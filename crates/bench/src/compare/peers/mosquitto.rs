@@ -11,7 +11,7 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{LastWill, LastWillProperties, Packet, Publish as Incoming};
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
 use tempfile::TempDir;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::Ground;
@@ -321,7 +321,7 @@ impl Read for Reader {
 struct Sessions {
     count: usize,
     notes: Arc<Notes>,
-    cut: Arc<Notify>,
+    cut: watch::Sender<u64>,
     presence: Arc<AtomicU64>,
     sender: Publisher,
     _tasks: JoinSet<()>,
@@ -329,11 +329,11 @@ struct Sessions {
 
 impl Sessions {
     async fn start(broker: &Mosquitto, count: usize) -> Result<Sessions> {
-        let (notes, cut) = (Notes::new(count), Arc::new(Notify::new()));
+        let (notes, cut) = (Notes::new(count), watch::Sender::new(0));
         let mut tasks = JoinSet::new();
         for from in (0..count).step_by(CONNECTING) {
             for index in from..count.min(from + CONNECTING) {
-                tasks.spawn(keep(broker.session(index), index, notes.clone(), cut.clone()));
+                tasks.spawn(keep(broker.session(index), index, notes.clone(), cut.subscribe()));
             }
             let wanted = count.min(from + CONNECTING);
             let all = async {
@@ -344,7 +344,7 @@ impl Sessions {
             tokio::time::timeout(READY, all).await.context("sessions do not connect to mosquitto")?;
         }
         let presence = Arc::<AtomicU64>::default();
-        tasks.spawn(watch(broker.options("watcher"), presence.clone()));
+        tasks.spawn(look(broker.options("watcher"), presence.clone()));
         let sender = Publisher::start(broker.options("sender"), "", true);
         Ok(Sessions { count, notes, cut, presence, sender, _tasks: tasks })
     }
@@ -373,14 +373,14 @@ fn will_properties() -> LastWillProperties {
 }
 
 /// One session: says that it is here when the broker does not know it, and comes back when it is cut off.
-async fn keep(options: MqttOptions, index: usize, notes: Arc<Notes>, cut: Arc<Notify>) {
+async fn keep(options: MqttOptions, index: usize, notes: Arc<Notes>, mut cut: watch::Receiver<u64>) {
     let (client, mut events) = AsyncClient::new(options, 16);
     let mut failures = 0;
     loop {
         // Cancelling a poll may lose what it was at; it is only cancelled to break the socket.
         let event = tokio::select! {
             event = events.poll() => event,
-            () = cut.notified() => {
+            _ = cut.changed() => {
                 events.clean();
                 tokio::time::sleep(jitter(1)).await;
                 continue;
@@ -415,7 +415,7 @@ async fn keep(options: MqttOptions, index: usize, notes: Arc<Notes>, cut: Arc<No
 }
 
 /// Counts what is said of presence.
-async fn watch(options: MqttOptions, presence: Arc<AtomicU64>) {
+async fn look(options: MqttOptions, presence: Arc<AtomicU64>) {
     let (client, mut events) = AsyncClient::new(options, 16);
     loop {
         match events.poll().await {
@@ -444,7 +444,8 @@ impl Crowd for Sessions {
 
     fn cut(&self) -> Fut<'_, ()> {
         Box::pin(async move {
-            self.cut.notify_waiters();
+            // A count, not a call: whoever is busy just now sees it later.
+            self.cut.send_modify(|cuts| *cuts += 1);
             Ok(())
         })
     }

@@ -33,6 +33,8 @@ const MAKER: usize = 20_000;
 const CONNECTING: usize = 64;
 /// How long a send may take, a restart included.
 const SEND_TIMEOUT: Duration = Duration::from_secs(120);
+/// Attached for longer than ten seconds, the SDK has forgotten earlier failures.
+const FORGIVEN: Duration = Duration::from_millis(10_500);
 /// How often the crowd's attaches are looked at; each says itself when it was.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -385,6 +387,10 @@ impl Crowd for Sessions {
 
     fn what(&self) -> &'static str {
         "a session with a lease, its inbox, and presence of everybody else"
+    }
+
+    fn rest(&self) -> Duration {
+        FORGIVEN
     }
 
     fn cut(&self) -> Fut<'_, ()> {

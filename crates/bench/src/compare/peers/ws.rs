@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures_util::{SinkExt, StreamExt};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -140,17 +140,17 @@ impl Peer for Ws {
 struct Sockets {
     count: usize,
     notes: Arc<Notes>,
-    cut: Arc<Notify>,
+    cut: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
 impl Sockets {
     async fn start(address: &str, count: usize) -> Result<Sockets> {
-        let (notes, cut, mut tasks) = (Notes::new(count), Arc::new(Notify::new()), JoinSet::new());
+        let (notes, cut, mut tasks) = (Notes::new(count), watch::Sender::new(0), JoinSet::new());
         for from in (0..count).step_by(OPENING) {
             let wanted = count.min(from + OPENING);
             for index in from..wanted {
-                tasks.spawn(keep(address.to_owned(), index, notes.clone(), cut.clone()));
+                tasks.spawn(keep(address.to_owned(), index, notes.clone(), cut.subscribe()));
             }
             let all = async {
                 while notes.ever() < wanted {
@@ -163,13 +163,13 @@ impl Sockets {
     }
 }
 
-async fn keep(address: String, index: usize, notes: Arc<Notes>, cut: Arc<Notify>) {
+async fn keep(address: String, index: usize, notes: Arc<Notes>, mut cut: watch::Receiver<u64>) {
     let mut failures = 1;
     loop {
         // Both may be cancelled: whatever is lost with a socket is lost with it.
         tokio::select! {
             ended = hold(&address, index, &notes) => failures = if ended.is_ok() { 1 } else { failures + 1 },
-            () = cut.notified() => failures = 1,
+            _ = cut.changed() => failures = 1,
         }
         tokio::time::sleep(jitter(failures)).await;
     }
@@ -208,7 +208,8 @@ impl Crowd for Sockets {
 
     fn cut(&self) -> Fut<'_, ()> {
         Box::pin(async move {
-            self.cut.notify_waiters();
+            // A count, not a call: whoever is busy just now sees it later.
+            self.cut.send_modify(|cuts| *cuts += 1);
             Ok(())
         })
     }
