@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The kernel counts processor time for `/proc` in hundredths of a second, whatever its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// How long a server may take until it answers.
 pub(crate) const READY: Duration = Duration::from_secs(60);
+/// How long one try to reach it may take.
+const TRY: Duration = Duration::from_secs(3);
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -136,7 +138,9 @@ impl Server {
     pub(crate) async fn until_ready<T>(&mut self, mut ready: impl AsyncFnMut() -> Result<T>) -> Result<T> {
         let deadline = Instant::now() + READY;
         loop {
-            match ready().await {
+            // Some accept a connection before they can answer, and some clients then wait for ever.
+            let tried = tokio::time::timeout(TRY, ready()).await;
+            match tried.unwrap_or_else(|_| Err(anyhow!("it does not answer"))) {
                 Ok(value) => return Ok(value),
                 Err(error) if Instant::now() > deadline => {
                     return Err(error.context(format!("it is not ready: {}", self.last_words())));

@@ -20,6 +20,8 @@ use crate::compare::server::{Line, Server, find_program, free_port};
 
 /// How long an answer may take before the stretch fails.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the server waits for an ack before it delivers again: less than anybody here waits for what is missing.
+const ACK_WAIT: Duration = Duration::from_secs(5);
 /// Sessions of a crowd that connect at a time.
 const CONNECTING: usize = 64;
 /// The stream that sessions of a crowd have their mail in.
@@ -130,7 +132,7 @@ async fn consumer(stream: &Stream, name: &str) -> Result<PullConsumer> {
     let config = pull::Config {
         durable_name: Some(name.to_owned()),
         ack_policy: AckPolicy::Explicit,
-        ack_wait: PATIENCE,
+        ack_wait: ACK_WAIT,
         deliver_policy: DeliverPolicy::All,
         max_ack_pending: 65_536,
         ..pull::Config::default()
@@ -302,7 +304,7 @@ async fn join(
         deliver_subject: to,
         filter_subject: format!("{MAIL}.{index}"),
         ack_policy: AckPolicy::Explicit,
-        ack_wait: Duration::from_secs(5),
+        ack_wait: ACK_WAIT,
         ..push::Config::default()
     };
     stream
