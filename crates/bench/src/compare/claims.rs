@@ -123,7 +123,7 @@ fn storm(findings: &Findings, how: Break, name: &str) -> Claim {
 
 fn recovery(findings: &Findings) -> Claim {
     let claim = "kill -9 with a backlog: 0 lost, 0 doubled".to_owned();
-    let Some(found) = findings.recoveries.iter().find(|recovery| recovery.system == US) else {
+    let Some(found) = findings.recoveries.iter().find(|recovery| recovery.system == OUR_SDK) else {
         return unknown(claim);
     };
     Claim {

@@ -13,13 +13,14 @@ use anyhow::{Context, Result};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::counting::Counting;
 use super::findings::{Case, Findings, Stretch, Workload};
 use super::peer::{Peer, Place, Publish, Read, Readers};
 use super::plan::Plan;
 use super::server::cpu_seconds;
 use super::systems::Systems;
 use crate::ids::Dice;
-use crate::sample::{Sample, Times, Window};
+use crate::sample::{Sample, Times};
 
 /// Digits of a message's number at the beginning of its body.
 pub(crate) const NUMBER: usize = 16;
@@ -27,6 +28,8 @@ pub(crate) const NUMBER: usize = 16;
 const PUBLISHERS: usize = 16;
 /// Messages whose times are remembered: many more than are ever in flight.
 const REMEMBERED: usize = 1 << 16;
+/// How long a stretch may take, with all that goes before and after it.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing may come before what is missing counts as missing.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often a wait looks again.
@@ -50,7 +53,9 @@ pub(crate) async fn run(plan: &Plan, systems: &Systems, findings: &mut Findings)
                 for at in 0..all.len() {
                     let Some((kind, peer)) = all.get((at + round) % all.len()) else { continue };
                     let place = Place::new(format!("flow-{body}-{}-{round}", readers.count()), readers);
-                    let found = stretch(*peer, &place, load, body, plan.times).await;
+                    let found = stretch(*peer, &place, load, body, plan.times);
+                    let found = tokio::time::timeout(PATIENCE, found).await.context("it does not end");
+                    let found = found.and_then(|found| found);
                     findings.round(&case, kind.key(), found);
                 }
             }
@@ -87,10 +92,9 @@ async fn measure(
     copies: u32,
     load: usize,
     body: usize,
-    (warm_up, length): (Duration, Duration),
+    times: (Duration, Duration),
 ) -> Result<Stretch> {
-    let window = Window::after(warm_up, length);
-    let flow = Arc::new(Flow::new(window, copies, load));
+    let flow = Arc::new(Flow::new(copies, load));
     let mut reading = JoinSet::new();
     for reader in readers {
         reading.spawn(read(reader, flow.clone()));
@@ -101,10 +105,9 @@ async fn measure(
         publishing.spawn(publish(publisher, flow.clone(), filler.clone()));
     }
     let (us, them) = ([std::process::id()], peer.pids());
-    tokio::time::sleep_until(window.from.into()).await;
-    let before = (cpu_seconds(&them), cpu_seconds(&us));
-    tokio::time::sleep_until(window.until.into()).await;
-    let after = (cpu_seconds(&them), cpu_seconds(&us));
+    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    let enough = load as u64 * u64::from(copies);
+    let (window, before, after) = flow.counting.run(times, enough, read).await;
     flow.stop();
     while let Some(task) = publishing.join_next().await {
         task??;
@@ -128,7 +131,7 @@ async fn measure(
 /// What publishers and readers of a stretch share.
 struct Flow {
     began: Instant,
-    window: Window,
+    counting: Counting,
     copies: u32,
     /// Room in flight.
     room: Semaphore,
@@ -145,10 +148,10 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(window: Window, copies: u32, load: usize) -> Flow {
+    fn new(copies: u32, load: usize) -> Flow {
         Flow {
             began: Instant::now(),
-            window,
+            counting: Counting::default(),
             copies,
             room: Semaphore::new(load),
             stopped: AtomicBool::new(false),
@@ -185,7 +188,7 @@ impl Flow {
         let Some(number) = number(body) else { return };
         let at = number as usize % REMEMBERED;
         let sent = self.sent[at].load(Ordering::Acquire);
-        if self.window.has(Instant::now()) {
+        if self.counting.counts() {
             times.add(Duration::from_nanos(self.nanos().saturating_sub(sent)));
         }
         let left =
@@ -258,7 +261,7 @@ async fn read(mut reader: Box<dyn Read>, flow: Arc<Flow>) -> Result<()> {
         let mut times = Times::default();
         let seen = |body: &[u8]| flow.seen(body, &mut times);
         let settled = reader.read(&mut { seen }).await?;
-        if flow.window.has(Instant::now()) {
+        if flow.counting.happened(settled) {
             flow.settled.fetch_add(settled, Ordering::Relaxed);
         }
         if times.count() > 0 {
@@ -281,14 +284,13 @@ mod tests {
 
     #[tokio::test]
     async fn room_is_given_back_when_the_last_reader_has_a_message() {
-        let window = Window::after(Duration::ZERO, Duration::from_secs(60));
-        let (flow, mut times) = (Flow::new(window, 2, 1), Times::default());
+        let (flow, mut times) = (Flow::new(2, 1), Times::default());
         let first = flow.next().await.unwrap();
         flow.seen(numbered("", first).as_bytes(), &mut times);
         assert_eq!(flow.room.available_permits(), 0);
         flow.seen(numbered("", first).as_bytes(), &mut times);
         assert_eq!(flow.room.available_permits(), 1);
         flow.seen(numbered("", first).as_bytes(), &mut times);
-        assert_eq!((flow.doubled.load(Ordering::Relaxed), times.count()), (1, 3));
+        assert_eq!((flow.doubled.load(Ordering::Relaxed), flow.received.load(Ordering::Relaxed)), (1, 2));
     }
 }

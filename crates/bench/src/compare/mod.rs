@@ -11,6 +11,7 @@
 //! Where to read next: [`peer`] for what a workload asks of a system, [`findings`] for what comes out.
 
 mod claims;
+mod counting;
 mod crowd;
 mod figures;
 mod findings;

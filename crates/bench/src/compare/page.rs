@@ -25,8 +25,8 @@ const NOTES: [&str; 8] = [
     "Publishes under way are spread over at most 64 connections, for every system.",
     "Workload 2 keeps a bounded number of messages in flight; what counts are deliveries whose ack was answered, or sent \
      where a system answers none. Workload 3 takes every time from when a message was due, whatever became of those before it.",
-    "With many publishes outstanding and a slow system, a stretch is shorter than the wait of the last in the line: its \
-     rate is right, its latencies are flattering.",
+    "A stretch lasts until as many were answered as are outstanding, however slow that is (at most ten seconds), so that \
+     whoever answers thousands together is not seen between two answers.",
     "Workload 5 sends messages to the sessions meanwhile. Lost is what was confirmed and never came, doubled what an \
      application was given twice. Clients wait up to a quarter of a second before their first dial, everywhere.",
     "Where a system has no equivalent it is left out and that is said, rather than the workload bent.",

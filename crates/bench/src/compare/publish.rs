@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
+use super::counting::Counting;
 use super::findings::{Case, Findings, Stretch, Workload};
 use super::peer::{Peer, Place, Publish, Readers, SOCKETS};
 use super::peers::Kind;
@@ -21,7 +22,7 @@ use crate::commit;
 use crate::floor::EchoServer;
 use crate::ids::Dice;
 use crate::load::{self, Target, Template};
-use crate::sample::{Sample, Times, Window};
+use crate::sample::{Sample, Times};
 
 /// The topic of the bare client's sends.
 const TOPIC: &str = "publish";
@@ -165,20 +166,25 @@ async fn closed(
     publishers: &[Arc<dyn Publish>],
     outstanding: usize,
     body: &str,
-    (warm_up, length): (Duration, Duration),
+    times: (Duration, Duration),
 ) -> Result<Stretch> {
     let sockets = publishers.len().min(outstanding).max(1);
-    let window = Window::after(warm_up, length);
+    let counting = Arc::new(Counting::default());
     let body: Arc<str> = body.into();
     let mut tasks = JoinSet::new();
     for publisher in publishers.iter().take(sockets).cycle().take(outstanding).cloned() {
-        tasks.spawn(publish(publisher, body.clone(), window));
+        tasks.spawn(publish(publisher, body.clone(), counting.clone()));
     }
     let (us, them) = ([std::process::id()], peer.pids());
-    tokio::time::sleep_until(window.from.into()).await;
-    let before = (cpu_seconds(&them), cpu_seconds(&us));
-    tokio::time::sleep_until(window.until.into()).await;
-    let after = (cpu_seconds(&them), cpu_seconds(&us));
+    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    // One failure is enough to end a stretch; the others would wait for what does not come.
+    let (window, before, after) = tokio::select! {
+        ran = counting.run(times, outstanding as u64, read) => ran,
+        Some(ended) = tasks.join_next() => {
+            ended??;
+            bail!("a publisher went home early");
+        }
+    };
     let mut times = Times::default();
     let answers = async {
         while let Some(task) = tasks.join_next().await {
@@ -191,16 +197,14 @@ async fn closed(
     Ok(Stretch::new(&sample, after.0 - before.0, after.1 - before.1))
 }
 
-async fn publish(publisher: Arc<dyn Publish>, body: Arc<str>, window: Window) -> Result<Times> {
+async fn publish(publisher: Arc<dyn Publish>, body: Arc<str>, counting: Arc<Counting>) -> Result<Times> {
     let mut times = Times::default();
-    let mut sent = Instant::now();
-    while sent < window.until {
+    while !counting.is_over() {
+        let sent = Instant::now();
         publisher.publish(&body).await?;
-        let now = Instant::now();
-        if window.has(now) {
-            times.add(now - sent);
+        if counting.happened(1) {
+            times.add(sent.elapsed());
         }
-        sent = now;
     }
     Ok(times)
 }
