@@ -3,7 +3,7 @@
 //! One system at a time, alone on the machine. Memory is what the server's processes hold with all sessions, less what they
 //! held before the first; pages that several processes share are counted once.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -14,6 +14,9 @@ use super::plan::Plan;
 use super::server::{cpu_seconds, held_bytes};
 use super::systems;
 use crate::report::round;
+
+/// How long a server comes to rest after its start, at most.
+const START: Duration = Duration::from_secs(5);
 
 /// Measures every system that has sessions.
 pub(crate) async fn run(plan: &Plan, kinds: &[Kind], ground: &Ground, findings: &mut Findings) -> Result<()> {
@@ -37,6 +40,8 @@ async fn one(
 ) -> Result<()> {
     let Some(peer) = systems::one(kind, ground, findings).await? else { return Ok(()) };
     let pids = peer.pids();
+    // What a start needs for a moment is not what sessions are measured against.
+    tokio::time::sleep(plan.settle.min(START)).await;
     let empty = held_bytes(&pids);
     let started = Instant::now();
     let crowd = match peer.crowd(sessions).await.context("connect sessions")? {

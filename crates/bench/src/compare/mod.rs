@@ -36,6 +36,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::broker::BrokerArgs;
 use crate::proc;
@@ -152,10 +153,23 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         ..Findings::default()
     };
     let began = Instant::now();
-    measure(&args, &plan, &kinds, &ground, dir, &mut findings).await?;
+    // What is measured is dropped when it is stopped, and its servers with it.
+    tokio::select! {
+        done = measure(&args, &plan, &kinds, &ground, dir, &mut findings) => done?,
+        signal = stopped() => bail!("stopped by {}", signal?),
+    }
     findings.claims = claims::judge(&findings);
     eprintln!("compared in {} s", began.elapsed().as_secs());
     give(&args, &findings)
+}
+
+/// Waits for a signal to stop.
+async fn stopped() -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| "SIGINT").context("listen for signals"),
+        _ = terminate.recv() => Ok("SIGTERM"),
+    }
 }
 
 async fn measure(
