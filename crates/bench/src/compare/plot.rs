@@ -8,7 +8,7 @@ const LEFT: f64 = 260.0;
 const RIGHT: f64 = 110.0;
 const ROW: f64 = 26.0;
 const TOP: f64 = 44.0;
-const BOTTOM: f64 = 34.0;
+const BOTTOM: f64 = 50.0;
 
 /// What a system is to the reader: its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,8 @@ fn close(mut svg: String, rows: usize, legend: &str) -> String {
         (Tone::Floor, "floor"),
     ];
     let _ = write!(svg, "<text x='12' y='{y:.1}' class='f'>{}</text>", escaped(legend));
-    let mut x = WIDTH - 390.0;
+    // Under the words, which may be long.
+    let (mut x, y) = (12.0, y + 17.0);
     for (tone, name) in tones {
         let _ = write!(
             svg,
