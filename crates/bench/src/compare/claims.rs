@@ -23,13 +23,15 @@ pub(crate) fn judge(findings: &Findings) -> Vec<Claim> {
     let mut claims = Vec::new();
     for case in findings.cases(Workload::Publish).iter().filter(|case| case.load >= MANY) {
         claims.push(echo_share(findings, case));
-        claims.push(first(findings, case));
+        claims.extend([US, OUR_SDK].map(|us| first(findings, case, us)));
         claims.push(times_nats(findings, case));
     }
     for case in findings.cases(Workload::Publish).iter().filter(|case| case.load == 1) {
         claims.push(lone(findings, case));
     }
-    claims.extend(findings.cases(Workload::Flow).iter().map(|case| first(findings, case)));
+    for case in findings.cases(Workload::Flow) {
+        claims.extend([US, OUR_SDK].map(|us| first(findings, &case, us)));
+    }
     for (how, name) in [(Break::Cut, "cut off"), (Break::Restart, "through a kill and a restart")] {
         claims.push(storm(findings, how, name));
     }
@@ -45,8 +47,10 @@ fn unknown(claim: String) -> Claim {
 /// The ratio of two systems' rates: within a round, neighbours are the same for both; so it is a median of ratios.
 pub(crate) fn ratio(findings: &Findings, case: &Case, ours: &str, theirs: &str) -> Option<f64> {
     let (ours, theirs) = (findings.series_of(case, ours)?, findings.series_of(case, theirs)?);
-    let rounds = ours.rounds.iter().zip(&theirs.rounds);
-    Some(median(rounds.map(|(ours, theirs)| ours.per_second / theirs.per_second)))
+    let of = |round: usize| theirs.rounds.iter().find(|theirs| theirs.round == round);
+    let ratios: Vec<f64> =
+        ours.rounds.iter().filter_map(|ours| Some(ours.per_second / of(ours.round)?.per_second)).collect();
+    (!ratios.is_empty()).then(|| median(ratios))
 }
 
 fn echo_share(findings: &Findings, case: &Case) -> Claim {
@@ -67,9 +71,11 @@ fn times_nats(findings: &Findings, case: &Case) -> Claim {
     }
 }
 
-fn first(findings: &Findings, case: &Case) -> Claim {
-    let claim = format!("{case}: first among all that sync before they confirm");
-    let Some(ours) = findings.series_of(case, US) else { return unknown(claim) };
+/// Others are measured by their own clients, which cost more than a bare one: so it is claimed of both of ours.
+fn first(findings: &Findings, case: &Case, us: &str) -> Claim {
+    let by = if us == US { "the bare client" } else { "the SDK" };
+    let claim = format!("{case}, {by}: first among all that sync before they confirm");
+    let Some(ours) = findings.series_of(case, us) else { return unknown(claim) };
     let ours = ours.median(|stretch| stretch.per_second);
     let others = findings.series.iter().filter(|series| {
         series.case == *case
@@ -172,18 +178,18 @@ mod tests {
     fn only_those_who_sync_can_be_ahead_of_us() {
         let rates = [("tenure", 50.0), ("nats-always", 5.0), ("redis-everysec", 90.0), ("floor-echo", 100.0)];
         let (findings, case) = found(&rates);
-        assert_eq!(first(&findings, &case).holds, Some(true));
+        assert_eq!(first(&findings, &case, US).holds, Some(true));
         assert_eq!(times_nats(&findings, &case).holds, Some(true));
         assert_eq!(echo_share(&findings, &case).holds, Some(true));
         let (findings, case) = found(&[("tenure", 4.0), ("nats-always", 5.0), ("floor-echo", 100.0)]);
-        assert_eq!(first(&findings, &case).holds, Some(false));
+        assert_eq!(first(&findings, &case, US).holds, Some(false));
         assert_eq!(echo_share(&findings, &case).holds, Some(false));
     }
 
     #[test]
     fn what_was_not_measured_is_not_claimed() {
         let (findings, case) = found(&[("tenure", 50.0)]);
-        assert_eq!(first(&findings, &case).holds, None);
+        assert_eq!(first(&findings, &case, US).holds, None);
         assert!(judge(&Findings::default()).iter().all(|claim| claim.holds.is_none()));
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Series {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Stretch {
+    /// Which round it was, from 0 on; rounds that failed have numbers too.
+    pub(crate) round: usize,
     pub(crate) count: u64,
     pub(crate) per_second: f64,
     pub(crate) p50_ms: f64,
@@ -116,7 +118,7 @@ pub(crate) struct Stretch {
     /// The p50 of a sync alone, where this is the floor of the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sync_ms: Option<f64>,
-    /// Messages that were confirmed and did not come within half a minute of the end.
+    /// Messages that were confirmed and did not come while anything still came.
     pub(crate) missing: u64,
     /// Messages that came more often than they should.
     pub(crate) doubled: u64,
@@ -127,6 +129,7 @@ impl Stretch {
     pub(crate) fn new(sample: &Sample, server_cpu: f64, client_cpu: f64) -> Stretch {
         let million = sample.count.max(1) as f64 / 1e6;
         Stretch {
+            round: 0,
             count: sample.count,
             per_second: round(sample.per_second, 1),
             p50_ms: round(sample.p50_ms, 3),
@@ -270,7 +273,10 @@ impl Findings {
         });
         let Some(series) = self.series.get_mut(at) else { return };
         match found {
-            Ok(stretch) => series.rounds.push(stretch),
+            Ok(stretch) => {
+                let round = series.rounds.len() + series.failures.len();
+                series.rounds.push(Stretch { round, ..stretch });
+            }
             Err(error) => {
                 eprintln!("{system}, {case}: {error:#}");
                 series.failures.push(format!("{error:#}"));

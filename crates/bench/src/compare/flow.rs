@@ -17,8 +17,8 @@ use super::counting::Counting;
 use super::findings::{Case, Findings, Stretch, Workload};
 use super::peer::{Peer, Place, Publish, Read, Readers};
 use super::plan::Plan;
-use super::server::cpu_seconds;
-use super::systems::Systems;
+use super::server::{cpu_seconds, own_cpu_seconds};
+use super::systems::{Systems, turns};
 use crate::ids::Dice;
 use crate::sample::{Sample, Times};
 
@@ -50,8 +50,8 @@ pub(crate) async fn run(plan: &Plan, systems: &Systems, findings: &mut Findings)
             for round in 0..plan.rounds {
                 eprintln!("round {} of {}: {case}", round + 1, plan.rounds);
                 let all: Vec<_> = systems.keeping().collect();
-                for at in 0..all.len() {
-                    let Some((kind, peer)) = all.get((at + round) % all.len()) else { continue };
+                for at in turns(round, all.len()) {
+                    let Some((kind, peer)) = all.get(at) else { continue };
                     let place = Place::new(format!("flow-{body}-{}-{round}", readers.count()), readers);
                     let found = stretch(*peer, &place, load, body, plan.times);
                     let found = tokio::time::timeout(PATIENCE, found).await.context("it does not end");
@@ -104,8 +104,8 @@ async fn measure(
     for publisher in publishers.iter().cycle().take(load).cloned() {
         publishing.spawn(publish(publisher, flow.clone(), filler.clone()));
     }
-    let (us, them) = ([std::process::id()], peer.pids());
-    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    let them = peer.pids();
+    let read = || (cpu_seconds(&them), own_cpu_seconds());
     let enough = load as u64 * u64::from(copies);
     let (window, before, after) = flow.counting.run(times, enough, read).await;
     flow.stop();

@@ -38,7 +38,7 @@ async fn one(
     ground: &Ground,
     findings: &mut Findings,
 ) -> Result<()> {
-    let Some(peer) = systems::one(kind, ground, findings).await? else { return Ok(()) };
+    let Some(peer) = systems::one(kind, ground, findings).await else { return Ok(()) };
     let pids = peer.pids();
     // What a start needs for a moment is not what sessions are measured against.
     tokio::time::sleep(plan.settle.min(START)).await;

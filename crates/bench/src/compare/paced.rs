@@ -20,8 +20,8 @@ use super::peer::{Fut, Peer, Place, Publish, Read, Readers};
 use super::pipe::{DIGITS, Pipe};
 use super::plan::Plan;
 use super::publish::{FLOOR_APPEND, FLOOR_ECHO, Floors};
-use super::server::cpu_seconds;
-use super::systems::Systems;
+use super::server::{cpu_seconds, own_cpu_seconds};
+use super::systems::{Systems, turns};
 use crate::ids::Dice;
 use crate::sample::{Sample, Times, Window};
 use crate::wire::{self, Wire};
@@ -52,8 +52,8 @@ pub(crate) async fn run(
         findings.round(&confirm, FLOOR_APPEND, appended(plan, floors.dir()).await.map(|pair| pair.0));
         findings.round(&confirm, FLOOR_ECHO, echoed(plan, floors).await.map(|pair| pair.0));
         let all: Vec<_> = systems.keeping().collect();
-        for at in 0..all.len() {
-            let Some((kind, peer)) = all.get((at + round) % all.len()) else { continue };
+        for at in turns(round, all.len()) {
+            let Some((kind, peer)) = all.get(at) else { continue };
             match one(plan, *peer, round).await {
                 Ok((confirmed, received)) => {
                     findings.round(&confirm, kind.key(), Ok(confirmed));
@@ -111,8 +111,7 @@ async fn stretch(
     if let Some(reader) = reader {
         reading.spawn(read(reader, schedule, window, received.clone()));
     }
-    let us = [std::process::id()];
-    let before = (cpu_seconds(pids), cpu_seconds(&us));
+    let before = (cpu_seconds(pids), own_cpu_seconds());
     let mut sending = JoinSet::new();
     while let Some(number) = due.recv().await {
         let (publisher, filler) = (publishers[number as usize % publishers.len()].clone(), filler.clone());
@@ -132,7 +131,7 @@ async fn stretch(
         anyhow::Ok(())
     };
     tokio::time::timeout(PATIENCE, answers).await.context("answers are missing")??;
-    let after = (cpu_seconds(pids), cpu_seconds(&us));
+    let after = (cpu_seconds(pids), own_cpu_seconds());
     let confirmed = Stretch::new(&Sample::new(window, confirmed), after.0 - before.0, after.1 - before.1);
     if !reads {
         return Ok((confirmed, None));

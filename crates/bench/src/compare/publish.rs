@@ -16,8 +16,8 @@ use super::findings::{Case, Findings, Stretch, Workload};
 use super::peer::{Peer, Place, Publish, Readers, SOCKETS};
 use super::peers::Kind;
 use super::plan::Plan;
-use super::server::cpu_seconds;
-use super::systems::Systems;
+use super::server::{cpu_seconds, own_cpu_seconds};
+use super::systems::{Systems, turns};
 use crate::commit;
 use crate::floor::EchoServer;
 use crate::ids::Dice;
@@ -55,11 +55,10 @@ impl Floors {
     }
 
     fn append(&self, bytes: usize, outstanding: usize, times: (Duration, Duration)) -> Result<Stretch> {
-        let us = [std::process::id()];
-        let before = cpu_seconds(&us);
+        let before = own_cpu_seconds();
         let floor = commit::raw(self.dir.path(), bytes, outstanding, times)?;
         // It is all in this process, warming up included: what is known is an upper bound.
-        let stretch = Stretch::new(&floor.sample, cpu_seconds(&us) - before, 0.0);
+        let stretch = Stretch::new(&floor.sample, own_cpu_seconds() - before, 0.0);
         Ok(Stretch { sync_ms: Some(floor.commit_p50_ms), ..stretch })
     }
 
@@ -85,9 +84,10 @@ pub(crate) async fn run(
         let place = Place::new(format!("publish-{body}"), Readers::Nobody);
         let mut ready = Vec::new();
         for (kind, peer) in systems.keeping() {
-            let publishers =
-                prepare(kind, peer, &place).await.with_context(|| format!("prepare {}", kind.key()))?;
-            ready.push((kind, peer, publishers));
+            match prepare(kind, peer, &place).await {
+                Ok(publishers) => ready.push((kind, peer, publishers)),
+                Err(error) => findings.skip(kind.key(), Some("publish"), format!("{error:#}")),
+            }
         }
         for round in 0..plan.rounds {
             for outstanding in plan.outstanding.iter().copied() {
@@ -98,10 +98,8 @@ pub(crate) async fn run(
                 findings.round(&case, FLOOR_APPEND, found);
                 let found = tokio::task::block_in_place(|| floors.echoed(&template, outstanding, plan.times));
                 findings.round(&case, FLOOR_ECHO, found);
-                for at in 0..ready.len() {
-                    let Some((kind, peer, publishers)) = ready.get((at + round) % ready.len()) else {
-                        continue;
-                    };
+                for at in turns(round, ready.len()) {
+                    let Some((kind, peer, publishers)) = ready.get(at) else { continue };
                     let found = if *kind == Kind::Tenure {
                         let pid = peer.pids().first().copied().unwrap_or(0);
                         let target = Target::Broker(peer.address().unwrap_or_default());
@@ -109,14 +107,16 @@ pub(crate) async fn run(
                     } else {
                         closed(*peer, publishers, outstanding, &text, plan.times).await
                     };
-                    findings.round(&case, kind.key(), found);
-                    peer.purge(&place).await.with_context(|| format!("purge {}", kind.key()))?;
+                    let purged = peer.purge(&place).await.context("drop what was published");
+                    findings.round(&case, kind.key(), found.and_then(|found| purged.map(|()| found)));
                 }
             }
         }
-        for (_, peer, publishers) in ready {
+        for (kind, peer, publishers) in ready {
             drop(publishers);
-            peer.close(&place).await?;
+            if let Err(error) = peer.close(&place).await {
+                eprintln!("{}: it keeps its place: {error:#}", kind.key());
+            }
         }
     }
     Ok(())
@@ -140,8 +140,7 @@ fn bare(
     outstanding: usize,
     times: (Duration, Duration),
 ) -> Result<Stretch> {
-    let (us, them) = ([std::process::id()], [pid]);
-    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    let read = || (cpu_seconds(&[pid]), own_cpu_seconds());
     let (mut before, mut after) = ((0.0, 0.0), (0.0, 0.0));
     let sample = load::drive(
         target,
@@ -175,8 +174,8 @@ async fn closed(
     for publisher in publishers.iter().take(sockets).cycle().take(outstanding).cloned() {
         tasks.spawn(publish(publisher, body.clone(), counting.clone()));
     }
-    let (us, them) = ([std::process::id()], peer.pids());
-    let read = || (cpu_seconds(&them), cpu_seconds(&us));
+    let them = peer.pids();
+    let read = || (cpu_seconds(&them), own_cpu_seconds());
     // One failure is enough to end a stretch; the others would wait for what does not come.
     let (window, before, after) = tokio::select! {
         ran = counting.run(times, outstanding as u64, read) => ran,

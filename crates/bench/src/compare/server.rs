@@ -16,6 +16,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(crate) const READY: Duration = Duration::from_secs(60);
 /// How long one try to reach it may take.
 const TRY: Duration = Duration::from_secs(3);
+/// How long what was killed may take to be gone.
+const GONE: Duration = Duration::from_secs(10);
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -119,11 +121,19 @@ impl Server {
     pub(crate) fn kill(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let family = tree(&[child.id()]);
-        for pid in family {
+        for pid in family.iter().copied() {
             // Whoever is gone already is what we want.
             let _ = end(pid);
         }
         child.wait().context("wait for a killed server")?;
+        // Those that it started are not ours to wait for, and hold its memory and files until they are gone.
+        let deadline = Instant::now() + GONE;
+        while family.iter().any(|pid| lives(*pid)) {
+            if Instant::now() > deadline {
+                bail!("processes of a killed server do not end");
+            }
+            std::thread::sleep(LOOK);
+        }
         Ok(())
     }
 
@@ -168,6 +178,12 @@ fn end(pid: u32) -> Result<()> {
     Ok(kill_process(pid, Signal::KILL)?)
 }
 
+/// Whether it has not ended yet; one that has may stay as a name until whoever adopted it looks.
+fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+}
+
 /// A port of loopback that nobody has.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0").context("find a free port")?.local_addr()?.port())
@@ -185,6 +201,12 @@ pub(crate) fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
 pub(crate) fn cpu_seconds(roots: &[u32]) -> f64 {
     let ticks: u64 = tree(roots).into_iter().filter_map(|pid| stat(pid).map(|stat| stat.ticks)).sum();
     ticks as f64 / TICKS_PER_SECOND
+}
+
+/// Processor seconds of this process alone: the servers that it started are not its load.
+pub(crate) fn own_cpu_seconds() -> f64 {
+    let spent = |time: rustix::time::Timespec| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+    spent(rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime))
 }
 
 /// Resident bytes of these and all below them; what several share is counted once.
@@ -255,8 +277,6 @@ mod tests {
         }
         let family = tree(&[root]);
         server.kill().unwrap();
-        // Orphans are reaped by whoever adopted them, in its own time; until then they are no more than a name.
-        let living = |pid: &u32| held(*pid).is_some_and(|bytes| bytes > 0);
-        assert_eq!(family.iter().filter(|pid| living(pid)).count(), 0);
+        assert_eq!(family.iter().filter(|pid| lives(**pid)).count(), 0);
     }
 }

@@ -55,7 +55,7 @@ async fn one(
     findings: &mut Findings,
 ) -> Result<()> {
     proc::check_files(sessions + 1)?;
-    let Some(mut peer) = systems::one(kind, ground, findings).await? else { return Ok(()) };
+    let Some(mut peer) = systems::one(kind, ground, findings).await else { return Ok(()) };
     // Few first: whether anybody would come back is known from two sessions, too.
     if let Answer::Yes(few) = peer.crowd(2).await.context("connect sessions")?
         && let Some(why) = few.no_return()
@@ -64,7 +64,7 @@ async fn one(
         return Ok(());
     }
     drop(peer);
-    let Some(fresh) = systems::one(kind, ground, findings).await? else { return Ok(()) };
+    let Some(fresh) = systems::one(kind, ground, findings).await else { return Ok(()) };
     peer = fresh;
     let crowd: Arc<dyn Crowd> = match peer.crowd(sessions).await.context("connect sessions")? {
         Answer::Yes(crowd) => crowd.into(),

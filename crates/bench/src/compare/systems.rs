@@ -1,24 +1,23 @@
-//! The systems of one part of the run, all started, each with fresh data.
-
-use anyhow::Result;
+//! The systems of one part of the run, all started, each with fresh data; and whose turn it is.
 
 use super::findings::Findings;
 use super::peer::{Answer, Peer};
 use super::peers::{Ground, Kind};
+use crate::ids::Dice;
 
 /// Systems that run.
 pub(crate) struct Systems(Vec<(Kind, Box<dyn Peer>)>);
 
 impl Systems {
     /// Starts those of `kinds` that are installed; says of the others why not.
-    pub(crate) async fn start(kinds: &[Kind], ground: &Ground, findings: &mut Findings) -> Result<Systems> {
+    pub(crate) async fn start(kinds: &[Kind], ground: &Ground, findings: &mut Findings) -> Systems {
         let mut systems = Vec::new();
         for kind in kinds.iter().copied() {
-            if let Some(peer) = one(kind, ground, findings).await? {
+            if let Some(peer) = one(kind, ground, findings).await {
                 systems.push((kind, peer));
             }
         }
-        Ok(Systems(systems))
+        Systems(systems)
     }
 
     /// Those that keep messages.
@@ -27,20 +26,38 @@ impl Systems {
     }
 }
 
-/// Starts one; nothing when it is not installed, which is said.
-pub(crate) async fn one(
-    kind: Kind,
-    ground: &Ground,
-    findings: &mut Findings,
-) -> Result<Option<Box<dyn Peer>>> {
-    match kind.start(ground).await? {
-        Answer::Yes(peer) => {
+/// Starts one; nothing when it is not installed or does not start, which is said.
+pub(crate) async fn one(kind: Kind, ground: &Ground, findings: &mut Findings) -> Option<Box<dyn Peer>> {
+    match kind.start(ground).await {
+        Ok(Answer::Yes(peer)) => {
             findings.system(peer.about());
-            Ok(Some(peer))
+            return Some(peer);
         }
-        Answer::No(why) => {
-            findings.skip(kind.key(), None, why);
-            Ok(None)
-        }
+        Ok(Answer::No(why)) => findings.skip(kind.key(), None, why),
+        Err(error) => findings.skip(kind.key(), None, format!("it does not start: {error:#}")),
+    }
+    None
+}
+
+/// The order of `count` systems in a round: another one each time, so that nobody always pays for the same neighbour.
+pub(crate) fn turns(round: usize, count: usize) -> Vec<usize> {
+    let (mut dice, mut turns) = (Dice::new(round as u64 + 1), (0..count).collect::<Vec<_>>());
+    for last in (1..count).rev() {
+        turns.swap(last, dice.within(0..last as u64 + 1) as usize);
+    }
+    turns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_turn_in_every_round_and_in_another_place() {
+        let mut first = turns(0, 12);
+        assert_ne!(first, turns(1, 12));
+        first.sort_unstable();
+        assert!(first.into_iter().eq(0..12));
+        assert_eq!((turns(3, 0), turns(3, 1)), (vec![], vec![0]));
     }
 }

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, Client, Value};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::Ground;
 use crate::compare::crowd::{Crowd, Notes};
@@ -18,6 +22,8 @@ use crate::compare::server::{Line, Server, find_program, free_port};
 
 /// The group of competing readers.
 const ALL: &str = "all";
+/// Batches whose acks may be on their way at a time.
+const ACKING: usize = 4;
 /// The field that holds a body.
 const FIELD: &str = "b";
 
@@ -73,7 +79,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
         config: vec![
             format!("appendonly yes, appendfsync {fsync}, save \"\", no rewrite of the file during the run"),
             format!(
-                "XADD; consumer groups, XREADGROUP COUNT {PREFETCH} BLOCK; XACK and XDEL in one pipeline"
+                "XADD; consumer groups, XREADGROUP COUNT {PREFETCH} BLOCK; XACK and XDEL in one pipeline, while the next read waits"
             ),
         ],
     };
@@ -155,15 +161,22 @@ impl Peer for Redis {
 
     fn reader<'a>(&'a self, place: &'a Place, index: usize) -> Fut<'a, Box<dyn Read>> {
         Box::pin(async move {
-            let connection = connect(&self.client).await?;
+            let group = group(place, index);
+            let mut command = redis::cmd("XREADGROUP");
+            command.arg("GROUP").arg(&group).arg(format!("c{index}")).arg("COUNT").arg(PREFETCH);
+            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&place.name).arg(">");
+            let (give, batches) = mpsc::channel(1);
+            let mut task = JoinSet::new();
+            task.spawn(pull(connect(&self.client).await?, command, give));
             let reader = Reader {
-                connection,
+                batches,
                 // A blocked read holds up what follows on its connection.
                 acks: connect(&self.client).await?,
+                acking: FuturesUnordered::new(),
                 stream: place.name.clone(),
-                group: group(place, index),
-                name: format!("c{index}"),
+                group,
                 deletes: !matches!(place.readers, Readers::Each(_)),
+                _task: task,
             };
             Ok(Box::new(reader) as Box<dyn Read>)
         })
@@ -202,37 +215,81 @@ impl Publish for Publisher {
     }
 }
 
+/// What was read together: ids, and bodies where there are any.
+type Batch = Vec<(String, Option<Vec<u8>>)>;
+
+/// Reads go on while acks are on their way.
 struct Reader {
-    connection: MultiplexedConnection,
+    batches: mpsc::Receiver<Result<Batch>>,
     acks: MultiplexedConnection,
+    /// Acks that wait for their answers, at most [`ACKING`].
+    acking: FuturesUnordered<Fut<'static, u64>>,
     stream: String,
     group: String,
-    name: String,
     /// Whether what is acked is deleted too; in a fan-out others may still want it.
     deletes: bool,
+    _task: JoinSet<()>,
+}
+
+/// Reads until nobody wants more; a read that was begun is never given up, for what it was given would be held for it.
+async fn pull(
+    mut connection: MultiplexedConnection,
+    command: redis::Cmd,
+    batches: mpsc::Sender<Result<Batch>>,
+) {
+    loop {
+        let reply = command.query_async::<StreamReadReply>(&mut connection).await;
+        let failed = reply.is_err();
+        let batch = reply.map_err(Into::into).map(|reply| {
+            let entries = reply.keys.into_iter().flat_map(|key| key.ids);
+            entries
+                .map(|mut entry| match entry.map.remove(FIELD) {
+                    Some(Value::BulkString(body)) => (entry.id, Some(body)),
+                    _ => (entry.id, None),
+                })
+                .collect()
+        });
+        if batches.send(batch).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+impl Reader {
+    fn ack(&self, ids: Vec<String>) -> Fut<'static, u64> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("XACK").arg(&self.stream).arg(&self.group).arg(&ids).ignore();
+        if self.deletes {
+            pipe.cmd("XDEL").arg(&self.stream).arg(&ids).ignore();
+        }
+        let mut acks = self.acks.clone();
+        Box::pin(async move {
+            let () = pipe.query_async(&mut acks).await?;
+            Ok(ids.len() as u64)
+        })
+    }
 }
 
 impl Read for Reader {
     fn read<'a>(&'a mut self, seen: &'a mut (dyn FnMut(&[u8]) + Send)) -> Fut<'a, u64> {
         Box::pin(async move {
-            let mut command = redis::cmd("XREADGROUP");
-            command.arg("GROUP").arg(&self.group).arg(&self.name).arg("COUNT").arg(PREFETCH);
-            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&self.stream).arg(">");
-            let reply: StreamReadReply = command.query_async(&mut self.connection).await?;
-            let mut ids = Vec::new();
-            for entry in reply.keys.into_iter().flat_map(|key| key.ids) {
-                if let Some(Value::BulkString(body)) = entry.map.get(FIELD) {
-                    seen(body);
+            loop {
+                let room = self.acking.len() < ACKING;
+                tokio::select! {
+                    Some(acked) = self.acking.next() => return acked,
+                    batch = self.batches.recv(), if room => {
+                        let batch = batch.context("the reader has ended")??;
+                        let mut ids = Vec::with_capacity(batch.len());
+                        for (id, body) in batch {
+                            if let Some(body) = body {
+                                seen(&body);
+                            }
+                            ids.push(id);
+                        }
+                        self.acking.push(self.ack(ids));
+                    }
                 }
-                ids.push(entry.id);
             }
-            let mut pipe = redis::pipe();
-            pipe.cmd("XACK").arg(&self.stream).arg(&self.group).arg(&ids).ignore();
-            if self.deletes {
-                pipe.cmd("XDEL").arg(&self.stream).arg(&ids).ignore();
-            }
-            let () = pipe.query_async(&mut self.acks).await?;
-            Ok(ids.len() as u64)
         })
     }
 }
