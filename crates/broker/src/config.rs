@@ -465,7 +465,7 @@ impl RawConfig {
     fn trusted_proxies(&self) -> Result<Vec<Cidr>, ConfigProblem> {
         let texts = list(self.trusted_proxies.as_deref());
         let read = |text: &String| {
-            text.parse().map_err(|error: tenure_proto::WireError| {
+            Cidr::exact(text).map_err(|error| {
                 ConfigProblem(format!("TENURE_TRUSTED_PROXIES: {text:?}: {}", error.message))
             })
         };
@@ -577,7 +577,7 @@ mod tests {
         assert!(check(&half).unwrap_err().0.contains("go together"));
         let whole = RawConfig { tls_key: Some("key.pem".into()), ..half };
         assert!(check(&whole).unwrap().tls.is_some());
-        let odd = RawConfig { trusted_proxies: Some("10.0.0.1/33".into()), ..proxied };
+        let odd = RawConfig { trusted_proxies: Some("10.0.0.1/8".into()), ..proxied };
         assert!(check(&odd).unwrap_err().0.contains("TENURE_TRUSTED_PROXIES"));
         let key = RawConfig { resume_key: Some("short".into()), ..RawConfig::default() };
         assert!(check(&key).unwrap_err().0.contains("TENURE_RESUME_KEY"));

@@ -1,6 +1,7 @@
 //! Addresses and networks, as an operator bans them: `10.0.0.7`, `10.0.0.0/8`, `2001:db8::/32`.
 //!
-//! One value, one spelling, whatever it came as: bits past the prefix are dropped, IPv4 is written as IPv4.
+//! One value, one spelling, whatever it came as: bits past the prefix are dropped, IPv4 is written as IPv4. What is to be
+//! trusted is read with [`Cidr::exact`], for which such bits are a slip.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
@@ -42,9 +43,18 @@ impl Cidr {
         self.len == 0
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in it. No network of IPv6 holds addresses of IPv4, though they are mapped into it.
     pub fn holds(&self, address: IpAddr) -> bool {
-        Cidr::around(address, self.len) == *self
+        let v4 = address.to_canonical().is_ipv4();
+        (!v4 || self.len >= MAPPED) && Cidr::around(address, self.len) == *self
+    }
+
+    /// Reads one that has no bits past its prefix.
+    pub fn exact(text: &str) -> Result<Cidr, WireError> {
+        let cidr: Cidr = text.parse()?;
+        let written = text.split('/').next().and_then(|address| address.parse().ok()).map(bits);
+        let slip = || WireError::bad_request(format!("this has bits past its prefix; the network is {cidr}"));
+        written.filter(|written| *written == cidr.bits).map(|_| cidr).ok_or_else(slip)
     }
 }
 
@@ -80,7 +90,12 @@ impl FromStr for Cidr {
             }
             Some(_) => return Err(bad()),
         };
-        (len <= most).then(|| Cidr::of(bits(address), shift + len)).ok_or_else(bad)
+        let cidr = (len <= most).then(|| Cidr::of(bits(address), shift + len)).ok_or_else(bad)?;
+        // A mapped address of IPv4 with a prefix that reaches beyond its kind.
+        match address.to_canonical().is_ipv4() && cidr.len < MAPPED {
+            true => Err(bad()),
+            false => Ok(cidr),
+        }
     }
 }
 
@@ -116,6 +131,8 @@ mod tests {
         assert!(cidr("0.0.0.0/0").holds(v4("1.2.3.4")) && !cidr("0.0.0.0/0").holds("::1".parse().unwrap()));
         assert!(cidr("2001:db8::/32").holds("2001:db8:1::9".parse().unwrap()));
         assert!(cidr("::/0").holds("2001:db8::1".parse().unwrap()));
+        assert!(!cidr("::/0").holds(v4("1.2.3.4")) && !cidr("::1/64").holds(v4("1.2.3.4")), "IPv6 only");
+        assert!(cidr("::1/64").holds("::2".parse().unwrap()));
     }
 
     #[test]
@@ -127,9 +144,25 @@ mod tests {
         assert_eq!(cidr("10.0.0.7/32").to_string(), "10.0.0.7");
         assert_eq!(cidr("10.1.2.3/8").to_string(), "10.0.0.0/8");
         assert_eq!(cidr("2001:db8::1/32").to_string(), "2001:db8::/32");
-        for bad in
-            ["", "10.0.0.0/33", "10.0.0/8", "::/129", "10.0.0.0/", "10.0.0.0/+8", "a", "10.0.0.0/08000"]
-        {
+        assert!(
+            Cidr::exact("10.0.0.0/8").is_ok()
+                && Cidr::exact("10.0.0.5").is_ok()
+                && Cidr::exact("::/0").is_ok()
+        );
+        for slip in ["10.0.0.5/3", "::1/64", "2001:db8::1/32", "x"] {
+            assert!(Cidr::exact(slip).is_err(), "{slip}");
+        }
+        for bad in [
+            "::ffff:10.0.0.0/8",
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "a",
+            "10.0.0.0/08000",
+        ] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
         }
     }
@@ -141,7 +174,8 @@ mod tests {
             let len = if mapped { MAPPED + len % 33 } else { len };
             let cidr = Cidr::around(address, len);
             prop_assert_eq!(cidr.to_string().parse::<Cidr>(), Ok(cidr));
-            prop_assert!(cidr.holds(address));
+            let mapped = address.to_canonical().is_ipv4();
+            prop_assert!(cidr.holds(address) || (mapped && len < MAPPED));
         }
 
         #[test]

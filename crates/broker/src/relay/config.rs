@@ -82,9 +82,8 @@ impl RawRelay<'_> {
             Err(bad) => return problem(format!("relay_domains must be names of DNS by comma, not {bad:?}")),
         };
         let read = |text: &String| {
-            text.parse().map_err(|error: tenure_proto::WireError| {
-                ConfigProblem(format!("relay_proxies: {text:?}: {}", error.message))
-            })
+            Cidr::exact(text)
+                .map_err(|error| ConfigProblem(format!("relay_proxies: {text:?}: {}", error.message)))
         };
         let proxies: Vec<Cidr> = self.proxies.iter().map(read).collect::<Result<_, _>>()?;
         let usual = RelayConfig::default();

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let Some(subject) = &args.subject else { return list(on) };
     let wanted = json!({"subject": subject, "reason": args.reason});
     let ban = on.of_mesh(Method::POST, "/bans", Some(&wanted))?;
-    println(&if on.json { ban.to_string() } else { format!("{subject} is banned") });
+    println(&if on.json { ban.to_string() } else { format!("{} is banned", cell(&ban, "subject")) });
     Ok(())
 }
 
