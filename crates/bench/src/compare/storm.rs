@@ -22,8 +22,6 @@ use crate::sample::median;
 
 /// Sends that may be on their way; past it the next waits.
 const OUTSTANDING: usize = 4_096;
-/// How long a send may take before it counts as not confirmed.
-const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long nothing may come before a confirmed message counts as lost: longer than anybody waits for an ack.
 const SILENCE: Duration = Duration::from_secs(8);
 /// How long to look for doubles and late presence events once all is there.
@@ -121,7 +119,7 @@ async fn storm(
     number: u64,
 ) -> Result<Round> {
     let presence = crowd.presence().unwrap_or(0);
-    let mail = crowd.sends().then(|| Mail::start(crowd.clone(), plan.mail, number * MAIL_BLOCK));
+    let mail = crowd.sends().then(|| Mail::start(crowd.clone(), plan, number * MAIL_BLOCK));
     tokio::time::sleep(plan.steady.min(Duration::from_secs(1))).await;
     let cut = Instant::now();
     match how {
@@ -167,10 +165,12 @@ struct Mail {
 }
 
 impl Mail {
-    /// Sends `rate` a second, numbered from `first` on.
-    fn start(crowd: Arc<dyn Crowd>, rate: u64, first: u64) -> Mail {
+    /// Sends as many a second as the plan says, numbered from `first` on; one that takes longer than a session may to be back
+    /// counts as not confirmed.
+    fn start(crowd: Arc<dyn Crowd>, plan: &Plan, first: u64) -> Mail {
         let (stop, confirmed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u64>>>::default());
-        let task = tokio::spawn(send(crowd, rate, first, stop.clone(), confirmed.clone()));
+        let task =
+            tokio::spawn(send(crowd, (plan.mail, plan.patience), first, stop.clone(), confirmed.clone()));
         Mail { stop, confirmed, task }
     }
 
@@ -203,7 +203,7 @@ impl Mail {
 
 async fn send(
     crowd: Arc<dyn Crowd>,
-    rate: u64,
+    (rate, patience): (u64, Duration),
     first: u64,
     stop: Arc<AtomicBool>,
     confirmed: Arc<Mutex<Vec<u64>>>,
@@ -224,7 +224,7 @@ async fn send(
         sends.spawn(async move {
             let to = number as usize % crowd.count().max(1);
             // What is refused, or not answered in time, was never promised.
-            if let Ok(Ok(())) = tokio::time::timeout(SEND_TIMEOUT, crowd.send(to, number)).await {
+            if let Ok(Ok(())) = tokio::time::timeout(patience, crowd.send(to, number)).await {
                 confirmed.lock().unwrap_or_else(PoisonError::into_inner).push(number);
             }
         });

@@ -164,7 +164,7 @@ impl Peer for Redis {
             let group = group(place, index);
             let mut command = redis::cmd("XREADGROUP");
             command.arg("GROUP").arg(&group).arg(format!("c{index}")).arg("COUNT").arg(PREFETCH);
-            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&place.name).arg(">");
+            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&place.name);
             let (give, batches) = mpsc::channel(1);
             let mut task = JoinSet::new();
             task.spawn(pull(connect(&self.client).await?, command, give));
@@ -231,15 +231,26 @@ struct Reader {
     _task: JoinSet<()>,
 }
 
-/// Reads until nobody wants more; a read that was begun is never given up, for what it was given would be held for it.
+/// Reads until nobody wants more: first what an earlier reader of this name was given and has not acked, then what is new.
+/// A read that was begun is never given up, for what it was given would be held for it.
 async fn pull(
     mut connection: MultiplexedConnection,
     command: redis::Cmd,
     batches: mpsc::Sender<Result<Batch>>,
 ) {
+    let mut held = Some("0".to_owned());
     loop {
+        let mut command = command.clone();
+        command.arg(held.as_deref().unwrap_or(">"));
         let reply = command.query_async::<StreamReadReply>(&mut connection).await;
         let failed = reply.is_err();
+        if held.is_some() {
+            let last = reply.iter().flat_map(|reply| &reply.keys).flat_map(|key| &key.ids).next_back();
+            held = last.map(|entry| entry.id.clone());
+            if held.is_none() && !failed {
+                continue;
+            }
+        }
         let batch = reply.map_err(Into::into).map(|reply| {
             let entries = reply.keys.into_iter().flat_map(|key| key.ids);
             entries
