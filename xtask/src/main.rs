@@ -86,7 +86,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "schemathesis",
         takes: "[--examples N]",
-        about: "the daemon's OpenAPI document against a release daemon, by schemathesis from PyPI",
+        about: "the OpenAPI documents of a release daemon and broker, by schemathesis from PyPI",
         start: schemathesis::start,
     },
 ];

@@ -135,25 +135,25 @@ impl Act {
         Some(match self {
             Act::Found(owner) => ("mesh.create", format!("member:{owner}"), none),
             Act::Kick(session, reason) => {
-                ("session.kick", format!("session:{session}"), json!({"reason": reason}))
+                ("session.kick", format!("session:{session}"), json!({"reason": clip(reason)}))
             }
             Act::PutMember { member, role, caps, name } => {
-                let details = json!({"role": role, "caps": caps, "name": name});
+                let details = json!({"role": role, "caps": caps.as_ref().map(|caps| caps.as_deref().map(few)), "name": name.as_deref().map(clip)});
                 ("member.put", format!("member:{member}"), details)
             }
             Act::DropMember(member) => ("member.remove", format!("member:{member}"), none),
             Act::RevokeInvite(id) => ("invite.revoke", format!("invite:{id}"), none),
             Act::PutToken(token) => {
-                let details = json!({"name": token.name, "caps": token.caps, "expiresAt": token.expires_at});
+                let details = json!({"name": clip(&token.name), "caps": token.caps.as_deref().map(few), "expiresAt": token.expires_at});
                 ("token.create", format!("token:{}", token.id), details)
             }
             Act::DropToken(id) => ("token.revoke", format!("token:{id}"), none),
-            Act::Ban(subject, reason) => ("ban.set", subject.to_string(), json!({"reason": reason})),
+            Act::Ban(subject, reason) => ("ban.set", subject.to_string(), json!({"reason": clip(reason)})),
             Act::Unban(subject) => ("ban.lift", subject.to_string(), none),
             Act::DeadRetry(log, seqs) => ("dead.retry", clip(log), named(seqs)),
             Act::DeadDrop(log, seqs) => ("dead.drop", clip(log), named(seqs)),
             Act::Set { version, values } => {
-                ("settings.set", String::new(), json!({"version": version, "values": values}))
+                ("settings.set", String::new(), json!({"version": version, "values": known(values)}))
             }
             Act::Note(what, details) => (what, String::new(), details.clone()),
             Act::Overview | Act::Sessions(_) | Act::Session(_) | Act::Members(_) | Act::Invites(_) => {
@@ -170,6 +170,22 @@ impl Act {
 /// A name that somebody made up, short enough for a row.
 fn clip(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(256).collect()
+}
+
+/// The first of what somebody may do: a request may name more than there are.
+fn few(caps: &[Cap]) -> &[Cap] {
+    caps.get(..8).unwrap_or(caps)
+}
+
+/// Values of settings that there are, short enough for a row.
+fn known(values: &Values) -> Values {
+    let known = values.iter().filter(|(name, _)| crate::setting::find(name).is_ok());
+    let short = |value: &Value| match value {
+        Value::String(text) => json!(clip(text)),
+        Value::Array(_) | Value::Object(_) => json!("no value"),
+        plain => plain.clone(),
+    };
+    known.map(|(name, value)| (name.clone(), short(value))).collect()
 }
 
 /// The seqs that were named, as many as may be; of a request with more, how many.

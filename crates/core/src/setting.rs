@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_proto::U53;
-use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::error::WireError;
 use tenure_proto::limits::{NAME_BYTES, RELAY_STREAMS_PER_SOCKET};
 
 use crate::config::{
@@ -153,7 +153,7 @@ pub fn find(name: &str) -> Result<&'static Setting, WireError> {
 }
 
 /// The numbers that `values` make of `base`; refused if there is no such setting, or if a value is none of its kind. Values
-/// that are good by themselves and do not hold together are a conflict: with each other, or with what stands.
+/// that are good by themselves may still not hold together: with each other, or with what stands.
 pub fn apply(base: &MeshConfig, values: &Values) -> Result<MeshConfig, WireError> {
     let mut config = base.clone();
     for (name, value) in values {
@@ -165,8 +165,27 @@ pub fn apply(base: &MeshConfig, values: &Values) -> Result<MeshConfig, WireError
                 .with_details(json!({"field": name}))
         })?;
     }
-    config.check().map_err(|error| WireError::new(ErrorCode::Conflict, error.to_string()))?;
+    config.check().map_err(|error| {
+        WireError::bad_request(error.to_string()).with_details(json!({"against": "the other settings"}))
+    })?;
     Ok(config)
+}
+
+/// Takes out what is no setting any more, or has another range now; says what is wrong with each.
+pub fn weed(values: &mut Values) -> Vec<String> {
+    let mut out = Vec::new();
+    values.retain(|name, value| match find(name) {
+        Ok(setting) if setting.range.holds(&plain(value)) => true,
+        Ok(setting) => {
+            out.push(format!("{name} must be {}", setting.range));
+            false
+        }
+        Err(error) => {
+            out.push(error.message);
+            false
+        }
+    });
+    out
 }
 
 /// The same value, a whole number written as one: `5.0` is 5.
@@ -224,7 +243,7 @@ mod tests {
             ("serviceNames", json!("A*"), "a-z, 0-9"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
-            assert_eq!(error.code, ErrorCode::BadRequest, "{name}");
+            assert_eq!(error.details.and_then(|details| details.get("against").cloned()), None, "{name}");
             assert!(error.message.contains(words), "{name}: {}", error.message);
         }
         // Good by itself, and not with the others.
@@ -233,9 +252,18 @@ mod tests {
             ("serviceTtlMinMs", json!(86_400_000), "shortest"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
-            assert_eq!(error.code, ErrorCode::Conflict, "{name}");
+            assert!(error.details.is_some_and(|details| details.get("against").is_some()), "{name}");
             assert!(error.message.contains(words), "{name}: {}", error.message);
         }
+    }
+
+    #[test]
+    fn what_is_no_setting_any_more_is_taken_out_alone() {
+        let mut values = one("minClient", json!(">=1.2"));
+        values.extend([("sendRate".to_owned(), json!(50)), ("gone".to_owned(), json!(1))]);
+        let said = weed(&mut values);
+        assert_eq!(values, one("sendRate", json!(50)));
+        assert!(said.len() == 2 && said.iter().any(|line| line.contains("minClient")), "{said:?}");
     }
 
     #[test]

@@ -227,8 +227,14 @@ pub(crate) async fn revoke_invite(
     asking: Asking,
     Path((mesh, invite)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    asking.ask(&mesh, Act::RevokeInvite(part("invite", &invite)?)).await?;
+    asking.ask(&mesh, Act::RevokeInvite(grant(&invite)?)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The name of an invite or a token, as it may stand in a path.
+fn grant(text: &str) -> Result<GrantId, Problem> {
+    let legal = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    part("id", if legal { text } else { "" })
 }
 
 /// A bearer token, without its secret.
@@ -350,7 +356,7 @@ pub(crate) async fn revoke_token(
     asking: Asking,
     Path((mesh, token)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    asking.ask(&mesh, Act::DropToken(part("token", &token)?)).await?;
+    asking.ask(&mesh, Act::DropToken(grant(&token)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -13,8 +13,10 @@ use utoipa::{PartialSchema, ToSchema};
 pub(super) const KEY: &str = "^[0-9a-f]{64}$";
 /// A name of ours.
 pub(super) const NAME: &str = "^(?!dead$)[a-z0-9][a-z0-9._-]{0,63}$";
+/// The name of an invite, whatever its maker drew.
+pub(super) const ANY_GRANT: &str = "^[!-~]{1,128}$";
 /// The name of an invite or a token, without what would have to be escaped in a URL.
-pub(super) const GRANT: &str = "^[A-Za-z0-9_-]{1,128}$";
+const GRANT: &str = "^[A-Za-z0-9_-]{1,128}$";
 /// A line of a person's, for a row.
 const LABEL: &str = r"^[^\x00-\x1F\x7F-\x9F]{0,128}$";
 /// A log.

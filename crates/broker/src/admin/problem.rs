@@ -75,11 +75,15 @@ impl From<WireError> for Problem {
     fn from(error: WireError) -> Problem {
         let pointer = error.details.as_ref().and_then(|details| details.get("field")?.as_str());
         let pointer = pointer.map(|field| format!("/{field}").into());
+        // A value that is good by itself, and not beside others.
+        let against = error.code == ErrorCode::BadRequest
+            && error.details.as_ref().is_some_and(|details| details.get("against").is_some());
+        let status = if against { StatusCode::UNPROCESSABLE_ENTITY } else { status(error.code) };
         Problem {
             pointer,
             retry_after_ms: error.retry_after_ms.map(|ms| ms.get()),
             details: error.details,
-            ..Problem::of(error.code, error.message)
+            ..Problem::new(status, error.code, error.message)
         }
     }
 }
@@ -107,7 +111,11 @@ pub(super) struct Refusals;
 
 impl IntoResponses for Refusals {
     fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
-        let http = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::UNSUPPORTED_MEDIA_TYPE];
+        let http = [
+            StatusCode::METHOD_NOT_ALLOWED,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ];
         let all: BTreeSet<StatusCode> = ErrorCode::ALL.iter().map(|code| status(*code)).chain(http).collect();
         let response = |status: StatusCode| {
             let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();

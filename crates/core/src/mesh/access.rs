@@ -25,12 +25,16 @@ impl Mesh {
         for ban in restored.bans {
             self.bans.insert(ban);
         }
-        self.settings = Settings { version: restored.settings_version, values: restored.settings };
+        let (mut values, version) = (restored.settings, restored.settings_version);
+        // One that an earlier program took is no reason to forget the others.
+        let mut unset = setting::weed(&mut values);
+        self.settings = Settings { version, values };
         match setting::apply(&self.base, &self.settings.values) {
             Ok(config) => self.configure(now.at, config, &mut Vec::new()),
             // The broker was started with other numbers since, and those win.
-            Err(error) => self.startup.unset = Some(error.message),
+            Err(error) => unset.push(error.message),
         }
+        self.startup.unset = (!unset.is_empty()).then(|| unset.join("; "));
         // A ban that was on disk before the ends of what it banned.
         let doomed: Vec<SessionKey> = self.leases.keys().filter(|key| self.is_doomed(key)).copied().collect();
         for session in doomed {

@@ -32,6 +32,7 @@ impl IntoResponses for Refusals {
             StatusCode::METHOD_NOT_ALLOWED,
             StatusCode::REQUEST_TIMEOUT,
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            StatusCode::UNPROCESSABLE_ENTITY,
             StatusCode::INSUFFICIENT_STORAGE,
         ];
         let all: BTreeSet<StatusCode> = ErrorCode::ALL.iter().map(|code| status(*code)).chain(http).collect();

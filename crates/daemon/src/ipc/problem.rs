@@ -118,7 +118,7 @@ impl From<WireError> for Problem {
             }
             // A value that is good by itself, and not beside another, or beside what is there.
             if error.code == ErrorCode::BadRequest && details.get("against").is_some() {
-                problem = problem.with_status(StatusCode::CONFLICT);
+                problem = problem.with_status(StatusCode::UNPROCESSABLE_ENTITY);
             }
             problem = problem.with("details", *details);
         }

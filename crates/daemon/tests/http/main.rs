@@ -89,7 +89,7 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
         ),
         (
             json!({"to": "topic:jobs", "body": "x", "clientMessageId": "a", "ttlMs": 5, "delayMs": 6}),
-            400,
+            422,
             json!("/delayMs"),
         ),
         (json!({"to": "topic:jobs", "body": 7, "clientMessageId": "a"}), 400, json!("/body")),
