@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Rounds; figures are medians over them [default: 5]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Seconds of each stretch [default: 0.6, quick 0.3]
+    /// Seconds of each stretch [default: 0.6, quick 0.22]
     #[arg(long)]
     seconds: Option<f64>,
     /// Publishes under way [default: 1,16,256,4096, quick 1,256,4096]

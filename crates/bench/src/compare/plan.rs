@@ -43,7 +43,7 @@ impl Plan {
         Plan {
             quick: true,
             rounds: 5,
-            times: (Duration::from_millis(100), Duration::from_millis(300)),
+            times: (Duration::from_millis(80), Duration::from_millis(220)),
             bodies: vec![1024],
             outstanding: vec![1, 256, 4_096],
             flow_bodies: vec![1024],
@@ -58,8 +58,8 @@ impl Plan {
             patience: Duration::from_secs(10),
             mail: 100,
             backlog: 10_000,
-            fill: Duration::from_secs(3),
-            kills: 2,
+            fill: Duration::from_secs(2),
+            kills: 1,
         }
     }
 
