@@ -23,7 +23,7 @@ const EXAMPLES: u32 = 100;
 /// Requests for each operation and kind in `cargo xtask test`.
 const FEW: u32 = 8;
 /// What valid data may be told: as the tool has it, and 422, which we answer where values are good by themselves and not
-/// together. No schema says that, and nothing else is answered so.
+/// together, or not what a mesh's policy wants. No schema says that.
 const CONFIG: &str = "[checks.positive_data_acceptance]\n\
     expected-statuses = [\"2xx\", \"3xx\", \"401\", \"403\", \"404\", \"409\", \"422\", \"429\", \"5xx\"]\n";
 /// What is not asked of a daemon: a stream of events has no end to wait for; its own tests read it.

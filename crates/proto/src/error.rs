@@ -164,6 +164,16 @@ impl WireError {
         self.with_details(serde_json::json!({"field": field}))
     }
 
+    /// The status of an HTTP answer that carries it. A value that is good by itself and not beside another, or beside what is
+    /// there, is no bad request to HTTP: its details say `against` what.
+    pub fn http_status(&self) -> u16 {
+        let against = self.details.as_ref().is_some_and(|details| details.get("against").is_some());
+        match self.code {
+            ErrorCode::BadRequest if against => 422,
+            code => code.http_status(),
+        }
+    }
+
     /// The same error with facts attached.
     pub fn with_details(mut self, details: serde_json::Value) -> WireError {
         self.details = Some(Box::new(details));

@@ -50,7 +50,7 @@ use systems::Systems;
 /// What to compare, and where to put what was found.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Under ten minutes, with smaller numbers of everything
+    /// About ten minutes, with smaller numbers of everything
     #[arg(long)]
     quick: bool,
     /// Only these workloads: publish, flow, paced, idle, storm, recovery

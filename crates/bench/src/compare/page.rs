@@ -118,7 +118,7 @@ pub(crate) fn document(findings: &Findings, dir: &Path) -> Result<()> {
     let mut text = String::from("# Benchmarks\n\n");
     let _ = writeln!(text, "{}\n", about(findings));
     text.push_str(
-        "Written by `cargo xtask bench compare --docs docs`; `cargo xtask bench setup` installs the peers. `--quick` takes under \
+        "Written by `cargo xtask bench compare --docs docs`; `cargo xtask bench setup` installs the peers. `--quick` takes about \
          ten minutes.\n\n",
     );
     let tables = table::all(findings);

@@ -1,4 +1,4 @@
-//! How much of everything: a quick run of under ten minutes, and the full one.
+//! How much of everything: a quick run of about ten minutes, and the full one.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Under ten minutes for everything.
+    /// About ten minutes for everything.
     pub(crate) fn quick() -> Plan {
         Plan {
             quick: true,

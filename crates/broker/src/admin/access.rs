@@ -321,28 +321,20 @@ pub(crate) async fn create_token(
     Path(mesh): Path<String>,
     Json(wanted): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    /// A shorter one would end before anybody could bring it.
-    const SHORTEST_MS: u64 = 1_000;
-    /// Ten years: beyond it, say that it is for ever.
-    const LONGEST_MS: u64 = 315_360_000_000;
-    let expires_in_ms = wanted.expires_in_ms.map(U53::get);
-    if expires_in_ms.is_some_and(|ms| !(SHORTEST_MS..=LONGEST_MS).contains(&ms)) {
-        let text = format!("expiresInMs is between {SHORTEST_MS} and {LONGEST_MS}, which is ten years");
-        return Err(Problem::of(ErrorCode::BadRequest, text).at("/expiresInMs"));
-    }
+    let wall = asking.app.shared.clock.now().wall;
+    let expires_at = TokenRecord::end(wall, wanted.expires_in_ms.map(U53::get))?;
     let mut random = [0u8; 40];
     let drawn = getrandom::fill(&mut random);
     drawn.map_err(|_| Problem::of(ErrorCode::Unavailable, "the system gave no randomness; try again"))?;
     let (id, secret) = random.split_at(8);
     let secret = format!("{TOKEN_PREFIX}{}", text::b64url(secret));
-    let wall = asking.app.shared.clock.now().wall;
     let record = TokenRecord {
         id: part("token", &text::hex(id))?,
         hash: bearer_hash(&secret),
         caps: wanted.caps,
         name: wanted.name,
         since: wall,
-        expires_at: expires_in_ms.map(|ms| wall.saturating_add(ms)),
+        expires_at,
     };
     asking.ask(&mesh, Act::PutToken(record.clone())).await?;
     Ok(answer(StatusCode::CREATED, &Token { token: Some(secret), ..Token::of(&record) }))

@@ -75,10 +75,7 @@ impl From<WireError> for Problem {
     fn from(error: WireError) -> Problem {
         let pointer = error.details.as_ref().and_then(|details| details.get("field")?.as_str());
         let pointer = pointer.map(|field| format!("/{field}").into());
-        // A value that is good by itself, and not beside others.
-        let against = error.code == ErrorCode::BadRequest
-            && error.details.as_ref().is_some_and(|details| details.get("against").is_some());
-        let status = if against { StatusCode::UNPROCESSABLE_ENTITY } else { status(error.code) };
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Problem {
             pointer,
             retry_after_ms: error.retry_after_ms.map(|ms| ms.get()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tenure_proto::error::WireError;
 use tenure_proto::ids::{GrantId, MemberKey};
 use tenure_proto::invite::Role;
 use tenure_proto::name::Cap;
@@ -69,6 +70,23 @@ pub struct TokenRecord {
 }
 
 impl TokenRecord {
+    /// Milliseconds that a token lasts at least: a shorter one would end before anybody could bring it.
+    pub const SHORTEST_MS: u64 = 1_000;
+    /// Ten years, which it lasts at most: beyond it, say that it is for ever.
+    pub const LONGEST_MS: u64 = 315_360_000_000;
+
+    /// When one ends that is made at `wall` for so long.
+    pub fn end(wall: u64, lasts_ms: Option<u64>) -> Result<Option<u64>, WireError> {
+        match lasts_ms {
+            Some(ms) if !(Self::SHORTEST_MS..=Self::LONGEST_MS).contains(&ms) => {
+                let (least, most) = (Self::SHORTEST_MS, Self::LONGEST_MS);
+                let text = format!("expiresInMs is between {least} and {most}, which is ten years");
+                Err(WireError::bad_request(text).about("expiresInMs"))
+            }
+            lasts => Ok(lasts.map(|ms| wall.saturating_add(ms))),
+        }
+    }
+
     /// What whoever brings it may do.
     pub fn rights(&self) -> Rights {
         Rights::of(Role::Member).narrowed(self.caps.as_deref())

@@ -136,9 +136,7 @@ impl Mesh {
             .get(&log)
             .map_or(0, |log| log.lanes.iter().map(|lane| lane.end).max().unwrap_or(0));
         if from > end + 1 {
-            let text = format!("from is past the end of {log}, whose next seq is {}", end + 1);
-            let details = serde_json::json!({"field": "from", "against": "next", "next": end + 1});
-            return Err(WireError::bad_request(text).with_details(details));
+            return Err(past_the_end(&log, end + 1));
         }
         let read = StoreRead::History { log, from, limit, bytes: self.config.max_payload };
         self.read(Purpose::History(conn, request.clone()), read, effects);
@@ -473,6 +471,13 @@ fn statuses(
     let status =
         |(client_message_id, (id, state, reason))| SendStatus { client_message_id, id, state, reason };
     SendStatusResult { statuses: pairs.map(status).collect() }
+}
+
+/// What somebody is told who would read from beyond the end of a log.
+pub(super) fn past_the_end(log: &LogName, next: u64) -> WireError {
+    let text = format!("from is past the end of {log}, whose next seq is {next}");
+    let details = serde_json::json!({"field": "from", "against": "next", "next": next});
+    WireError::bad_request(text).with_details(details)
 }
 
 /// How many a page may hold.

@@ -21,6 +21,7 @@ use crate::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord}
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
+use super::reads::past_the_end;
 use super::writes::{Awaiting, unavailable};
 
 /// Where a place stands that the store is about to make: past everything.
@@ -97,8 +98,7 @@ impl Mesh {
             let log = LogName::Topic(params.topic.clone(), partition);
             let next = self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.end) + 1;
             if from.get() > next {
-                let text = format!("from is past the end of {log}, whose next seq is {next}");
-                return Err(WireError::bad_request(text).with_details(serde_json::json!({"next": next})));
+                return Err(past_the_end(&log, next));
             }
         }
         Ok(())

@@ -61,12 +61,6 @@ impl Problem {
         Problem::of(ErrorCode::BadRequest, detail).at(pointer)
     }
 
-    /// The same with a status of HTTP's own.
-    fn with_status(self, status: StatusCode) -> Problem {
-        let title = status.canonical_reason().unwrap_or("Unknown");
-        Problem { title, status: status.as_u16(), ..self }
-    }
-
     /// A request that was not said in time.
     pub(crate) fn late(detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail);
@@ -110,15 +104,12 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 
 impl From<WireError> for Problem {
     fn from(error: WireError) -> Problem {
-        let mut problem = Problem::of(error.code, error.message);
+        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut problem = Problem::new(status, error.code.as_str(), error.message);
         problem.retryable = error.retryable;
         if let Some(details) = error.details {
             if let Some(field) = details.get("field").and_then(Value::as_str) {
                 problem.pointer = Some(format!("/{field}").into());
-            }
-            // A value that is good by itself, and not beside another, or beside what is there.
-            if error.code == ErrorCode::BadRequest && details.get("against").is_some() {
-                problem = problem.with_status(StatusCode::UNPROCESSABLE_ENTITY);
             }
             problem = problem.with("details", *details);
         }
