@@ -31,6 +31,7 @@ mod routes;
 mod shared;
 mod socket;
 mod stop;
+mod syncing;
 mod tls;
 mod writer;
 
@@ -157,8 +158,7 @@ impl Broker {
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
         let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;
-        let (writer, thread) =
-            writer::start(store, run.number, shared.clone(), bell).map_err(StartError::Thread)?;
+        let (writer, thread) = writer::start(store, run.number, shared.clone(), bell)?;
         threads.push(thread);
         threads.extend(checkpoints);
         let maker = Maker { run: run.number, writer, readers, tasks: tasks.clone() };

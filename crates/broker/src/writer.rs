@@ -1,5 +1,6 @@
-//! The store's one writer: a thread that takes what is waiting of all meshes, commits it as one transaction, and tells
-//! them. What is one mesh's part of a transaction, and what is lost with one that fails, is `core::writing`'s to say.
+//! The store's one writer: a thread that takes what is waiting of all meshes and makes it one transaction; when that is on
+//! the disk they are told, by `syncing` if there is more to write meanwhile. What is one mesh's part of a transaction, and
+//! what is lost with one that fails, is `core::writing`'s to say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,30 +8,32 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use tenure_core::accept::Accepted;
+use tenure_core::Input;
 use tenure_core::effect::WriteId;
-use tenure_core::record::{StoreOutcome, StoreWrite};
+use tenure_core::record::StoreWrite;
 use tenure_core::writing::{Asking, BATCH, Batch, Load, Queued, Taking};
 use tenure_proto::name::MeshName;
-use tenure_store::{Store, StoreError, Write};
+use tenure_store::{Store, Write};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::StartError;
 use crate::checkpoint::Bell;
 use crate::mesh_task::MeshMsg;
 use crate::shared::Shared;
+use crate::syncing::{Staged, Syncing, Tally, Teller};
 
 /// How often the run's uptime is recorded.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// What waits, shared by both ends of the queue.
 #[derive(Debug, Default)]
-struct Waiting {
+pub(crate) struct Waiting {
     writes: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 impl Waiting {
-    fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> Load {
         Load { writes: self.writes.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 
@@ -39,7 +42,7 @@ impl Waiting {
         self.bytes.fetch_add(load.bytes, Ordering::Relaxed);
     }
 
-    fn sub(&self, load: Load) {
+    pub(crate) fn sub(&self, load: Load) {
         self.writes.fetch_sub(load.writes, Ordering::Relaxed);
         self.bytes.fetch_sub(load.bytes, Ordering::Relaxed);
     }
@@ -58,11 +61,21 @@ enum Asked {
 
 /// Whose writes they are.
 #[derive(Debug)]
-struct Lane {
+pub(crate) struct Lane {
     number: u64,
     mesh: MeshName,
     /// Weak: the mesh lives as long as its sockets need it, not as long as its writer.
     inputs: mpsc::WeakSender<MeshMsg>,
+}
+
+impl Lane {
+    /// Tells the mesh, if it is still there and there is something to tell.
+    pub(crate) fn tell(&self, input: Option<Input>) {
+        if let (Some(input), Some(inputs)) = (input, self.inputs.upgrade()) {
+            // The mesh never waits for us, so this wait is for a queue that drains.
+            let _ = inputs.blocking_send(MeshMsg::Input(input));
+        }
+    }
 }
 
 /// The one writer of a broker, for all its meshes.
@@ -127,13 +140,13 @@ impl Writes {
     }
 }
 
-/// Starts the writer thread on `store`. It ends when nobody can ask it any more.
+/// Starts the writer thread on `store`. It ends when nobody can ask it any more, and all that it wrote is told.
 pub(crate) fn start(
     store: Box<dyn Store>,
     run: u64,
     shared: Arc<Shared>,
     bell: Bell,
-) -> std::io::Result<(WriterHandle, std::thread::JoinHandle<()>)> {
+) -> Result<(WriterHandle, std::thread::JoinHandle<()>), StartError> {
     let (queue, queued) = channel();
     let waiting = Arc::new(Waiting::default());
     let beat = HEARTBEAT.min(Duration::from_millis(shared.house.config.lease_ttl_ms / 3));
@@ -141,19 +154,27 @@ pub(crate) fn start(
     let handle =
         WriterHandle { queue, waiting: waiting.clone(), lanes: Arc::default(), shared: shared.clone() };
     let lanes = BTreeMap::new();
-    let writer = Writer { store, run, waiting, shared, bell, beat, beaten, lanes, last_lane: 0 };
-    let thread =
-        std::thread::Builder::new().name("tenure-writer".to_owned()).spawn(move || writer.run(&queued))?;
+    let teller = Arc::new(Teller { waiting, shared, bell });
+    let syncing = match (store.syncer()?, store.syncer()?) {
+        (Some(here), Some(there)) => {
+            Some(Syncing::start(here, there, teller.clone()).map_err(StartError::Thread)?)
+        }
+        _ => None,
+    };
+    let writer = Writer { store, run, teller, syncing, beat, beaten, lanes, last_lane: 0 };
+    let thread = std::thread::Builder::new()
+        .name("tenure-writer".to_owned())
+        .spawn(move || writer.run(&queued))
+        .map_err(StartError::Thread)?;
     Ok((handle, thread))
 }
 
 struct Writer {
     store: Box<dyn Store>,
     run: u64,
-    waiting: Arc<Waiting>,
-    shared: Arc<Shared>,
-    /// Rung after each commit.
-    bell: Bell,
+    teller: Arc<Teller>,
+    /// Nothing if the store syncs while it writes.
+    syncing: Option<Syncing>,
     /// How often the run's uptime is recorded, and when it was last.
     beat: Duration,
     beaten: Instant,
@@ -180,7 +201,7 @@ impl Queue {
 impl Writer {
     fn run(mut self, asked: &Receiver<Asked>) {
         loop {
-            if self.lanes.values().all(Queue::is_empty) {
+            if self.is_idle() {
                 match asked.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
                     Ok(first) => self.sort(first),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -189,8 +210,19 @@ impl Writer {
             }
             asked.try_iter().for_each(|next| self.sort(next));
             let batches = self.fill();
-            self.commit(batches);
+            if let Some(staged) = self.stage(batches) {
+                asked.try_iter().for_each(|next| self.sort(next));
+                self.settle(staged);
+            }
         }
+        if let Some(syncing) = self.syncing {
+            syncing.join();
+        }
+    }
+
+    /// Whether nothing waits.
+    fn is_idle(&self) -> bool {
+        self.lanes.values().all(Queue::is_empty)
     }
 
     /// Puts what was asked where it waits, or does it.
@@ -227,14 +259,15 @@ impl Writer {
 
     /// Fails a write for which there was no room.
     fn refuse(&mut self, lane: u64, batch: Batch) {
-        self.waiting.sub(batch.load());
-        if self.shared.store_sound.swap(false, Ordering::Relaxed) {
+        self.teller.waiting.sub(batch.load());
+        if self.teller.shared.store_sound.swap(false, Ordering::Relaxed) {
             tracing::error!(event = "store_failed", "the store's writer is too far behind");
         }
-        self.tell(lane, batch, Err(()));
+        self.fail(lane, batch);
     }
 
-    fn commit(&mut self, mut batches: Vec<(u64, Batch)>) {
+    /// Makes one transaction of it all. Nothing if there is nothing to write, or it failed and everybody knows.
+    fn stage(&mut self, mut batches: Vec<(u64, Batch)>) -> Option<Staged> {
         let mut writes =
             Vec::with_capacity(batches.iter().map(|(_, batch)| batch.writes.len()).sum::<usize>() + 1);
         let mut counts = Vec::with_capacity(batches.len());
@@ -246,197 +279,56 @@ impl Writer {
             }
             counts.push(writes.len() - before);
         }
+        let shared = &self.teller.shared;
         if self.beaten.elapsed() >= self.beat {
             self.beaten = Instant::now();
-            let frozen_ms = self.shared.frozen_ms.load(Ordering::Relaxed);
-            let uptime_ms = self.shared.clock.at().0.saturating_sub(frozen_ms);
+            let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
+            let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);
             writes.push(Write::Heartbeat { run: self.run, uptime_ms });
         }
         if writes.is_empty() {
             // All that was taken is lost with what failed before.
-            return batches.iter().for_each(|(_, batch)| self.waiting.sub(batch.load()));
+            batches.iter().for_each(|(_, batch)| self.teller.waiting.sub(batch.load()));
+            return None;
         }
-        let outcome = self.store.apply(&writes);
-        batches.iter().for_each(|(_, batch)| self.waiting.sub(batch.load()));
-        let idle = self.waiting.load().writes == 0;
-        let since = if idle { 0 } else { self.shared.clock.at().0 + 1 };
-        self.shared.oldest_write.store(since, Ordering::Relaxed);
-        self.note(&outcome, writes.len());
-        if let Ok(outcomes) = &outcome {
-            self.count(&writes, outcomes);
-        }
-        let mut outcomes = outcome.map(Vec::into_iter);
-        for ((lane, batch), count) in batches.into_iter().zip(counts) {
-            let part = outcomes.as_mut().map(|all| all.by_ref().take(count).collect()).map_err(|_| ());
-            self.tell(lane, batch, part);
-        }
-    }
-
-    fn note(&self, outcome: &tenure_store::Result<Vec<StoreOutcome>>, writes: usize) {
-        let was_sound = self.shared.store_sound.swap(outcome.is_ok(), Ordering::Relaxed);
-        self.shared.metrics.commits.inc();
-        self.shared.metrics.writes.inc_by(writes as u64);
-        match outcome {
-            Ok(_) => {
-                self.bell.ring();
-                if !was_sound {
-                    tracing::info!(event = "store_recovered");
-                }
-            }
+        let outcomes = match self.store.stage(&writes) {
+            Ok(outcomes) => outcomes,
             Err(error) => {
-                self.shared.metrics.failed_commits.inc();
-                // Said once: a full disk fails every transaction until a person has looked.
-                if was_sound {
-                    let poisoned = matches!(error, StoreError::Poisoned(_));
-                    tracing::error!(event = "store_failed", poisoned, %error);
-                }
+                let load = batches.iter().map(|(_, batch)| batch.load());
+                self.teller.over(load, writes.len(), Err(&error));
+                batches.into_iter().for_each(|(lane, batch)| self.fail(lane, batch));
+                return None;
             }
+        };
+        let tally = Tally::of(&writes, &outcomes);
+        let mut outcomes = outcomes.into_iter();
+        let parts = batches.into_iter().zip(counts).filter_map(|((lane, batch), count)| {
+            let outcomes = outcomes.by_ref().take(count).collect();
+            Some((self.lanes.get(&lane)?.lane.clone(), batch, outcomes))
+        });
+        Some(Staged { parts: parts.collect(), tally })
+    }
+
+    /// Sees to it that everybody is told when it is on the disk. A lone write waits for nobody: it is synced here, at once.
+    fn settle(&mut self, staged: Staged) {
+        let idle = self.is_idle();
+        match &mut self.syncing {
+            None => self.teller.committed(staged),
+            Some(syncing) if idle && syncing.is_idle() => syncing.sync_here(staged),
+            Some(syncing) => syncing.hand(staged),
         }
     }
 
-    fn count(&self, writes: &[Write], outcomes: &[StoreOutcome]) {
-        let metrics = &self.shared.metrics;
-        for (write, outcome) in writes.iter().zip(outcomes) {
-            let Write::Mesh { write: StoreWrite::Accept(accept), .. } = write else { continue };
-            match outcome {
-                StoreOutcome::Accepted(Accepted::Fresh { .. }) => {
-                    metrics.accepted.inc();
-                    metrics.accepted_bytes.inc_by(accept.envelope.body.as_bytes().len() as u64);
-                }
-                StoreOutcome::Accepted(Accepted::Duplicate(_)) => _ = metrics.duplicates.inc(),
-                StoreOutcome::Accepted(Accepted::Reused(_)) => _ = metrics.conflicts.inc(),
-                _ => {}
-            }
-        }
-    }
-
-    fn tell(&mut self, lane: u64, batch: Batch, outcome: Result<Vec<StoreOutcome>, ()>) {
+    /// Tells a mesh that its part has failed; what it asked for before it heard of that fails too. What did not fail
+    /// before it is told first.
+    fn fail(&mut self, lane: u64, batch: Batch) {
+        self.syncing.iter().for_each(Syncing::catch_up);
         let Some(queue) = self.lanes.get_mut(&lane) else { return };
-        if let Some(input) = queue.taking.done(batch, outcome)
-            && let Some(inputs) = queue.lane.inputs.upgrade()
-        {
-            // The mesh never waits for us, so this wait is for a queue that drains.
-            let _ = inputs.blocking_send(MeshMsg::Input(input));
-        }
+        let told = queue.taking.done(batch, Err(()));
+        queue.lane.tell(told);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use ed25519_dalek::SigningKey;
-    use tenure_core::host::Doors;
-    use tenure_core::record::{RestoredMessages, TopicRecord};
-    use tenure_core::{House, Input};
-    use tenure_store::{Checkpointer, Identity, Memory, Result, Run, StoreReader, StoredLease};
-
-    use super::*;
-    use crate::Config;
-    use crate::clock::Clock;
-
-    /// A store that cannot write while it is told so.
-    struct Flaky {
-        inner: Memory,
-        broken: Arc<AtomicBool>,
-    }
-
-    impl Store for Flaky {
-        fn kind(&self) -> &'static str {
-            "flaky"
-        }
-        fn identity(&mut self, fresh: &Identity) -> Result<Identity> {
-            self.inner.identity(fresh)
-        }
-        fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
-            self.inner.begin_run(now_wall_ms)
-        }
-        fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
-            if self.broken.load(Ordering::Relaxed) {
-                return Err(StoreError::Unavailable("no room".into()));
-            }
-            self.inner.apply(batch)
-        }
-        fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
-            self.inner.restore(mesh)
-        }
-        fn meshes(&mut self) -> Result<Vec<MeshName>> {
-            self.inner.meshes()
-        }
-        fn access(&mut self, mesh: &MeshName) -> Result<tenure_core::access::RestoredAccess> {
-            self.inner.access(mesh)
-        }
-        fn reader(&self) -> Result<Box<dyn StoreReader>> {
-            self.inner.reader()
-        }
-        fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
-            self.inner.checkpointer()
-        }
-        fn leases(&mut self) -> Result<Vec<StoredLease>> {
-            self.inner.leases()
-        }
-        fn check(&mut self) -> Result<Vec<String>> {
-            self.inner.check()
-        }
-    }
-
-    fn topic(n: u64) -> (WriteId, StoreWrite) {
-        let name = format!("t{n}").parse().unwrap();
-        let record = TopicRecord { name, partitions: 1, retention_ms: None, created_at: n };
-        (WriteId(n), StoreWrite::PutTopic(record))
-    }
-
-    fn told(inputs: &mut mpsc::Receiver<MeshMsg>) -> (bool, u64) {
-        match inputs.blocking_recv() {
-            Some(MeshMsg::Input(Input::Committed { through, .. })) => (true, through.0),
-            Some(MeshMsg::Input(Input::Failed { through })) => (false, through.0),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn what_was_asked_for_before_a_failure_was_heard_fails_with_it() {
-        let (key, config) = (SigningKey::from_bytes(&[1; 32]), Config::ephemeral(60_000));
-        let house = House {
-            broker_id: House::id_of(&key),
-            version: String::new(),
-            cluster: "c".parse().unwrap(),
-            key,
-            secure: false,
-            relay: None,
-            doors: Doors::loopback(1, &[], &[]),
-            rooms: Default::default(),
-            config: config.mesh.clone().into(),
-        };
-        let shared = Shared::new(config, Clock::start(), house, None, 1, "flaky");
-        let broken = Arc::new(AtomicBool::new(false));
-        let store = Flaky { inner: Memory::new(), broken: broken.clone() };
-        let mesh: MeshName = "default".parse().unwrap();
-        let (sender, mut inputs) = mpsc::channel(16);
-        let (handle, thread) = start(Box::new(store), 1, shared.clone(), Bell::default()).unwrap();
-        let mut writes = handle.lane(mesh, &sender);
-        drop(handle);
-        let push = |writes: &mut Writes, n| {
-            let (id, write) = topic(n);
-            assert!(writes.push(id, write));
-        };
-        push(&mut writes, 1);
-        assert_eq!(told(&mut inputs), (true, 1));
-        broken.store(true, Ordering::Relaxed);
-        push(&mut writes, 2);
-        assert_eq!(told(&mut inputs), (false, 2));
-        assert!(!shared.store_sound.load(Ordering::Relaxed));
-        // The mesh has not heard of it when it asks for more, which may rest on what was lost.
-        broken.store(false, Ordering::Relaxed);
-        push(&mut writes, 3);
-        push(&mut writes, 4);
-        assert_eq!(writes.fail_all(), WriteId(4));
-        push(&mut writes, 5);
-        assert_eq!(told(&mut inputs), (true, 5), "one failure is told once");
-        assert!(shared.store_sound.load(Ordering::Relaxed));
-        assert_eq!(shared.metrics.failed_commits.get(), 1);
-        drop(writes);
-        thread.join().unwrap();
-        assert_eq!(shared.metrics.writes.get(), 3, "what was dropped was never tried");
-    }
-}
+#[path = "writer_tests.rs"]
+mod tests;

@@ -129,6 +129,21 @@ impl Batch {
         self.refused
     }
 
+    /// What the mesh is told of it when it is on disk, with an outcome for each write in their order; nothing if there
+    /// was nothing of the mesh's in it.
+    pub fn committed(self, outcomes: Vec<StoreOutcome>) -> Option<Input> {
+        let through = *self.ids.last()?;
+        let told = |(_, outcome): &(WriteId, StoreOutcome)| *outcome != StoreOutcome::Done;
+        let outcomes = self.ids.into_iter().zip(outcomes).filter(told).collect();
+        Some(Input::Committed { through, outcomes })
+    }
+
+    /// What the mesh is told of it when nothing is written any more, and so nothing that rests on it either;
+    /// [`Taking::done`] is for failures that writing goes on after.
+    pub fn lost(self) -> Option<Input> {
+        self.ids.last().map(|through| Input::Failed { through: *through })
+    }
+
     fn push(&mut self, id: WriteId, write: StoreWrite) {
         self.ids.push(id);
         self.writes.push(write);
@@ -182,16 +197,12 @@ impl Taking {
     /// What the mesh is told of a batch, now that its transaction is on disk, with an outcome for each write in their
     /// order, or has failed, for whatever reason; nothing if there was nothing of the mesh's in it.
     pub fn done<E>(&mut self, batch: Batch, outcome: Result<Vec<StoreOutcome>, E>) -> Option<Input> {
-        let through = *batch.ids.last()?;
         match outcome {
-            Ok(outcomes) if !batch.refused => {
-                let told = |(_, outcome): &(WriteId, StoreOutcome)| *outcome != StoreOutcome::Done;
-                let outcomes = batch.ids.into_iter().zip(outcomes).filter(told).collect();
-                Some(Input::Committed { through, outcomes })
-            }
+            Ok(outcomes) if !batch.refused => batch.committed(outcomes),
             _ => {
+                let told = batch.lost()?;
                 self.epoch += 1;
-                Some(Input::Failed { through })
+                Some(told)
             }
         }
     }

@@ -15,7 +15,8 @@
 //! the caller's.
 //!
 //! How it is used: all methods block, so a broker gives its store to one thread, which drains what is waiting
-//! into one [`Store::apply`] and answers everybody when that returns: one sync for the whole batch. Other threads
+//! into one [`Store::apply`] and answers everybody when that returns: one sync for the whole batch. With a [`Syncer`] on
+//! another thread it can [`Store::stage`] the next batch while the disk takes the last. Other threads
 //! read through a [`StoreReader`], and one more may call a [`Checkpointer`] now and then.
 //!
 //! ```
@@ -100,6 +101,18 @@ pub trait Store: Send {
     /// duplicate. Durable on return, with one sync however long the batch is. An empty batch does nothing.
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>>;
 
+    /// As [`Store::apply`], but durable only when a [`Syncer::sync`] has returned that began later. Readers answer
+    /// nothing that is not durable: until then they wait, so whoever stages must see to it that a sync follows. An engine
+    /// without a [`Syncer`] syncs here.
+    fn stage(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+        self.apply(batch)
+    }
+
+    /// Something that waits for the disk beside this store and on any thread; `None` if staging does that.
+    fn syncer(&self) -> Result<Option<Box<dyn Syncer>>> {
+        Ok(None)
+    }
+
     /// What is remembered of the messages of `mesh`, as of one moment. Changes nothing. Its cost follows logs,
     /// groups and what is open, never the number of messages.
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages>;
@@ -135,6 +148,13 @@ pub trait StoreReader: Send {
 
     /// As [`Store::check`], without keeping the writer from its work.
     fn check(&mut self) -> Result<Vec<String>>;
+}
+
+/// Waits for the disk. Blocking.
+pub trait Syncer: Send {
+    /// Makes durable all that was staged before this began. An error poisons the store: what was staged since the last
+    /// sync may be found by the next start or not.
+    fn sync(&mut self) -> Result<()>;
 }
 
 /// Moves what was committed to where it stays, so that the writer need not.

@@ -89,9 +89,12 @@ impl Messages {
     }
 
     /// A page of new entries came.
-    pub(super) fn paged(&mut self, id: GroupId, entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
+    pub(super) fn paged(&mut self, id: GroupId, mut entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let through = reading.loading.take().unwrap_or_default();
+        // A reader may see what is not on the disk for sure. That comes with its commit.
+        let end = self.logs.lane(&reading.record.log, reading.record.lane).map_or(0, |lane| lane.end);
+        entries.retain(|entry| entry.seq <= end);
         let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
         if let Some(worst) = damaged.iter().copied().max()
             && entries.is_empty()

@@ -13,12 +13,17 @@ use super::{
 };
 use crate::{LeaseRow, Result, Write};
 
-/// Carries out one write of a batch.
-pub(super) fn apply(
+/// Carries out the writes of a batch, in their order.
+pub(super) fn all(
     connection: &Connection,
     cache: &mut Cache,
-    write: &Write,
-) -> Result<StoreOutcome, Fault> {
+    batch: &[Write],
+) -> Result<Vec<StoreOutcome>, Fault> {
+    batch.iter().map(|write| apply(connection, cache, write)).collect()
+}
+
+/// Carries out one write of a batch.
+fn apply(connection: &Connection, cache: &mut Cache, write: &Write) -> Result<StoreOutcome, Fault> {
     match write {
         Write::Mesh { mesh, run, write } => of_mesh(connection, cache, mesh, *run, write),
         Write::Heartbeat { run, uptime_ms } => {

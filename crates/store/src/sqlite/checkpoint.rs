@@ -18,8 +18,9 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::dir::DataDir;
 use super::fault::Fault;
+use super::sync::Log;
 use super::{BUSY_TIMEOUT, durable};
-use crate::{Checkpoint, Checkpointer, Result, StoreError};
+use crate::{Checkpoint, Checkpointer, Result};
 
 /// Pages of 4 KiB in the log before they are worth copying: 16 MB.
 pub const LOG_PAGES: u64 = 4_000;
@@ -35,8 +36,6 @@ const LITTLE: u64 = 2_000;
 pub(super) struct Gauge {
     /// Whether there is a checkpointer.
     pub(super) attached: AtomicBool,
-    /// Whether the store has stopped writing, and then nobody copies either.
-    pub(super) poisoned: AtomicBool,
     /// Held by whoever copies.
     turn: Mutex<()>,
 }
@@ -76,6 +75,7 @@ pub(super) struct SqliteCheckpointer {
     /// Declared before the directory, as in the store.
     connection: Connection,
     gauge: Arc<Gauge>,
+    log: Arc<Log>,
     _dir: Arc<DataDir>,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for SqliteCheckpointer {
 
 impl SqliteCheckpointer {
     /// Opens a checkpointer beside the store that holds `dir`.
-    pub(super) fn open(dir: &Arc<DataDir>, gauge: &Arc<Gauge>) -> Result<SqliteCheckpointer> {
+    pub(super) fn open(dir: &Arc<DataDir>, gauge: &Arc<Gauge>, log: &Arc<Log>) -> Result<SqliteCheckpointer> {
         let open = || -> Result<Connection, Fault> {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(dir.database(), flags)?;
@@ -99,7 +99,7 @@ impl SqliteCheckpointer {
         };
         let connection = open().map_err(Fault::reading)?;
         gauge.attached.store(true, Ordering::Relaxed);
-        Ok(SqliteCheckpointer { connection, gauge: gauge.clone(), _dir: dir.clone() })
+        Ok(SqliteCheckpointer { connection, gauge: gauge.clone(), log: log.clone(), _dir: dir.clone() })
     }
 }
 
@@ -111,9 +111,8 @@ impl Drop for SqliteCheckpointer {
 
 impl Checkpointer for SqliteCheckpointer {
     fn run(&mut self) -> Result<Checkpoint> {
-        if self.gauge.poisoned.load(Ordering::Relaxed) {
-            return Err(StoreError::Poisoned("the store stopped writing".to_owned()));
-        }
+        // Of a store that has stopped writing nobody copies either.
+        self.log.sound()?;
         let found = copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)?;
         if found.log_pages.saturating_sub(found.moved_pages) < LOG_PAGES {
             return Ok(found);

@@ -48,7 +48,7 @@ impl DataDir {
     /// Whether there is a write-ahead log. SQLite takes a database of 0 bytes, or 1, for a new one, and would
     /// delete the log beside it.
     fn has_log(&self) -> bool {
-        fs::metadata(self.path.join("tenure.db-wal")).is_ok_and(|log| log.len() > 0)
+        fs::metadata(self.log()).is_ok_and(|log| log.len() > 0)
     }
 
     /// The directory.
@@ -59,6 +59,11 @@ impl DataDir {
     /// The database file in it.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join("tenure.db")
+    }
+
+    /// Its write-ahead log. SQLite holds no locks on that, so another handle does no harm.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("tenure.db-wal")
     }
 }
 

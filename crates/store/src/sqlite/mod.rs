@@ -2,8 +2,8 @@
 //!
 //! What it is for: everything a broker on one machine keeps, in `tenure.db` of its data directory.
 //!
-//! What it promises: a method that returned is on the disk (WAL with `synchronous=FULL`: one sync for each
-//! transaction). A full disk refuses writes until there is room and loses nothing. An I/O error in a write
+//! What it promises: a method that returned is on the disk (a write-ahead log, and one sync of it for each transaction;
+//! what is only staged waits for a sync on another thread, see `sync`). A full disk refuses writes until there is room and loses nothing. An I/O error in a write
 //! poisons the store: it never writes again in this process, and goes on reading. A damaged file is an error,
 //! never a panic. A second process is told [`StoreError::Locked`].
 //!
@@ -49,6 +49,7 @@ mod schema;
 mod service;
 mod session;
 mod sweep;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod topic;
@@ -56,7 +57,6 @@ mod topic;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -65,12 +65,15 @@ use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
-use crate::{Checkpointer, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Write};
+use crate::{
+    Checkpointer, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Syncer, Write,
+};
 use cache::Cache;
 use checkpoint::{Gauge, SqliteCheckpointer};
 use dir::DataDir;
 use fault::Fault;
 use read::SqliteReader;
+use sync::{Log, SqliteSyncer};
 
 pub use checkpoint::{LOG_PAGES, LOG_PAGES_HARD, LOG_PAGES_SOFT};
 
@@ -87,8 +90,7 @@ const PREPARED_STATEMENTS: usize = 128;
 pub struct Sqlite {
     /// Declared before the directory: the file is closed before its lock is let go.
     connection: Connection,
-    /// Why this store stopped writing, once it has.
-    poisoned: Option<String>,
+    log: Arc<Log>,
     cache: Cache,
     gauge: Arc<Gauge>,
     dir: Arc<DataDir>,
@@ -98,7 +100,7 @@ impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sqlite")
             .field("dir", &self.dir.path())
-            .field("poisoned", &self.poisoned)
+            .field("log", &self.log)
             .finish_non_exhaustive()
     }
 }
@@ -113,43 +115,63 @@ impl Sqlite {
     pub fn open(dir: &Path) -> Result<Sqlite> {
         let dir = Arc::new(DataDir::hold(dir)?);
         let connection = connect(&dir).map_err(Fault::reading)?;
-        Ok(Sqlite { connection, poisoned: None, cache: Cache::default(), gauge: Arc::default(), dir })
+        let log = Arc::new(Log::open(&dir.log()).map_err(Fault::reading)?);
+        Ok(Sqlite { connection, log, cache: Cache::default(), gauge: Arc::default(), dir })
     }
 
     /// Runs `work` as one transaction that may write; commits and syncs if it succeeds, else undoes it all.
     fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>, &mut Cache) -> Result<T, Fault>) -> Result<T> {
-        if let Some(cause) = &self.poisoned {
-            return Err(StoreError::Poisoned(cause.clone()));
-        }
+        let value = self.commit(work)?;
+        self.log.sync()?;
+        Ok(value)
+    }
+
+    /// As [`Sqlite::write`], without the sync.
+    fn commit<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>, &mut Cache) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.log.sound()?;
+        self.log.begin();
         let outcome = transact(&mut self.connection, |transaction| work(transaction, &mut self.cache));
-        let outcome = outcome.map_err(|fault| {
-            // A transaction that cannot even be undone must not swallow the next one.
-            let stuck = !self.connection.is_autocommit();
-            if stuck {
-                StoreError::Poisoned("a transaction could not be undone".to_owned())
-            } else {
-                fault.writing()
+        self.log.end();
+        let fault = match outcome {
+            Ok(value) => {
+                // An error of the copy is not the commit's, and loses nothing.
+                let _ = checkpoint::after_commit(&self.connection, &self.gauge);
+                return Ok(value);
             }
-        });
-        match &outcome {
-            // An error of the copy is not the commit's, and loses nothing.
-            Ok(_) => _ = checkpoint::after_commit(&self.connection, &self.gauge),
-            // What it remembered was true in a transaction that is undone.
-            Err(_) => self.cache.clear(),
+            Err(fault) => fault,
+        };
+        // What it remembered was true in a transaction that is undone.
+        self.cache.clear();
+        // A transaction that cannot even be undone must not swallow the next one.
+        let stuck = !self.connection.is_autocommit();
+        let error = if stuck {
+            StoreError::Poisoned("a transaction could not be undone".to_owned())
+        } else {
+            fault.writing()
+        };
+        match error {
+            StoreError::Poisoned(cause) => Err(self.log.poison(cause)),
+            // Readers wait for a sync of whatever was begun.
+            error => self.log.sync().and(Err(error)),
         }
-        if let Err(StoreError::Poisoned(cause)) = &outcome {
-            self.poisoned = Some(cause.clone());
-            self.gauge.poisoned.store(true, Ordering::Relaxed);
-            // Not even when it is closed. Nothing else can be done if this fails, and closing is still safe.
-            let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-        }
-        outcome
     }
 
     /// Runs `work` on one consistent view of the data.
     fn read<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>) -> Result<T> {
         let view = self.connection.transaction().map_err(Fault::from);
         view.and_then(|transaction| work(&transaction)).map_err(Fault::reading)
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        if self.log.sound().is_err() {
+            // Closing would copy the log. Nothing else can be done if this fails, and closing is still safe.
+            let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
     }
 }
 
@@ -189,6 +211,8 @@ fn connect(dir: &DataDir) -> Result<Connection, Fault> {
 
     settle_log(&connection)?;
     schema::migrate(&mut connection)?;
+    // From here on commits wait for `sync`, and copies of the log still for the disk.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(connection)
 }
 
@@ -232,9 +256,15 @@ impl Store for Sqlite {
     }
 
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
-        self.write(|transaction, cache| {
-            batch.iter().map(|write| apply::apply(transaction, cache, write)).collect()
-        })
+        self.write(|transaction, cache| apply::all(transaction, cache, batch))
+    }
+
+    fn stage(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+        self.commit(|transaction, cache| apply::all(transaction, cache, batch))
+    }
+
+    fn syncer(&self) -> Result<Option<Box<dyn Syncer>>> {
+        Ok(Some(Box::new(SqliteSyncer(self.log.clone()))))
     }
 
     fn restore(&mut self, mesh: &MeshName) -> Result<RestoredMessages> {
@@ -250,11 +280,11 @@ impl Store for Sqlite {
     }
 
     fn reader(&self) -> Result<Box<dyn StoreReader>> {
-        Ok(Box::new(SqliteReader::open(&self.dir)?))
+        Ok(Box::new(SqliteReader::open(&self.dir, &self.log)?))
     }
 
     fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
-        Ok(Some(Box::new(SqliteCheckpointer::open(&self.dir, &self.gauge)?)))
+        Ok(Some(Box::new(SqliteCheckpointer::open(&self.dir, &self.gauge, &self.log)?)))
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {

@@ -12,6 +12,7 @@ use tenure_proto::name::MeshName;
 use super::dir::DataDir;
 use super::fault::{Fault, natural};
 use super::place::Place;
+use super::sync::Log;
 use super::{
     BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
 };
@@ -24,6 +25,7 @@ const CACHE_KIB: i64 = 8 * 1024;
 pub(super) struct SqliteReader {
     /// Declared before the directory, as in the store.
     connection: Connection,
+    log: Arc<Log>,
     _dir: Arc<DataDir>,
 }
 
@@ -35,7 +37,7 @@ impl fmt::Debug for SqliteReader {
 
 impl SqliteReader {
     /// Opens a reader beside the store that holds `dir`.
-    pub(super) fn open(dir: &Arc<DataDir>) -> Result<SqliteReader> {
+    pub(super) fn open(dir: &Arc<DataDir>, log: &Arc<Log>) -> Result<SqliteReader> {
         let open = || -> Result<Connection, Fault> {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(dir.database(), flags)?;
@@ -46,14 +48,17 @@ impl SqliteReader {
             connection.pragma_update(None, "trusted_schema", false)?;
             Ok(connection)
         };
-        Ok(SqliteReader { connection: open().map_err(Fault::reading)?, _dir: dir.clone() })
+        let connection = open().map_err(Fault::reading)?;
+        Ok(SqliteReader { connection, log: log.clone(), _dir: dir.clone() })
     }
 }
 
 impl StoreReader for SqliteReader {
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound> {
         let view = self.connection.transaction().map_err(Fault::from);
-        view.and_then(|view| find(&view, mesh, read)).map_err(Fault::reading)
+        let found = view.and_then(|view| find(&view, mesh, read)).map_err(Fault::reading)?;
+        self.log.settle();
+        Ok(found)
     }
 
     fn check(&mut self) -> Result<Vec<String>> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tenure_core::record::StoreRead;
 
 use super::*;
 use crate::conformance::{Engine, identity, lease, put, suite};
@@ -139,8 +140,53 @@ fn every_write_is_synced() {
             .unwrap()
     };
     assert_eq!(pragma("journal_mode"), "wal");
-    assert_eq!(pragma("synchronous"), "2", "FULL");
+    assert_eq!(pragma("synchronous"), "1", "NORMAL: SQLite syncs what it copies, commits are synced by us");
     assert_eq!(pragma("foreign_keys"), "0");
+    drop(store);
+    let mut store = dir.open();
+    assert!(store.log.is_settled());
+    store.begin_run(0).unwrap();
+    assert!(store.log.is_settled());
+    store.apply(&[put(&lease("m", 1))]).unwrap();
+    assert!(store.log.is_settled());
+    TempDir::starve(&mut store, true);
+    assert!(store.stage(&(0..100).map(|n| put(&lease("m", n))).collect::<Vec<_>>()).is_err());
+    assert!(store.log.is_settled(), "what was undone keeps no reader waiting");
+    TempDir::starve(&mut store, false);
+    store.stage(&[put(&lease("m", 2))]).unwrap();
+    assert!(!store.log.is_settled());
+    store.syncer().unwrap().unwrap().sync().unwrap();
+    assert!(store.log.is_settled());
+}
+
+#[test]
+fn a_reader_tells_nobody_of_what_is_not_on_the_disk() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    for poisoned in [false, true] {
+        store.stage(&[put(&lease("m", 1))]).unwrap();
+        let mut reader = store.reader().unwrap();
+        let (answer, answered) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let read = StoreRead::Expired { now: 0, limit: 1 };
+                answer.send(reader.read(&"m".parse().unwrap(), &read)).unwrap();
+            });
+            store.log.until_awaited();
+            assert!(answered.try_recv().is_err());
+            if poisoned {
+                let first = store.log.poison("first".to_owned());
+                assert_eq!(store.log.poison("second".to_owned()), first, "the first cause is told");
+                assert_eq!(store.log.sync(), Err(first));
+            } else {
+                store.log.sync().unwrap();
+            }
+            answered.recv().unwrap().unwrap();
+        });
+    }
+    assert!(store.apply(&[]).is_err());
+    assert!(store.checkpointer().unwrap().unwrap().run().is_err(), "nobody copies any more");
 }
 
 #[test]

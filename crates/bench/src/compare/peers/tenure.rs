@@ -59,7 +59,7 @@ pub(super) fn start(ground: &Ground, sdk: bool) -> Result<Answer<Tenure>> {
         syncs: true,
         ack: "answered: of a shared group after its commit; a private reader's place is written behind",
         config: vec![
-            "the broker's defaults: SQLite, WAL, synchronous FULL; no flags but listener and data directory"
+            "the broker's defaults: SQLite with a write-ahead log; no flags but listener and data directory"
                 .to_owned(),
             format!("prefetch {PREFETCH}, acks in batches of what was read together"),
         ],
