@@ -22,14 +22,18 @@ use super::sync::Log;
 use super::{BUSY_TIMEOUT, durable};
 use crate::{Checkpoint, Checkpointer, Result};
 
-/// Pages of 4 KiB in the log before they are worth copying: 16 MB.
-pub const LOG_PAGES: u64 = 4_000;
+/// Pages in the log before they are worth copying: 16 MB, or a half of that in a file of an older program, whose pages are
+/// half as large.
+pub const LOG_PAGES: u64 = 2_000;
 /// Pages in the log from which on the writer copies what is left of it when that is little: 64 MB.
-pub const LOG_PAGES_SOFT: u64 = 16_000;
+pub const LOG_PAGES_SOFT: u64 = 8_000;
 /// Pages in the log from which on the writer copies what is left of it whatever that is: 256 MB.
-pub const LOG_PAGES_HARD: u64 = 64_000;
+pub const LOG_PAGES_HARD: u64 = 32_000;
 /// Pages that the writer copies in a few milliseconds.
-const LITTLE: u64 = 2_000;
+const LITTLE: u64 = 500;
+/// Times that a checkpointer copies in one go, to leave little: each time there is less, as long as copying is faster than
+/// writing.
+const PASSES: u32 = 6;
 
 /// What the writer and its checkpointer share.
 #[derive(Debug, Default)]
@@ -113,11 +117,16 @@ impl Checkpointer for SqliteCheckpointer {
     fn run(&mut self) -> Result<Checkpoint> {
         // Of a store that has stopped writing nobody copies either.
         self.log.sound()?;
-        let found = copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)?;
-        if found.log_pages.saturating_sub(found.moved_pages) < LOG_PAGES {
-            return Ok(found);
+        for _ in 0..PASSES {
+            let found = copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)?;
+            // From there on the writer waits for little to be left.
+            let enough = if found.log_pages < LOG_PAGES_SOFT { LOG_PAGES } else { LITTLE };
+            if found.log_pages.saturating_sub(found.moved_pages) < enough {
+                return Ok(found);
+            }
+            let _turn = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            copy(&self.connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::reading)?;
         }
-        let _turn = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        copy(&self.connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::reading)
+        copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)
     }
 }
