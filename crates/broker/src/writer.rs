@@ -259,6 +259,7 @@ impl Writer {
 
     /// Fails a write for which there was no room.
     fn refuse(&mut self, lane: u64, batch: Batch) {
+        self.catch_up();
         self.teller.waiting.sub(batch.load());
         if self.teller.shared.store_sound.swap(false, Ordering::Relaxed) {
             tracing::error!(event = "store_failed", "the store's writer is too far behind");
@@ -294,6 +295,7 @@ impl Writer {
         let outcomes = match self.store.stage(&writes) {
             Ok(outcomes) => outcomes,
             Err(error) => {
+                self.catch_up();
                 let load = batches.iter().map(|(_, batch)| batch.load());
                 self.teller.over(load, writes.len(), Err(&error));
                 batches.into_iter().for_each(|(lane, batch)| self.fail(lane, batch));
@@ -319,10 +321,13 @@ impl Writer {
         }
     }
 
-    /// Tells a mesh that its part has failed; what it asked for before it heard of that fails too. What did not fail
-    /// before it is told first.
-    fn fail(&mut self, lane: u64, batch: Batch) {
+    /// Waits until what went well is told, so that a failure is told, and noted, behind it.
+    fn catch_up(&self) {
         self.syncing.iter().for_each(Syncing::catch_up);
+    }
+
+    /// Tells a mesh that its part has failed; what it asked for before it heard of that fails too.
+    fn fail(&mut self, lane: u64, batch: Batch) {
         let Some(queue) = self.lanes.get_mut(&lane) else { return };
         let told = queue.taking.done(batch, Err(()));
         queue.lane.tell(told);

@@ -234,6 +234,7 @@ fn a_failure_is_told_behind_what_went_well_before_it() {
     it.disk.send(true).unwrap();
     assert_eq!(it.told(), (true, 1));
     assert_eq!(it.told(), (false, 2));
+    assert!(!it.sound(), "and noted behind it");
     // Writing goes on.
     it.broken.store(false, Ordering::Relaxed);
     it.writes.fail_all();

@@ -143,7 +143,8 @@ pub trait Store: Send {
 /// Reads messages. Blocking; one method is one consistent view of what is committed.
 pub trait StoreReader: Send {
     /// Carries out `read` in `mesh`. An entry whose bytes do not match their checksum is never given: a page
-    /// names it, everything else leaves it out, and [`Store::check`] finds it.
+    /// names it, everything else leaves it out, and [`Store::check`] finds it. What is given is durable, but for entries
+    /// that a failed sync left in doubt; what else it left in doubt is [`StoreError::Unavailable`].
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound>;
 
     /// As [`Store::check`], without keeping the writer from its work.

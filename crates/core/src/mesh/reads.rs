@@ -12,7 +12,7 @@ use tenure_proto::subscribe::FetchParams;
 use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult};
 
 use crate::effect::{Answer, Effect, ReadId};
-use crate::envelope::Lane;
+use crate::envelope::{Entry, Lane};
 use crate::group::OPEN_MAX;
 use crate::operate::{OperateId, Operated};
 use crate::record::{GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
@@ -74,7 +74,14 @@ impl Mesh {
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
             (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
             (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
-            (Purpose::History(conn, request), StoreFound::History { entries, next }) => {
+            (Purpose::History(conn, request), StoreFound::History { mut entries, next }) => {
+                // As with pages: what its commit has not told us of is not history yet.
+                let (found, logs) = (entries.len(), &self.messages.logs);
+                let is_told = |entry: &Entry| {
+                    logs.lane(&entry.log, entry.lane).is_some_and(|lane| entry.seq <= lane.end)
+                };
+                entries.retain(|entry| is_told(entry));
+                let next = next.filter(|_| entries.len() == found);
                 (conn, request, Ok(Answer::History(entries, next)))
             }
             (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {

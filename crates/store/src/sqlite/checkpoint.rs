@@ -6,8 +6,9 @@
 //! past [`LOG_PAGES_HARD`] whatever it is, after whoever is. Without a checkpointer the writer does it all. A reader that looks at one moment for long
 //! holds the log open, and then it grows meanwhile.
 //!
-//! An error of the copy loses nothing: the log keeps its content, and the next attempt copies every page again
-//! before it syncs.
+//! A copy that finds no room loses nothing: the log keeps its content, and the next attempt goes on. One that the disk fails
+//! poisons the store as a failed commit does: some of what an earlier copy wrote may be lost with it, of which SQLite knows
+//! nothing, and it would begin the log anew over the only good copy. The next start copies all of it again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use super::dir::DataDir;
 use super::fault::Fault;
 use super::sync::Log;
 use super::{BUSY_TIMEOUT, durable};
-use crate::{Checkpoint, Checkpointer, Result};
+use crate::{Checkpoint, Checkpointer, Result, StoreError};
 
 /// Pages in the log before they are worth copying: 16 MB, or a half of that in a file of an older program, whose pages are
 /// half as large.
@@ -45,8 +46,8 @@ pub(super) struct Gauge {
 }
 
 /// What the writer does after a commit.
-pub(super) fn after_commit(connection: &Connection, gauge: &Gauge) -> Result<(), Fault> {
-    let Checkpoint { log_pages, moved_pages } = copy(connection, "PRAGMA wal_checkpoint(NOOP)")?;
+pub(super) fn after_commit(connection: &Connection, gauge: &Gauge, log: &Log) -> Result<()> {
+    let Checkpoint { log_pages, moved_pages } = look(connection)?;
     let left = log_pages.saturating_sub(moved_pages);
     let attached = gauge.attached.load(Ordering::Relaxed);
     if left == 0 || log_pages < LOG_PAGES || (attached && log_pages < LOG_PAGES_SOFT) {
@@ -62,11 +63,25 @@ pub(super) fn after_commit(connection: &Connection, gauge: &Gauge) -> Result<(),
     } else {
         gauge.turn.lock().unwrap_or_else(PoisonError::into_inner)
     };
-    copy(connection, "PRAGMA wal_checkpoint(PASSIVE)")?;
-    Ok(())
+    copy(connection, log)
 }
 
-fn copy(connection: &Connection, pragma: &str) -> Result<Checkpoint, Fault> {
+/// How much is in the log, and how much of that is copied.
+fn look(connection: &Connection) -> Result<Checkpoint> {
+    checkpoint(connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)
+}
+
+/// Copies what can be, unless the store has stopped writing: then nobody copies either.
+fn copy(connection: &Connection, log: &Log) -> Result<()> {
+    log.sound()?;
+    match checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::writing) {
+        Ok(_) => Ok(()),
+        Err(StoreError::Poisoned(cause)) => Err(log.poison(cause)),
+        Err(error) => Err(error),
+    }
+}
+
+fn checkpoint(connection: &Connection, pragma: &str) -> Result<Checkpoint, Fault> {
     let (log, moved): (i64, i64) =
         connection.prepare_cached(pragma)?.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
     // Both are -1 when there is no log yet.
@@ -115,18 +130,17 @@ impl Drop for SqliteCheckpointer {
 
 impl Checkpointer for SqliteCheckpointer {
     fn run(&mut self) -> Result<Checkpoint> {
-        // Of a store that has stopped writing nobody copies either.
         self.log.sound()?;
         for _ in 0..PASSES {
-            let found = copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)?;
+            let found = look(&self.connection)?;
             // From there on the writer waits for little to be left.
             let enough = if found.log_pages < LOG_PAGES_SOFT { LOG_PAGES } else { LITTLE };
             if found.log_pages.saturating_sub(found.moved_pages) < enough {
                 return Ok(found);
             }
             let _turn = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            copy(&self.connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::reading)?;
+            copy(&self.connection, &self.log)?;
         }
-        copy(&self.connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)
+        look(&self.connection)
     }
 }

@@ -135,13 +135,13 @@ impl Sqlite {
         work: impl FnOnce(&Transaction<'_>, &mut Cache) -> Result<T, Fault>,
     ) -> Result<T> {
         self.log.sound()?;
-        self.log.begin();
+        let begun = self.log.begin();
         let outcome = transact(&mut self.connection, |transaction| work(transaction, &mut self.cache));
-        self.log.end();
+        drop(begun);
         let fault = match outcome {
             Ok(value) => {
-                // An error of the copy is not the commit's, and loses nothing.
-                let _ = checkpoint::after_commit(&self.connection, &self.gauge);
+                // An error of the copy is not the commit's; one that the disk made is met again by the next.
+                let _ = checkpoint::after_commit(&self.connection, &self.gauge, &self.log);
                 return Ok(value);
             }
             Err(fault) => fault,

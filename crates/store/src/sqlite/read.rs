@@ -16,7 +16,7 @@ use super::sync::Log;
 use super::{
     BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
 };
-use crate::{Result, StoreReader};
+use crate::{Result, StoreError, StoreReader};
 
 /// KiB of pages that a reader keeps in memory.
 const CACHE_KIB: i64 = 8 * 1024;
@@ -57,8 +57,19 @@ impl StoreReader for SqliteReader {
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound> {
         let view = self.connection.transaction().map_err(Fault::from);
         let found = view.and_then(|view| find(&view, mesh, read)).map_err(Fault::reading)?;
-        self.log.settle();
-        Ok(found)
+        // What a failed sync left in doubt is not told. Of entries and their order the mesh knows what it was told itself.
+        let known = matches!(
+            read,
+            StoreRead::Page { .. }
+                | StoreRead::Entries { .. }
+                | StoreRead::History { .. }
+                | StoreRead::Oldest { .. }
+                | StoreRead::Expired { .. }
+        );
+        if self.log.settle() || known {
+            return Ok(found);
+        }
+        Err(StoreError::Unavailable("what was written last is in doubt until the next start".to_owned()))
     }
 
     fn check(&mut self) -> Result<Vec<String>> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure_core::record::StoreRead;
+use tenure_proto::MemberKey;
 
 use super::*;
 use crate::conformance::{Engine, identity, lease, put, suite};
@@ -170,8 +171,11 @@ fn a_reader_tells_nobody_of_what_is_not_on_the_disk() {
         let (answer, answered) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let read = StoreRead::Expired { now: 0, limit: 1 };
-                answer.send(reader.read(&"m".parse().unwrap(), &read)).unwrap();
+                let (mesh, limit) = ("m".parse().unwrap(), 1);
+                let fates = StoreRead::Fates { member: MemberKey([1; 32]), ids: Vec::new() };
+                for read in [StoreRead::Expired { now: 0, limit }, fates] {
+                    answer.send(reader.read(&mesh, &read)).unwrap();
+                }
             });
             store.log.until_awaited();
             assert!(answered.try_recv().is_err());
@@ -182,7 +186,10 @@ fn a_reader_tells_nobody_of_what_is_not_on_the_disk() {
             } else {
                 store.log.sync().unwrap();
             }
-            answered.recv().unwrap().unwrap();
+            assert!(answered.recv().unwrap().is_ok(), "reads go on");
+            let fates = answered.recv().unwrap();
+            let in_doubt = matches!(fates, Err(StoreError::Unavailable(_)));
+            assert_eq!(in_doubt, poisoned, "nobody is told that it is accepted: {fates:?}");
         });
     }
     assert!(store.apply(&[]).is_err());
@@ -288,7 +295,9 @@ fn a_file_that_is_no_database_is_corrupt() {
 fn a_file_that_lost_its_end_is_corrupt() {
     let dir = filled();
     let whole = fs::read(database(&dir)).unwrap();
-    for length in [2, 50, 99, 100, 511, 512, 4095, 4096, 4097, whole.len() / 2, whole.len() - 4096] {
+    let page = PAGE_BYTES as usize;
+    let cut = [2, 50, 99, 100, 511, 512, 4096, page - 1, page, page + 1, whole.len() / 2, whole.len() - page];
+    for length in cut {
         fs::write(database(&dir), &whole[..length]).unwrap();
         let error = start(dir.path()).expect_err(&format!("{length} bytes"));
         assert!(matches!(error, StoreError::Corrupt(_)), "{length} bytes: {error:?}");
