@@ -151,7 +151,7 @@ fn every_write_is_synced() {
     store.apply(&[put(&lease("m", 1))]).unwrap();
     assert!(store.log.is_settled());
     TempDir::starve(&mut store, true);
-    assert!(store.stage(&(0..100).map(|n| put(&lease("m", n))).collect::<Vec<_>>()).is_err());
+    assert!(store.stage(&(0..=255).map(|n| put(&lease("m", n))).collect::<Vec<_>>()).is_err());
     assert!(store.log.is_settled(), "what was undone keeps no reader waiting");
     TempDir::starve(&mut store, false);
     store.stage(&[put(&lease("m", 2))]).unwrap();
@@ -337,8 +337,10 @@ fn a_file_with_flipped_bytes_never_panics() {
 fn a_page_of_garbage_is_corrupt_to_readers_and_a_finding_to_check() {
     let dir = filled();
     let mut whole = fs::read(database(&dir)).unwrap();
-    let last_page = whole.len() - 4096;
-    whole[last_page..].fill(0x5a);
+    let last = "SELECT max(pageno) FROM dbstat WHERE name = 'leases' AND pagetype = 'leaf'";
+    let last: u32 = Connection::open(database(&dir)).unwrap().query_row(last, [], |row| row.get(0)).unwrap();
+    let page = PAGE_BYTES as usize;
+    whole[(last as usize - 1) * page..last as usize * page].fill(0x5a);
     fs::write(database(&dir), whole).unwrap();
     let mut store = dir.open();
     assert!(matches!(store.leases(), Err(StoreError::Corrupt(_))));
