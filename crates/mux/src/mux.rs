@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Streams that may wait to be opened; one more waits before that.
 const QUEUE: usize = 64;
-/// Streams that the library still counts although they are over.
-const LINGERING: usize = 256;
+/// Streams that are over for who opened them and not yet for who answers, or only for the library: both know later.
+const LINGERING: usize = 512;
 /// Bytes by which the windows of all streams of a socket may grow beyond the least.
 const GROWTH_BYTES: usize = 32 * 1024 * 1024;
 
@@ -110,9 +110,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (openings, asked) = mpsc::channel(QUEUE);
-    // As many as have a place: they may all come at once, before anybody has had the time to take one.
-    let (arrived, incoming) = mpsc::channel(RELAY_STREAMS_PER_SOCKET);
     let places = Arc::new(Semaphore::new(RELAY_STREAMS_PER_SOCKET));
+    // More than the other end may open: when it has given up one and opens the next, we may not have heard of the first.
+    let arrivals = RELAY_STREAMS_PER_SOCKET + LINGERING;
+    // As many as have a place: they may all come at once, before anybody has had the time to take one.
+    let (arrived, incoming) = mpsc::channel(arrivals);
     let gone = CancellationToken::new();
     let bytes = WsBytes::new(ws);
     let heard = bytes.heard();
@@ -125,7 +127,7 @@ where
         asked,
         opening: None,
         arrived,
-        places: places.clone(),
+        arrivals: Arc::new(Semaphore::new(arrivals)),
     };
     let mux = Mux { openings, places, gone: gone.clone() };
     let task = async move {
@@ -136,7 +138,7 @@ where
 }
 
 fn config() -> Config {
-    let most = RELAY_STREAMS_PER_SOCKET + LINGERING;
+    let most = RELAY_STREAMS_PER_SOCKET + 2 * LINGERING;
     let least = yamux::DEFAULT_CREDIT as usize * most;
     let mut config = Config::default();
     config.set_max_connection_receive_window(None);
@@ -151,7 +153,8 @@ struct Carrier<S> {
     /// Who is next to get a stream.
     opening: Option<Opening>,
     arrived: mpsc::Sender<MuxStream>,
-    places: Arc<Semaphore>,
+    /// Places of streams that the other end opens.
+    arrivals: Arc<Semaphore>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
@@ -215,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
 
     /// Hands on a stream of the other end, or cuts it when there are too many.
     fn arrive(&self, stream: yamux::Stream) {
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
+        let Ok(place) = self.arrivals.clone().try_acquire_owned() else {
             tracing::debug!("a stream too many was cut");
             return;
         };

@@ -99,6 +99,25 @@ async fn a_socket_carries_so_many_streams_and_no_more() {
 }
 
 #[tokio::test]
+async fn whoever_hears_late_that_streams_are_over_takes_new_ones() {
+    let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
+    let (mut open, mut held) = (Vec::new(), Vec::new());
+    // Some more than one end may have open: the other still has those that were given up.
+    for n in 0..RELAY_STREAMS_PER_SOCKET + 100 {
+        if n >= RELAY_STREAMS_PER_SOCKET {
+            open.pop();
+        }
+        let mut stream = near.open().await.unwrap();
+        write_frame(&mut stream, &Verdict::yes()).await.unwrap();
+        let mut other = arriving.recv().await.unwrap();
+        write_frame(&mut other, &Verdict::yes()).await.unwrap();
+        assert!(read_frame::<Verdict>(&mut stream).await.unwrap().ok, "{n} is not cut");
+        open.push(stream);
+        held.push(other);
+    }
+}
+
+#[tokio::test]
 async fn many_streams_that_come_at_once_are_all_there() {
     let ((near, _in), (_far, mut arriving)) = ends(&CancellationToken::new()).await;
     let opening = (0..200).map(|_| async {

@@ -210,7 +210,7 @@ pub const RELAY_WAIT_MS: u64 = 10_000;
 /// Milliseconds that a relay ticket is good.
 pub const RELAY_TICKET_MS: u64 = 30_000;
 /// Default streams of one service that may be open at once, or wait; one more is `busy`.
-pub const STREAMS_PER_SERVICE: usize = 1_024;
+pub const STREAMS_PER_SERVICE: usize = 2_048;
 /// Streams of one mesh that may wait for their services at once; one more is `busy`.
 pub const STREAMS_WAITING: usize = 1_024;
 /// Those of them that may wait for the same service: who asks for one that is away does not use up the waiting of all.
@@ -220,7 +220,7 @@ pub const STREAMS_PER_MESH: usize = 65_536;
 /// Bytes of a frame that opens or answers a relayed stream.
 pub const RELAY_FRAME_BYTES: usize = 8 * 1024;
 /// Streams that one relay socket carries at once; one more is `busy`.
-pub const RELAY_STREAMS_PER_SOCKET: usize = 1_024;
+pub const RELAY_STREAMS_PER_SOCKET: usize = 2_048;
 /// Bytes of a request's head that the relay reads.
 pub const RELAY_HEAD_BYTES: usize = 64 * 1024;
 /// Headers of a request or an answer that the relay passes on.
