@@ -238,8 +238,8 @@ mod tests {
             ("serviceTtlMaxMs", json!(14_999), "between 15000 and"),
             ("ackTimeoutMs", json!(0), "between 100 and 604800000"),
             ("ackTimeoutMs", json!(u64::MAX), "between 100 and 604800000"),
-            ("maxStreamsPerService", json!(0), "between 1 and 1024"),
-            ("maxStreamsPerService", json!(u64::MAX), "between 1 and 1024"),
+            ("maxStreamsPerService", json!(0), "between 1 and 2048"),
+            ("maxStreamsPerService", json!(u64::MAX), "between 1 and 2048"),
             ("serviceNames", json!("A*"), "a-z, 0-9"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
