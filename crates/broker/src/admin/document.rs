@@ -124,7 +124,7 @@ mod tests {
         let schema = &whole_document()["components"]["schemas"]["SettingValues"];
         assert_eq!(schema["properties"].as_object().map(|all| all.len()), Some(SETTINGS.len()));
         assert_eq!(schema["additionalProperties"], false);
-        assert_eq!(schema["properties"]["maxStreamsPerService"]["maximum"], 1024);
+        assert_eq!(schema["properties"]["maxStreamsPerService"]["maximum"], 2048);
         assert_eq!(schema["properties"]["serviceNames"]["pattern"], "^[a-z0-9._*?-]{0,64}$");
     }
 
