@@ -5,7 +5,7 @@
 //! answer would be a refusal, the record is read and the rule is asked again.
 
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::Lane;
 use tenure_proto::error::{ErrorCode, WireError};
@@ -19,9 +19,37 @@ use super::place::Place;
 use super::{call, entry, integer, session};
 use crate::Result;
 
+/// The statements of an accept, prepared when the first of a batch needs them and held until the last has: looking them
+/// up each time was a twentieth of the writer's time.
+pub(super) struct Accepting<'c> {
+    connection: &'c Connection,
+    held: Option<(CachedStatement<'c>, CachedStatement<'c>)>,
+}
+
+impl<'c> Accepting<'c> {
+    /// For one batch on `connection`.
+    pub(super) fn new(connection: &'c Connection) -> Accepting<'c> {
+        Accepting { connection, held: None }
+    }
+
+    /// The one that claims an id, and the one that appends.
+    fn statements(&mut self) -> Result<(&mut CachedStatement<'c>, &mut CachedStatement<'c>), Fault> {
+        let (claim, append) = match self.held.take() {
+            Some(held) => held,
+            None => (claiming(self.connection)?, entry::appending(self.connection)?),
+        };
+        let (claim, append) = self.held.insert((claim, append));
+        Ok((claim, append))
+    }
+}
+
 /// Decides about `accept` and carries that out.
-pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) -> Result<Accepted, Fault> {
-    let id = mesh.id;
+pub(super) fn accept(
+    accepting: &mut Accepting<'_>,
+    mesh: &mut Mesh,
+    accept: &Accept,
+) -> Result<Accepted, Fault> {
+    let (connection, id) = (accepting.connection, mesh.id);
     let decision = decide(
         accept,
         None,
@@ -34,61 +62,72 @@ pub(super) fn accept(connection: &Connection, mesh: &mut Mesh, accept: &Accept) 
             return Ok(known(connection, mesh, accept)?.unwrap_or(unless_known));
         }
     };
-    // A duplicate must not even make a log.
-    if mesh.find_log(connection, &log)?.is_none()
-        && let Some(answer) = known(connection, mesh, accept)?
-    {
-        return Ok(answer);
+    if !mesh.is_open(&log) {
+        // A duplicate must not even make a log.
+        if mesh.find_log(connection, &log)?.is_none()
+            && let Some(answer) = known(connection, mesh, accept)?
+        {
+            return Ok(answer);
+        }
+        if mesh.make_log(connection, &log)?.is_none() {
+            return Ok(no_number("this store can number no more logs"));
+        }
     }
-    append(connection, mesh, accept, log)
+    append(accepting, mesh, accept, log)
 }
 
+/// Appends to a log that is open.
 fn append(
-    connection: &Connection,
+    accepting: &mut Accepting<'_>,
     mesh: &mut Mesh,
     accept: &Accept,
     name: LogName,
 ) -> Result<Accepted, Fault> {
-    let envelope = &*accept.envelope;
+    let (connection, envelope) = (accepting.connection, &*accept.envelope);
     let lane = Lane::of(&name, envelope.priority);
-    if mesh.make_log(connection, &name)?.is_none() {
-        return Ok(no_number("this store can number no more logs"));
-    }
     let sender = mesh.make_sender(connection, &envelope.scope())?;
     let (log, scratch) = mesh.log_and_scratch(&name).ok_or_else(|| Fault::corrupt("a log was lost"))?;
     let Some(seq) = entry::next_seq(log) else {
         let full = no_number("this log can number no more entries");
         return Ok(known(connection, mesh, accept)?.unwrap_or(full));
     };
-    if !claim(connection, sender, accept, Place::new(log.id, lane, seq))? {
+    let place = Place::new(log.id, lane, seq);
+    let (claiming, appending) = accepting.statements()?;
+    if !claim(claiming, sender, accept, place)? {
         let twin = || Fault::corrupt("a dedupe record is there and is not");
         return known(connection, mesh, accept)?.ok_or_else(twin);
     }
-    let place = Place::new(log.id, lane, seq);
-    entry::append(connection, log, (lane, seq), envelope, accept.remember_until, scratch)?;
+    entry::append(appending, log, (lane, seq), envelope, accept.remember_until, scratch)?;
     if let Some(deadline) = accept.run {
         call::start(connection, mesh.id, envelope, place, deadline)?;
     }
     Ok(Accepted::Fresh { log: name, lane, seq })
 }
 
+fn claiming(connection: &Connection) -> Result<CachedStatement<'_>, Fault> {
+    Ok(connection.prepare_cached(
+        "INSERT INTO dedupe (sender, client_id, id, fingerprint, place, first_seen_at, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+    )?)
+}
+
 /// Writes the dedupe record, unless there is one.
-fn claim(connection: &Connection, sender: i64, accept: &Accept, place: Place) -> Result<bool, Fault> {
+fn claim(
+    claiming: &mut CachedStatement<'_>,
+    sender: i64,
+    accept: &Accept,
+    place: Place,
+) -> Result<bool, Fault> {
     let envelope = &*accept.envelope;
-    let claimed = connection
-        .prepare_cached(
-            "INSERT INTO dedupe (sender, client_id, id, fingerprint, place, first_seen_at, expires_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
-        )?
-        .execute(params![
-            sender,
-            &*envelope.client_message_id,
-            envelope.id.0.to_be_bytes(),
-            accept.fingerprint.0,
-            place.pack(),
-            integer(envelope.sent_at),
-            accept.remember_until.map(integer),
-        ])?;
+    let claimed = claiming.execute(params![
+        sender,
+        &*envelope.client_message_id,
+        envelope.id.0.to_be_bytes(),
+        accept.fingerprint.0,
+        place.pack(),
+        integer(envelope.sent_at),
+        accept.remember_until.map(integer),
+    ])?;
     Ok(claimed > 0)
 }
 

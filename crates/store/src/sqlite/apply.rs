@@ -5,6 +5,7 @@ use tenure_core::record::{StoreOutcome, StoreWrite};
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
 
+use super::accept::Accepting;
 use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
@@ -19,13 +20,19 @@ pub(super) fn all(
     cache: &mut Cache,
     batch: &[Write],
 ) -> Result<Vec<StoreOutcome>, Fault> {
-    batch.iter().map(|write| apply(connection, cache, write)).collect()
+    let mut accepting = Accepting::new(connection);
+    batch.iter().map(|write| apply(connection, &mut accepting, cache, write)).collect()
 }
 
 /// Carries out one write of a batch.
-fn apply(connection: &Connection, cache: &mut Cache, write: &Write) -> Result<StoreOutcome, Fault> {
+fn apply(
+    connection: &Connection,
+    accepting: &mut Accepting<'_>,
+    cache: &mut Cache,
+    write: &Write,
+) -> Result<StoreOutcome, Fault> {
     match write {
-        Write::Mesh { mesh, run, write } => of_mesh(connection, cache, mesh, *run, write),
+        Write::Mesh { mesh, run, write } => of_mesh((connection, accepting), cache, mesh, *run, write),
         Write::Heartbeat { run, uptime_ms } => {
             run::heartbeat(connection, *run, *uptime_ms).map(|()| StoreOutcome::Done)
         }
@@ -33,7 +40,7 @@ fn apply(connection: &Connection, cache: &mut Cache, write: &Write) -> Result<St
 }
 
 fn of_mesh(
-    connection: &Connection,
+    (connection, accepting): (&Connection, &mut Accepting<'_>),
     cache: &mut Cache,
     name: &MeshName,
     run: u64,
@@ -45,7 +52,7 @@ fn of_mesh(
     let mesh = cache.mesh(connection, name)?;
     match write {
         StoreWrite::Accept(accept) => {
-            return accept::accept(connection, mesh, accept).map(StoreOutcome::Accepted);
+            return accept::accept(accepting, mesh, accept).map(StoreOutcome::Accepted);
         }
         StoreWrite::Group(write) => group::write(connection, mesh, write)?,
         StoreWrite::PutLease(record) => {

@@ -95,6 +95,11 @@ impl Cache {
 }
 
 impl Mesh {
+    /// Whether the log called `name` is remembered as one to be written to: what almost every accept finds.
+    pub(super) fn is_open(&self, name: &LogName) -> bool {
+        self.logs.get(name).is_some_and(|log| !log.hidden)
+    }
+
     /// The log called `name`, if it was ever written to.
     pub(super) fn find_log(
         &mut self,

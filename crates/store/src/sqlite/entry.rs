@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{CachedStatement, Connection, Row, params};
 use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_proto::log::LogName;
 
@@ -19,9 +19,17 @@ pub(super) fn next_seq(log: &Log) -> Option<u64> {
     Some(log.end() + 1).filter(|seq| *seq <= SEQ_MAX)
 }
 
+/// The statement with which [`append`] appends.
+pub(super) fn appending(connection: &Connection) -> Result<CachedStatement<'_>, Fault> {
+    Ok(connection.prepare_cached(
+        "INSERT INTO entries (place, sent_at, due, count, bytes, crc, head, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?)
+}
+
 /// Appends `envelope` to `log` as `seq`, which is the next.
 pub(super) fn append(
-    connection: &Connection,
+    appending: &mut CachedStatement<'_>,
     log: &mut Log,
     (lane, seq): (Lane, u64),
     envelope: &Envelope,
@@ -38,21 +46,16 @@ pub(super) fn append(
         Body::Text(_) => ValueRef::Text(body),
         Body::Bytes(_) => ValueRef::Blob(body),
     };
-    connection
-        .prepare_cached(
-            "INSERT INTO entries (place, sent_at, due, count, bytes, crc, head, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute(params![
-            place,
-            integer(envelope.sent_at),
-            envelope.expires_at.map(integer),
-            integer(tail.count),
-            integer(tail.bytes),
-            checksum(place, integer(envelope.sent_at), scratch, body),
-            &*scratch,
-            ToSqlOutput::Borrowed(value),
-        ])?;
+    appending.execute(params![
+        place,
+        integer(envelope.sent_at),
+        envelope.expires_at.map(integer),
+        integer(tail.count),
+        integer(tail.bytes),
+        checksum(place, integer(envelope.sent_at), scratch, body),
+        &*scratch,
+        ToSqlOutput::Borrowed(value),
+    ])?;
     log.tails[lane.index()] = tail;
     Ok(())
 }

@@ -97,7 +97,8 @@ fn relocate(
     let (log, scratch) = mesh.log_and_scratch(&name).ok_or_else(|| Fault::corrupt("a log was lost"))?;
     let seq = entry::next_seq(log).ok_or_else(|| entry::full(&name))?;
     let to = Place::new(log.id, lane, seq);
-    entry::append(connection, log, (lane, seq), envelope, whole.remember_until, scratch)?;
+    let mut appending = entry::appending(connection)?;
+    entry::append(&mut appending, log, (lane, seq), envelope, whole.remember_until, scratch)?;
     if let Some(sender) = mesh.find_sender(connection, &envelope.scope())? {
         accept::move_record(connection, sender, (&envelope.client_message_id, envelope.id), to)?;
     }

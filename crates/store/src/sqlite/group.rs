@@ -56,25 +56,26 @@ pub(super) fn write(connection: &Connection, mesh: &mut Mesh, group: &GroupWrite
     if group.replace {
         close_all(connection, mesh.id, id)?;
     }
+    let mut closing =
+        connection.prepare_cached("DELETE FROM open_entries WHERE mesh = ?1 AND grp = ?2 AND seq = ?3")?;
     for seq in &group.del {
-        close(connection, mesh.id, id, *seq)?;
+        closing.execute(params![mesh.id, id, integer(*seq)])?;
     }
+    let mut opening = connection.prepare_cached(
+        "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, holder, ready_at, lasting)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
     for open in &group.put {
-        connection
-            .prepare_cached(
-                "INSERT OR REPLACE INTO open_entries (mesh, grp, seq, attempt, tries, holder, ready_at, lasting)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?
-            .execute(params![
-                mesh.id,
-                id,
-                integer(open.seq),
-                open.attempt,
-                open.tries,
-                open.holder.map(|session| session.0),
-                open.ready_at.map(integer),
-                open.lasting,
-            ])?;
+        opening.execute(params![
+            mesh.id,
+            id,
+            integer(open.seq),
+            open.attempt,
+            open.tries,
+            open.holder.map(|session| session.0),
+            open.ready_at.map(integer),
+            open.lasting,
+        ])?;
     }
     Ok(())
 }
@@ -163,13 +164,6 @@ pub(super) fn close_everywhere(connection: &Connection, place: Place) -> Result<
                  (SELECT mesh, id, ?3 FROM groups WHERE log = ?1 AND lane = ?2)",
         )?
         .execute(params![place.log, place.lane.0, integer(place.seq)])?;
-    Ok(())
-}
-
-fn close(connection: &Connection, mesh: i64, id: i64, seq: u64) -> Result<(), Fault> {
-    connection
-        .prepare_cached("DELETE FROM open_entries WHERE mesh = ?1 AND grp = ?2 AND seq = ?3")?
-        .execute(params![mesh, id, integer(seq)])?;
     Ok(())
 }
 
