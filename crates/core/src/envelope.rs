@@ -9,6 +9,9 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
 use tenure_proto::number::U53;
 
+/// Bytes of a message on the wire that are not its body, if it has the usual fields: room that is made at once.
+const AROUND_A_BODY: usize = 640;
+
 /// Which part of a log an entry is in: an inbox has one per priority, a topic only the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u8);
@@ -174,7 +177,25 @@ impl Entry {
             Codec::Json => &self.json,
             Codec::MsgPack => &self.msgpack,
         };
-        cell.get_or_init(|| codec.encode(&self.message()).into_boxed_slice())
+        cell.get_or_init(|| {
+            let encoded = codec.encode_with_room(&self.message(), self.room(codec));
+            // Readers may be long in coming. Room that was too large is given back by a copy: an allocator asked to shrink a
+            // block may leave it as large as it was.
+            if encoded.capacity() > encoded.len() + encoded.len() / 8 {
+                Box::from(&encoded[..])
+            } else {
+                encoded.into_boxed_slice()
+            }
+        })
+    }
+
+    /// About how long the message is on the wire.
+    fn room(&self, codec: Codec) -> usize {
+        let body = match (&self.envelope.body, codec) {
+            (Body::Bytes(bytes), Codec::Json) => bytes.len().div_ceil(3) * 4,
+            (body, _) => body.as_bytes().len(),
+        };
+        body + AROUND_A_BODY
     }
 }
 

@@ -6,8 +6,10 @@ use serde::de::DeserializeOwned;
 use super::DecodeError;
 use super::strict::Strict;
 
-pub(super) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
+pub(super) fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.clear();
+    }
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {

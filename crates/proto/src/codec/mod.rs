@@ -15,6 +15,10 @@ use serde::de::DeserializeOwned;
 use crate::error::WireError;
 use crate::limits::{SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK};
 
+/// Bytes that most frames need at most. Encoders write a few bytes at a time: a buffer that grows from nothing is
+/// copied half a dozen times on the way.
+const ROOM: usize = 256;
+
 /// How frames are spelled on one socket, chosen by its subprotocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Codec {
@@ -61,10 +65,17 @@ impl Codec {
 
     /// The bytes of `value`. Our wire types have string keys and finite numbers, so encoding them cannot fail.
     pub fn encode<T: Serialize + ?Sized>(self, value: &T) -> Vec<u8> {
+        self.encode_with_room(value, ROOM)
+    }
+
+    /// The same for a value of about so many bytes, in room that need not grow if that is right.
+    pub fn encode_with_room<T: Serialize + ?Sized>(self, value: &T, room: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(room);
         match self {
-            Codec::Json => json::encode(value),
-            Codec::MsgPack => msgpack::encode(value),
+            Codec::Json => json::encode(value, &mut out),
+            Codec::MsgPack => msgpack::encode(value, &mut out),
         }
+        out
     }
 
     /// The value that `bytes`, all of them, spell. Strict in the same way in both codecs: objects have named fields,

@@ -7,8 +7,10 @@ use super::DecodeError;
 use super::strict::Strict;
 use crate::limits::NESTING;
 
-pub(super) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    rmp_serde::to_vec_named(value).unwrap_or_default()
+pub(super) fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    if rmp_serde::encode::write_named(out, value).is_err() {
+        out.clear();
+    }
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
