@@ -68,6 +68,11 @@ pub fn read(
     if let Err(help) = check_kind(codec, binary) {
         return Incoming::Garbled(help.to_owned());
     }
+    if looks_like_a_send(codec, bytes)
+        && let Some((id, params)) = frame::request(codec, Method::Send.as_str(), bytes)
+    {
+        return incoming(id, send(params, wall, house, supply));
+    }
     let head = match Head::decode(codec, bytes) {
         Ok(head) => head,
         Err(error) => return Incoming::Garbled(clipped(format!("not a frame: {error}"))),
@@ -75,10 +80,25 @@ pub fn read(
     let (FrameType::Req, Some(id)) = (head.kind, head.id) else {
         return Incoming::Garbled("only requests with an id are answered".to_owned());
     };
-    match call(codec, head.method.as_deref(), bytes, wall, house, supply) {
+    incoming(id, call(codec, head.method.as_deref(), bytes, wall, house, supply))
+}
+
+fn incoming(id: RequestId, call: Result<Call, WireError>) -> Incoming {
+    match call {
         Ok(call) => Incoming::Call(id, call),
         Err(error) => Incoming::Refused(id, WireError { message: clipped(error.message), ..error }),
     }
+}
+
+/// Whether it is worth trying to read this as a `send`, which is most of what a broker reads: its name is near the
+/// beginning. A guess that costs time if it is wrong, and nothing else.
+fn looks_like_a_send(codec: Codec, bytes: &[u8]) -> bool {
+    const NEAR: usize = 80;
+    let name: &[u8] = match codec {
+        Codec::Json => b"\"send\"",
+        Codec::MsgPack => b"\xa4send",
+    };
+    bytes[..bytes.len().min(NEAR)].windows(name.len()).any(|part| part == name)
 }
 
 /// A sentence without most of what it quotes: an answer must not be as long as what it answers.

@@ -2,7 +2,8 @@
 //!
 //! Frames are decoded in two passes over the same bytes: first the [`Head`], which skips over the payload
 //! without building it, then the payload as the type that the head calls for. So every payload decodes straight
-//! into its type in either codec, and a duplicate key anywhere we look is an error instead of a surprise.
+//! into its type in either codec, and a duplicate key anywhere we look is an error instead of a surprise. What comes
+//! most often is read in one pass ([`request`]), to the same end.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +25,9 @@ pub enum FrameType {
     Event,
 }
 
-/// Everything of a frame but its payload.
+/// Everything of a frame but its payload, or with its params as `P`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Head {
+pub struct Head<P = Skipped> {
     /// What it is.
     #[serde(rename = "type")]
     pub kind: FrameType,
@@ -45,8 +46,8 @@ pub struct Head {
     /// Of a numbered event.
     #[serde(default)]
     pub seq: Option<U53>,
-    #[serde(default)]
-    params: Skipped,
+    #[serde(default = "none")]
+    params: Option<P>,
     #[serde(default)]
     result: Skipped,
     #[serde(default)]
@@ -57,7 +58,7 @@ pub struct Head {
 
 /// A payload that was stepped over: it must be there at most once and well formed, no more is known of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Skipped;
+pub struct Skipped;
 
 impl<'de> Deserialize<'de> for Skipped {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -148,6 +149,18 @@ impl<D> Event<D> {
     }
 }
 
+/// The id and params of a request of `method`, read in one pass. Nothing if it is something else or something is wrong
+/// with it: what, is for the two passes to say.
+pub fn request<P: serde::de::DeserializeOwned>(
+    codec: Codec,
+    method: &str,
+    bytes: &[u8],
+) -> Option<(RequestId, P)> {
+    let head: Head<P> = codec.decode(bytes).ok()?;
+    let asked = head.kind == FrameType::Req && head.method.as_deref() == Some(method);
+    head.id.zip(head.params).filter(|_| asked)
+}
+
 /// The payload of a request whose head has been read.
 pub fn params<P: serde::de::DeserializeOwned>(codec: Codec, bytes: &[u8]) -> Result<P, DecodeError> {
     #[derive(Deserialize)]
@@ -177,4 +190,56 @@ pub fn data<D: serde::de::DeserializeOwned>(codec: Codec, bytes: &[u8]) -> Resul
         data: D,
     }
     codec.decode::<Only<D>>(bytes).map(|o| o.data)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::message::SendParams;
+
+    fn send() -> Value {
+        json!({
+            "type": "req", "id": "7", "method": "send",
+            "params": {"to": "topic:jobs", "body": "one", "clientMessageId": "c-1"},
+        })
+    }
+
+    fn read(codec: Codec, frame: &Value) -> Option<(RequestId, SendParams)> {
+        request(codec, "send", &codec.encode(frame))
+    }
+
+    #[test]
+    fn one_pass_reads_what_two_read() {
+        for codec in [Codec::Json, Codec::MsgPack] {
+            let bytes = codec.encode(&send());
+            let head = Head::decode(codec, &bytes).unwrap();
+            let params: SendParams = params(codec, &bytes).unwrap();
+            assert_eq!(read(codec, &send()), Some((head.id.unwrap(), params)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_sound_is_left_to_two_passes() {
+        let cases = [
+            ("type", json!("res")),
+            ("id", Value::Null),
+            ("method", json!("ack")),
+            ("params", Value::Null),
+            ("params", json!({"to": "topic:jobs"})),
+            ("ok", json!("yes")),
+            ("seq", json!(-1)),
+        ];
+        for (field, value) in cases {
+            let mut frame = send();
+            frame[field] = value;
+            for codec in [Codec::Json, Codec::MsgPack] {
+                assert_eq!(read(codec, &frame), None, "{frame}");
+            }
+        }
+        let twice = br#"{"type":"req","id":"7","method":"send","params":{"to":"topic:jobs","body":"one",
+            "clientMessageId":"c-1"},"params":{"to":"topic:jobs","body":"two","clientMessageId":"c-2"}}"#;
+        assert_eq!(request::<SendParams>(Codec::Json, "send", twice), None);
+    }
 }
