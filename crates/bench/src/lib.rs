@@ -170,7 +170,8 @@ async fn dropped(args: drops::Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs `work` on a runtime like the one that the `tenure` binary uses.
+/// Runs `work` with a thread for each core, floors too: one fewer, as `tenure` has, would halve what the echo can do with
+/// thousands of frames under way, and a floor is the best that can be had.
 fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;

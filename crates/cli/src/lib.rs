@@ -135,8 +135,23 @@ pub fn main() -> ExitCode {
 /// Runs `work` on a runtime of its own.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers()?)
         .enable_all()
         .build()
         .map_err(|error| Failure::Failed(format!("start the runtime: {error}")))?;
     runtime.block_on(work)
+}
+
+/// Worker threads that may be asked for.
+const WORKERS_MAX: usize = 1_024;
+
+/// One for each core but one: that is for the store, which writes in a thread of its own. `TOKIO_WORKER_THREADS` says otherwise.
+fn workers() -> Result<usize, Failure> {
+    let Some(said) = std::env::var_os("TOKIO_WORKER_THREADS") else {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        return Ok((cores - 1).clamp(1, WORKERS_MAX));
+    };
+    let count =
+        said.to_str().and_then(|said| said.parse().ok()).filter(|count| (1..=WORKERS_MAX).contains(count));
+    count.ok_or_else(|| Failure::Usage(format!("TOKIO_WORKER_THREADS is a number from 1 to {WORKERS_MAX}")))
 }
