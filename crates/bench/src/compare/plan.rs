@@ -38,21 +38,21 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// About ten minutes for everything.
+    /// Less than ten minutes for everything.
     pub(crate) fn quick() -> Plan {
         Plan {
             quick: true,
             rounds: 5,
-            times: (Duration::from_millis(80), Duration::from_millis(220)),
+            times: (Duration::from_millis(80), Duration::from_millis(200)),
             bodies: vec![1024],
             outstanding: vec![1, 256, 4_096],
             flow_bodies: vec![1024],
             rate: 200,
             paced: Duration::from_millis(400),
             idle: vec![1_000],
-            settle: Duration::from_secs(1),
+            settle: Duration::from_millis(500),
             watch: Duration::from_secs(2),
-            cut: (500, 2),
+            cut: (500, 1),
             restart: (250, 1),
             steady: Duration::from_millis(500),
             patience: Duration::from_secs(10),
