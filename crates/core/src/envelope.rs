@@ -9,8 +9,10 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
 use tenure_proto::number::U53;
 
-/// Bytes of a message on the wire that are not its body, if it has the usual fields: room that is made at once.
-const AROUND_A_BODY: usize = 640;
+/// Bytes of a message on the wire that are not its body, if it has the usual fields and went to a topic; and how many more if
+/// it went to an inbox, whose name has a key in it.
+const AROUND_A_BODY: usize = 416;
+const IN_AN_INBOX: usize = 160;
 
 /// Which part of a log an entry is in: an inbox has one per priority, a topic only the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -195,7 +197,7 @@ impl Entry {
             (Body::Bytes(bytes), Codec::Json) => bytes.len().div_ceil(3) * 4,
             (body, _) => body.as_bytes().len(),
         };
-        body + AROUND_A_BODY
+        body + AROUND_A_BODY + if self.log.is_inbox() { IN_AN_INBOX } else { 0 }
     }
 }
 
@@ -237,6 +239,24 @@ mod tests {
         assert_eq!(entry(&inbox, None, Some(month)).expires_at(), Some(month + INBOX_TTL_MS));
         assert_eq!(entry("topic/jobs/0", None, Some(month)).expires_at(), None);
         assert_eq!(entry("topic/jobs/0", Some(5_000), None).expires_at(), Some(5_000));
+    }
+
+    #[test]
+    fn a_usual_message_is_encoded_in_the_room_that_is_made_for_it() {
+        for log in ["topic/jobs/0".to_owned(), format!("inbox/s/{}", "03".repeat(32))] {
+            let Entry { log, lane, envelope, .. } = entry(&log, None, None);
+            let to = if log.is_inbox() { envelope.to.clone() } else { "topic:jobs".parse().unwrap() };
+            for body in [Body::Text("x".repeat(1024)), Body::Bytes(vec![7; 1024])] {
+                let client_message_id = MessageId::from_parts(1, 2).to_string().into();
+                let envelope = Envelope { to: to.clone(), body, client_message_id, ..(*envelope).clone() };
+                let entry = Entry::new(log.clone(), lane, 1_000_000, Arc::new(envelope));
+                for codec in [Codec::Json, Codec::MsgPack] {
+                    let (len, room) = (entry.encoded(codec).len(), entry.room(codec));
+                    assert!(len <= room, "{log} in {codec:?} grows: {len} of {room}");
+                    assert!(room <= len + len / 8, "{log} in {codec:?} is copied: {len} of {room}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -33,13 +33,11 @@ impl<'c> Accepting<'c> {
     }
 
     /// The one that claims an id, and the one that appends.
-    fn statements(&mut self) -> Result<(&mut CachedStatement<'c>, &mut CachedStatement<'c>), Fault> {
-        let (claim, append) = match self.held.take() {
-            Some(held) => held,
-            None => (claiming(self.connection)?, entry::appending(self.connection)?),
-        };
-        let (claim, append) = self.held.insert((claim, append));
-        Ok((claim, append))
+    fn statements(&mut self) -> Result<&mut (CachedStatement<'c>, CachedStatement<'c>), Fault> {
+        match &mut self.held {
+            Some(held) => Ok(held),
+            none => Ok(none.insert((claiming(self.connection)?, entry::appending(self.connection)?))),
+        }
     }
 }
 
