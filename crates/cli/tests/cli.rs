@@ -60,6 +60,20 @@ fn wrong_usage_is_two_and_named() {
 }
 
 #[test]
+fn a_number_of_threads_that_is_none_is_refused() {
+    let world = World::new();
+    for said in ["0", "many", "1025", "18446744073709551616", ""] {
+        let output =
+            world.tenure(&["status", "--broker", NOWHERE]).env("TOKIO_WORKER_THREADS", said).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("TOKIO_WORKER_THREADS is a number from 1 to 1024"), "{said:?}");
+    }
+    let output = world.tenure(&["status", "--broker", NOWHERE]).env("TOKIO_WORKER_THREADS", "1").output();
+    assert_eq!(output.unwrap().status.code(), Some(5), "it goes on with one");
+}
+
+#[test]
 fn a_broker_that_is_not_there_is_five() {
     let world = World::new();
     std::thread::scope(|scope| {
