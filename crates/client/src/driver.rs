@@ -104,6 +104,8 @@ pub(crate) struct Driver {
     undelivered: VecDeque<SessionEvent>,
     events: mpsc::Sender<Told>,
     effects: Vec<LinkEffect>,
+    /// How many were answered since one of them last asked for something.
+    answered: usize,
 }
 
 impl Driver {
@@ -123,6 +125,7 @@ impl Driver {
             undelivered: VecDeque::new(),
             events,
             effects: Vec::new(),
+            answered: 0,
         }
     }
 
@@ -165,6 +168,7 @@ impl Driver {
                     }
                 }
                 command = commands.recv() => {
+                    self.gather().await;
                     // What was said of things in hand before a goodbye leaves before it.
                     for command in std::iter::from_fn(|| settling.try_recv().ok()).take(TURN) {
                         self.hand(command);
@@ -205,6 +209,15 @@ impl Driver {
             }
         }
         let _ = self.events.send(Told::End(end)).await;
+    }
+
+    /// Lets those run who were woken by answers that came together, so that what they ask next leaves together too: without
+    /// it the first of them wakes this task before the second has had its turn, and each is a write of its own. Whoever
+    /// was answered alone is not held up.
+    async fn gather(&mut self) {
+        if std::mem::take(&mut self.answered) > 1 {
+            tokio::task::yield_now().await;
+        }
     }
 
     fn heard(&mut self, sock: SockId, event: SockEvent) {
@@ -387,6 +400,7 @@ impl Driver {
                 if let Some((answer, permit)) = waiting.answers.remove(&number) {
                     drop(permit);
                     let _ = answer.send(outcome);
+                    self.answered += 1;
                 }
             }
             LinkEffect::Receipt(number, outcome) => {

@@ -18,15 +18,19 @@ pub(crate) struct Mint(Mutex<u128>);
 impl Mint {
     pub(crate) fn mint(&self) -> Result<ClientMessageId, WireError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        let mut random = [0u8; 16];
-        getrandom::fill(&mut random).map_err(|_| no_entropy())?;
-        // Half of the range, so that counting on from it never overflows into the time.
-        let fresh = MessageId::from_parts(now, (u128::from_le_bytes(random) & ENTROPY) >> 1).0;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Within one millisecond, or after the clock went back, count on.
-        *last = if fresh >> 80 > *last >> 80 { fresh } else { *last + 1 };
+        *last = if u128::from(now) > *last >> 80 { fresh(now)? } else { *last + 1 };
         MessageId(*last).to_string().parse().map_err(|_| no_entropy())
     }
+}
+
+/// The first id of a millisecond.
+fn fresh(now: u64) -> Result<u128, WireError> {
+    let mut random = [0u8; 16];
+    getrandom::fill(&mut random).map_err(|_| no_entropy())?;
+    // Half of the range, so that counting on from it never overflows into the time.
+    Ok(MessageId::from_parts(now, (u128::from_le_bytes(random) & ENTROPY) >> 1).0)
 }
 
 #[cfg(test)]

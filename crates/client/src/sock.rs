@@ -18,8 +18,10 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::endpoint::{Endpoint, Wire};
 
-/// Bytes of a socket's read and write buffers; they grow with what passes through.
-const BUFFER: usize = 4 * 1024;
+/// Bytes that are read at a time. The library fills them with zeros before each read, so more is not better.
+const READ: usize = 4 * 1024;
+/// Bytes that are gathered before they are written, if there are so many; a flush writes what there is.
+const WRITE: usize = 64 * 1024;
 /// Characters of a refusing server's words that are passed on.
 const REASON: usize = 300;
 
@@ -179,8 +181,8 @@ async fn open(endpoint: Endpoint, codec: Codec) -> Result<Ws, Error> {
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
     let stream = endpoint.dial().await?;
     let config = WebSocketConfig::default()
-        .read_buffer_size(BUFFER)
-        .write_buffer_size(BUFFER)
+        .read_buffer_size(READ)
+        .write_buffer_size(WRITE)
         .max_write_buffer_size(64 * limits::MAX_PAYLOAD_BYTES)
         .max_message_size(Some(64 * limits::MAX_PAYLOAD_BYTES))
         .max_frame_size(Some(64 * limits::MAX_PAYLOAD_BYTES));

@@ -23,6 +23,9 @@ use crate::deadline::Deadlines;
 use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
 
+/// Bytes that a request needs at most, most of the time, without what its user wrote.
+const ROOM: usize = 256;
+
 /// What a request is for, and so what its answer means.
 #[derive(Debug)]
 pub(super) enum Purpose {
@@ -184,20 +187,30 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         let sock = self.current.as_ref().map(|current| current.sock);
-        self.ask_on(sock, purpose, method, params, effects)
+        self.ask_on(sock, purpose, (method, params, ROOM), effects)
     }
 
-    /// Asks on `sock`, or later.
+    /// The same with params that take about `more` bytes than most do: their frame begins with room for them.
+    pub(super) fn ask_more<P: Serialize>(
+        &mut self,
+        purpose: Purpose,
+        (method, params, more): (Method, &P, usize),
+        effects: &mut Vec<LinkEffect>,
+    ) -> Result<RequestNumber, WireError> {
+        let sock = self.current.as_ref().map(|current| current.sock);
+        self.ask_on(sock, purpose, (method, params, ROOM + more), effects)
+    }
+
+    /// Asks on `sock`, or later, in a frame of about so many bytes.
     fn ask_on<P: Serialize>(
         &mut self,
         sock: Option<SockId>,
         purpose: Purpose,
-        method: Method,
-        params: &P,
+        (method, params, room): (Method, &P, usize),
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         let number = self.requests.last + 1;
-        let frame = frame(self.config.codec, &number.to_string(), method, params);
+        let frame = frame_with_room(self.config.codec, &number.to_string(), (method, params), room);
         if frame.len() > self.policy.frame_bytes {
             return Err(too_large(frame.len()));
         }
@@ -221,7 +234,7 @@ impl Link {
         let held = |open: &Open| (open.waits || !open.sent) && open.purpose.run() == purpose.run();
         let held = self.requests.again.next().is_some() && self.requests.open.values().any(held);
         let sock = self.current.as_ref().map(|current| current.sock).filter(|_| !held);
-        self.ask_on(sock, purpose, method, params, effects).map(|_| ())
+        self.ask_on(sock, purpose, (method, params, ROOM), effects).map(|_| ())
     }
 
     /// Gives up what has waited too long.
@@ -461,8 +474,17 @@ pub(super) fn bye_frame(codec: Codec) -> Vec<u8> {
 }
 
 pub(super) fn frame<P: Serialize>(codec: Codec, id: &str, method: Method, params: &P) -> Vec<u8> {
+    frame_with_room(codec, id, (method, params), ROOM)
+}
+
+fn frame_with_room<P: Serialize>(
+    codec: Codec,
+    id: &str,
+    (method, params): (Method, &P),
+    room: usize,
+) -> Vec<u8> {
     match id.parse() {
-        Ok(id) => codec.encode(&Request::new(id, method.as_str(), params)),
+        Ok(id) => codec.encode_with_room(&Request::new(id, method.as_str(), params), room),
         // Our own ids are short and printable.
         Err(_) => Vec::new(),
     }

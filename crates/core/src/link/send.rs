@@ -117,7 +117,9 @@ impl Link {
         }
         let id = params.client_message_id.clone();
         let purpose = Purpose::Send(id.clone(), patience.receipt_ms.is_some());
-        let number = self.ask(purpose, Method::Send, params, effects)?;
+        let body = params.body.as_ref().map_or(0, String::len);
+        let body = body + params.body_b64.as_ref().map_or(0, |bytes| bytes.0.len());
+        let number = self.ask_more(purpose, (Method::Send, params, body), effects)?;
         self.requests.expires(number, now.at.plus(patience.answer_ms));
         if let Some(ms) = patience.receipt_ms {
             self.receipts.awaited.insert((id.clone(), number.0), Awaited::default());
