@@ -158,7 +158,7 @@ impl Entry {
             client_message_id: envelope.client_message_id.as_ref().to_owned(),
             from: envelope.from.clone(),
             to: envelope.to.clone(),
-            log: self.log.to_string(),
+            log: self.log.spelled(),
             seq: U53::saturating(self.seq),
             key: envelope.key.clone(),
             priority: envelope.priority,

@@ -13,7 +13,7 @@ macro_rules! textual {
     ($type:ident, $expecting:literal, $schema:tt) => {
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                text::serialize(self, serializer)
             }
         }
 
@@ -49,7 +49,7 @@ macro_rules! key {
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&text::hex(&self.0))
+                text::write_key(&self.0, f)
             }
         }
 

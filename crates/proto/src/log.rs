@@ -7,6 +7,9 @@ use crate::error::{ErrorCode, WireError};
 use crate::ids::{MemberKey, SessionKey};
 use crate::name::TopicName;
 
+/// Bytes of an inbox's name; most topics' are shorter.
+const SPELLED: usize = 72;
+
 /// Which log: `inbox/s/<hex>`, `inbox/m/<hex>` or `topic/<name>/<partition>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogName {
@@ -22,6 +25,15 @@ impl LogName {
     /// Whether it is an inbox: those have a lane per priority.
     pub fn is_inbox(&self) -> bool {
         !matches!(self, LogName::Topic(..))
+    }
+
+    /// Its name in room that need not grow: `to_string` would make that anew for each part of it.
+    pub fn spelled(&self) -> String {
+        use fmt::Write;
+        let mut text = String::with_capacity(SPELLED);
+        // A string takes all that is written to it.
+        let _ = write!(text, "{self}");
+        text
     }
 }
 
@@ -65,7 +77,8 @@ mod tests {
     fn a_log_has_one_spelling() {
         let key = "ab".repeat(32);
         for text in [format!("inbox/s/{key}"), format!("inbox/m/{key}"), "topic/jobs/0".to_owned()] {
-            assert_eq!(text.parse::<LogName>().unwrap().to_string(), text);
+            let log: LogName = text.parse().unwrap();
+            assert_eq!((log.to_string(), log.spelled()), (text.clone(), text));
         }
         for text in
             ["", "topic/jobs", "topic/jobs/", "topic/jobs/+1", "topic/jobs/01", "topic/dead/0", "inbox/x/1"]

@@ -58,7 +58,7 @@ impl FromStr for Address {
 
 impl Serialize for Address {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        crate::text::serialize(self, serializer)
     }
 }
 

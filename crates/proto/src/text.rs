@@ -1,7 +1,45 @@
 //! The three spellings of bytes on the wire: lower-case hex for keys, unpadded base64url for signatures and
 //! tokens, padded standard base64 for bodies. Each decoder is strict: one value, one spelling.
 
+use std::fmt::{self, Write};
+
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
+use serde::Serializer;
+
+/// Bytes that an id, a key or an address takes at most.
+const SHORT: usize = 192;
+
+/// A text that is short, where it stands.
+struct Short {
+    bytes: [u8; SHORT],
+    len: usize,
+}
+
+impl Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+/// Serialises what is written as a short text. Encoders that must know how long a text is would first make a string of it.
+pub(crate) fn serialize<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut short = Short { bytes: [0; SHORT], len: 0 };
+    let written = write!(short, "{value}").ok().and_then(|()| short.bytes.get(..short.len));
+    match written.and_then(|bytes| std::str::from_utf8(bytes).ok()) {
+        Some(text) => serializer.serialize_str(text),
+        None => serializer.collect_str(value),
+    }
+}
+
+/// Writes a key's bytes as lower-case hex.
+pub(crate) fn write_key(key: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut digits = [0; 64];
+    HEXLOWER.encode_mut(key, &mut digits);
+    f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
+}
 
 /// Lower-case hex of `bytes`.
 pub fn hex(bytes: &[u8]) -> String {
@@ -18,7 +56,9 @@ pub fn unhex_array<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != N * 2 {
         return None;
     }
-    unhex(text)?.try_into().ok()
+    let mut bytes = [0; N];
+    HEXLOWER.decode_mut(text.as_bytes(), &mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Unpadded base64url of `bytes`.
@@ -46,6 +86,22 @@ pub fn unb64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_and_long_texts_are_serialised_whole() {
+        struct Text(String);
+        impl serde::Serialize for Text {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serialize(&self.0, serializer)
+            }
+        }
+        for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 1_000] {
+            let text = "ä".repeat(len / 2) + &"x".repeat(len % 2);
+            let read: String =
+                rmp_serde::from_slice(&rmp_serde::to_vec(&Text(text.clone())).unwrap()).unwrap();
+            assert_eq!(read, text);
+        }
+    }
 
     #[test]
     fn padding_ends_a_text() {

@@ -206,7 +206,7 @@ impl Mesh {
         let outcome = match accepted {
             Accepted::Fresh { log, seq, .. } => Ok(SendResult {
                 id: envelope.id,
-                log: log.to_string(),
+                log: log.spelled(),
                 seq: U53::saturating(seq),
                 duplicate: false,
                 recipient: self.recipient(&envelope.to),
@@ -217,7 +217,7 @@ impl Mesh {
                 effects.push(Effect::Note(Note::AcceptDuplicate { session }));
                 Ok(SendResult {
                     id,
-                    log: log.to_string(),
+                    log: log.spelled(),
                     seq: U53::saturating(seq),
                     duplicate: true,
                     recipient: self.recipient(&envelope.to),
