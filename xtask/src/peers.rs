@@ -8,12 +8,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::run;
 
 /// Servers that Debian has.
 const DEBIAN: &[&str] = &["nats-server", "rabbitmq-server", "redis-server", "mosquitto", "postgresql"];
+/// What the packages from npm run on and come by, and the Debian package that has it; asked for only where it is missing, for
+/// many have a newer one than Debian's, which comes with an npm of its own.
+const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
+/// Where Debian keeps the lists of packages.
+const LISTS: &str = "/var/lib/apt/lists";
 /// What npm has.
 const NPM: &[&str] = &["socket.io", "socket.io-client", "ws"];
 /// The first nats-server that can sync every message.
@@ -41,8 +46,11 @@ pub(crate) fn setup(args: &[String]) -> Result<ExitCode> {
             failed.push(what.to_owned());
         }
     };
-    for package in DEBIAN {
-        attempt(package, debian(package));
+    let missing = |program: &str| !run::works(Command::new(program).arg("--version"));
+    let node = NODE.iter().filter(|(program, _)| missing(program)).map(|(_, package)| package);
+    let mut fresh = false;
+    for package in DEBIAN.iter().chain(node) {
+        attempt(package, debian(package, &mut fresh));
     }
     attempt("nats-server with sync_interval", nats(&folder));
     attempt("packages from npm", npm(&folder));
@@ -53,15 +61,35 @@ pub(crate) fn setup(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn debian(package: &str) -> Result<()> {
+/// Installs `package`. Lists of packages that are missing, as in a fresh image, or that name what is gone are brought up to
+/// date first, once in a run.
+fn debian(package: &str, fresh: &mut bool) -> Result<()> {
+    let tried = if has_lists() { install(package) } else { Err(anyhow!("there are no lists of packages")) };
+    if tried.is_ok() || *fresh {
+        return tried;
+    }
+    eprintln!("apt-get update");
+    run::succeed(Command::new("apt-get").args(["update", "--quiet"]))?;
+    *fresh = true;
+    install(package)
+}
+
+fn has_lists() -> bool {
+    let mut files = fs::read_dir(LISTS).into_iter().flatten().flatten();
+    files.any(|file| file.file_name().to_string_lossy().contains("_Packages"))
+}
+
+fn install(package: &str) -> Result<()> {
+    eprintln!("apt-get install {package}");
     let mut command = Command::new("apt-get");
-    command.args(["install", "--yes", "--no-install-recommends", package]);
+    command.args(["install", "--yes", "--quiet", "--no-install-recommends", package]);
     // Rescue mode: a package that is installed starts nothing, for the bench starts servers of its own.
     command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
     run::succeed(&mut command)
 }
 
 fn npm(folder: &Path) -> Result<()> {
+    eprintln!("npm install {} into {}", NPM.join(" "), folder.display());
     run::succeed(Command::new("npm").arg("install").arg("--prefix").arg(folder).args(NPM))
 }
 
@@ -70,6 +98,7 @@ fn nats(folder: &Path) -> Result<()> {
     if nats_version(Path::new("nats-server")).is_ok_and(|version| version >= NATS_MIN) {
         return Ok(());
     }
+    eprintln!("nats-server of {NATS_SUITE} into {}", folder.display());
     let scratch = folder.join("apt");
     fs::create_dir_all(scratch.join("lists"))?;
     let sources = scratch.join("sources.list");

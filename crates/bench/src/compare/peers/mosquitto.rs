@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rumqttc::Outgoing;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{LastWill, LastWillProperties, Packet, Publish as Incoming};
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
+use rumqttc::{NetworkOptions, Outgoing};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -66,7 +66,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Mosquitto>> {
         config: vec![
             "persistence true, autosave as it comes (1800 s): saving at every change writes the whole database anew"
                 .to_owned(),
-            "max_inflight_messages 0, max_queued_messages 0 (no limits), set_tcp_nodelay".to_owned(),
+            "max_inflight_messages 0, max_queued_messages 0 (no limits); TCP_NODELAY at the broker and its clients".to_owned(),
             format!("clean start off, session expiry {EXPIRY_SECONDS} s, receive maximum {PREFETCH}; competing readers by $share"),
         ],
     };
@@ -88,6 +88,10 @@ impl Mosquitto {
         options.set_clean_start(false).set_session_expiry_interval(Some(EXPIRY_SECONDS));
         options.set_keep_alive(Duration::from_secs(30)).set_connection_timeout(30);
         options.set_max_packet_size(Some(PACKET)).set_receive_maximum(Some(PREFETCH));
+        // Otherwise a small write waits until the one before it is acknowledged.
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        options.set_network_options(network);
         options
     }
 
@@ -186,7 +190,7 @@ impl Peer for Mosquitto {
             let (client, events) = AsyncClient::new(options, 2 * usize::from(PREFETCH));
             let (told, messages) = mpsc::unbounded_channel();
             let mut task = JoinSet::new();
-            task.spawn(read(events, told));
+            task.spawn(read(events, client.clone(), filter(place), told));
             Ok(Box::new(Reader { client, messages, _task: task }) as Box<dyn Read>)
         })
     }
@@ -283,12 +287,23 @@ impl Publish for Publisher {
     }
 }
 
-/// Hands on what comes; there is never more of it than may be without an ack.
-async fn read(mut events: EventLoop, told: mpsc::UnboundedSender<Incoming>) {
+/// Hands on what comes; there is never more of it than may be without an ack. A broker that has forgotten the session, as
+/// after a crash, is told anew what it is subscribed to.
+async fn read(
+    mut events: EventLoop,
+    client: AsyncClient,
+    filter: String,
+    told: mpsc::UnboundedSender<Incoming>,
+) {
     while let Ok(event) = events.poll().await {
-        if let Event::Incoming(Packet::Publish(message)) = event
-            && told.send(message).is_err()
-        {
+        let goes_on = match event {
+            Event::Incoming(Packet::ConnAck(connack)) if !connack.session_present => {
+                client.try_subscribe(filter.clone(), QoS::AtLeastOnce).is_ok()
+            }
+            Event::Incoming(Packet::Publish(message)) => told.send(message).is_ok(),
+            _ => true,
+        };
+        if !goes_on {
             return;
         }
     }

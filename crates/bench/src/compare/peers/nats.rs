@@ -1,6 +1,7 @@
 //! nats-server with JetStream, by `async-nats`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -75,7 +76,10 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Nats>>
             if always { "jetstream.sync_interval: always" } else { "jetstream.sync_interval: default (2m)" }
                 .to_owned(),
             "file storage, one replica, limits retention, no message ids".to_owned(),
-            format!("pull consumers, explicit ack, batches of {PREFETCH}, max_ack_pending 65536"),
+            format!("pull consumers, batches of {PREFETCH}, max_ack_pending 65536"),
+            "a reader with a consumer of its own acks all of a batch at once (ack policy all), competing readers each \
+             message (explicit)"
+                .to_owned(),
         ],
     };
     Ok(Answer::Yes(Nats { about, server, url, _dir: dir }))
@@ -105,10 +109,9 @@ impl Nats {
         let stream = context.create_stream(stream_config(&place.name)).await?;
         match place.readers {
             Readers::Nobody => {}
-            Readers::Competing(_) => _ = consumer(&stream, "all").await?,
-            Readers::Each(count) => {
-                for index in 0..count {
-                    consumer(&stream, &format!("r{index}")).await?;
+            Readers::Competing(_) | Readers::Each(_) => {
+                for index in 0..consumers(place) {
+                    consumer(&stream, &name(place, index), policy(place), DeliverPolicy::All).await?;
                 }
             }
         }
@@ -128,16 +131,53 @@ fn stream_config(name: &str) -> Config {
     }
 }
 
-async fn consumer(stream: &Stream, name: &str) -> Result<PullConsumer> {
+fn consumers(place: &Place) -> usize {
+    if let Readers::Each(count) = place.readers { count } else { 1 }
+}
+
+fn name(place: &Place, index: usize) -> String {
+    match place.readers {
+        Readers::Each(_) => format!("r{index}"),
+        Readers::Competing(_) | Readers::Nobody => "all".to_owned(),
+    }
+}
+
+/// Whoever has a consumer to itself may ack everything up to a message; of competing readers each acks what it was given.
+fn policy(place: &Place) -> AckPolicy {
+    match place.readers {
+        Readers::Competing(1) | Readers::Each(_) => AckPolicy::All,
+        Readers::Competing(_) | Readers::Nobody => AckPolicy::Explicit,
+    }
+}
+
+async fn consumer(
+    stream: &Stream,
+    name: &str,
+    ack_policy: AckPolicy,
+    deliver_policy: DeliverPolicy,
+) -> Result<PullConsumer> {
     let config = pull::Config {
         durable_name: Some(name.to_owned()),
-        ack_policy: AckPolicy::Explicit,
+        ack_policy,
         ack_wait: ACK_WAIT,
-        deliver_policy: DeliverPolicy::All,
+        deliver_policy,
         max_ack_pending: 65_536,
         ..pull::Config::default()
     };
     stream.get_or_create_consumer(name, config).await.map_err(|error| anyhow!("make a consumer: {error}"))
+}
+
+/// The consumer of a reader that has it to itself. Where an earlier reader had it, it is made anew from where acks ended: an
+/// ack of all would otherwise take with it what that one was given and never saw.
+async fn own_consumer(stream: &Stream, name: &str) -> Result<PullConsumer> {
+    let found = consumer(stream, name, AckPolicy::All, DeliverPolicy::All).await?;
+    let info = found.cached_info();
+    if info.delivered.consumer_sequence == 0 {
+        return Ok(found);
+    }
+    let start_sequence = info.ack_floor.stream_sequence + 1;
+    stream.delete_consumer(name).await.map_err(|error| anyhow!("drop a consumer: {error}"))?;
+    consumer(stream, name, AckPolicy::All, DeliverPolicy::ByStartSequence { start_sequence }).await
 }
 
 impl Peer for Nats {
@@ -182,13 +222,15 @@ impl Peer for Nats {
     fn reader<'a>(&'a self, place: &'a Place, index: usize) -> Fut<'a, Box<dyn Read>> {
         Box::pin(async move {
             let stream = self.context().await?.get_stream(&place.name).await?;
-            let name = match place.readers {
-                Readers::Each(_) => format!("r{index}"),
-                Readers::Competing(_) | Readers::Nobody => "all".to_owned(),
+            let (name, policy) = (name(place, index), policy(place));
+            let acks_all = policy == AckPolicy::All;
+            let consumer = if acks_all {
+                own_consumer(&stream, &name).await?
+            } else {
+                consumer(&stream, &name, policy, DeliverPolicy::All).await?
             };
-            let consumer = consumer(&stream, &name).await?;
             let messages = consumer.stream().max_messages_per_batch(usize::from(PREFETCH)).messages().await?;
-            Ok(Box::new(Reader { messages }) as Box<dyn Read>)
+            Ok(Box::new(Reader { messages, acks_all }) as Box<dyn Read>)
         })
     }
 
@@ -225,6 +267,8 @@ impl Publish for Publisher {
 
 struct Reader {
     messages: pull::Stream,
+    /// Whether the ack of a message is one of all before it, too.
+    acks_all: bool,
 }
 
 impl Read for Reader {
@@ -240,7 +284,8 @@ impl Read for Reader {
                 seen(&next.payload);
                 held.push(next);
             }
-            for message in &held {
+            let first = if self.acks_all { held.len() - 1 } else { 0 };
+            for message in &held[first..] {
                 message.ack().await.map_err(|error| anyhow!("ack: {error}"))?;
             }
             Ok(held.len() as u64)
@@ -333,8 +378,11 @@ async fn join(
 
 /// A wait before a dial: anything up to a quarter of a second, twice that with each failure, up to a second.
 pub(super) fn jitter(tries: u32) -> Duration {
+    // Another one for each that asks: thousands ask at once.
+    static ASKED: AtomicU64 = AtomicU64::new(0);
     let most = (250u64 << tries.saturating_sub(1).min(2)).min(1_000);
-    Duration::from_millis(crate::ids::Dice::new(u64::from(tries)).within(0..most))
+    let seed = ASKED.fetch_add(1, Ordering::Relaxed);
+    Duration::from_millis(crate::ids::Dice::new(seed).within(0..most))
 }
 
 impl Crowd for Sessions {

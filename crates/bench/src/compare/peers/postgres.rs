@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use futures_util::future::join;
 use tempfile::TempDir;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::Ground;
@@ -79,9 +81,11 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
             "one INSERT and one commit a message; prepared statements, pipelined on each connection"
                 .to_owned(),
             format!(
-                "a reader takes up to {PREFETCH} rows with SELECT … FOR UPDATE SKIP LOCKED, deletes them and commits; \
-                 it looks again after 1 ms when there was nothing"
+                "a reader takes up to {PREFETCH} rows with SELECT … FOR UPDATE SKIP LOCKED, deletes them and commits, in two \
+                 round trips: BEGIN with SELECT, DELETE with COMMIT"
             ),
+            "a reader that found nothing looks again after 1 ms; NOTIFY would let commits through one at a time"
+                .to_owned(),
             "a fan-out is a row for each reader, written by one INSERT … SELECT".to_owned(),
         ],
     };
@@ -246,11 +250,15 @@ struct Reader {
 impl Read for Reader {
     fn read<'a>(&'a mut self, seen: &'a mut (dyn FnMut(&[u8]) + Send)) -> Fut<'a, u64> {
         Box::pin(async move {
-            let transaction = self.client.transaction().await?;
-            let rows = transaction.query(&self.take, &[]).await?;
+            // Both are sent before either is answered, and in this order. A read that fails leaves its transaction to the
+            // connection, which ends with the reader.
+            let begin = self.client.batch_execute("BEGIN");
+            let (begun, rows) = join(begin, self.client.query(&self.take, &[])).await;
+            begun?;
+            let rows = rows?;
             if rows.is_empty() {
-                transaction.rollback().await?;
-                tokio::time::sleep(POLL).await;
+                let (ended, ()) = join(self.client.batch_execute("ROLLBACK"), tokio::time::sleep(POLL)).await;
+                ended?;
                 return Ok(0);
             }
             let mut ids: Vec<i64> = Vec::with_capacity(rows.len());
@@ -258,8 +266,11 @@ impl Read for Reader {
                 seen(row.get::<_, &str>(1).as_bytes());
                 ids.push(row.get(0));
             }
-            transaction.execute(&self.done, &[&ids]).await?;
-            transaction.commit().await?;
+            let params: [&(dyn ToSql + Sync); 1] = [&ids];
+            let delete = self.client.execute(&self.done, &params);
+            let (deleted, committed) = join(delete, self.client.batch_execute("COMMIT")).await;
+            deleted?;
+            committed?;
             Ok(ids.len() as u64)
         })
     }
@@ -285,7 +296,10 @@ impl Crowd for Listening {
     }
 
     fn no_return(&self) -> Option<&'static str> {
-        Some("no sessions and no presence: a connection that breaks is over, and its program makes another")
+        Some(
+            "a session ends with its connection, and what is notified meanwhile is gone: what comes back would be our own \
+             program, and we would measure ourselves; ws, whose loop is ours too, is there as the floor of bare sockets",
+        )
     }
 
     fn cut(&self) -> Fut<'_, ()> {

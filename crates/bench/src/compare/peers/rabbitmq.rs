@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use futures_util::{FutureExt, StreamExt};
@@ -25,6 +26,8 @@ use crate::compare::server::{Line, Server, find_program, free_port};
 const PERSISTENT: u8 = 2;
 /// The largest frame of a session that waits, in bytes: the least that AMQP allows.
 const FRAME_MAX: u32 = 4_096;
+/// How long a dial may take: a node that boots may take a connection and not answer on it, and the next would be answered.
+const DIAL: Duration = Duration::from_secs(2);
 /// Sessions of a crowd that connect at a time.
 const CONNECTING: usize = 32;
 /// Where Debian puts the script that does not change the user.
@@ -110,6 +113,10 @@ pub(super) async fn start(ground: &Ground, quorum: bool) -> Result<Answer<Rabbit
 }
 
 async fn connect(uri: &str) -> Result<Connection> {
+    tokio::time::timeout(DIAL, dial(uri)).await.context("RabbitMQ does not answer")?
+}
+
+async fn dial(uri: &str) -> Result<Connection> {
     Connection::connect(uri, ConnectionProperties::default()).await.context("connect to RabbitMQ")
 }
 
@@ -267,7 +274,8 @@ impl RabbitMq {
     async fn join(&self, index: usize) -> Result<(Connection, Consumer)> {
         // The client keeps room for 64 frames of the largest size that is agreed on: at the usual 128 KiB ten thousand
         // connections would take 80 GB of this process.
-        let connection = connect(&format!("{}?frame_max={FRAME_MAX}", self.uri)).await?;
+        // Many dial at a time and nobody tries again, so it may take as long as it likes.
+        let connection = dial(&format!("{}?frame_max={FRAME_MAX}", self.uri)).await?;
         let channel = connection.create_channel().await?;
         let name: ShortString = format!("mail-{index}").into();
         self.declare(&channel, name.clone()).await?;
@@ -347,7 +355,10 @@ impl Crowd for Consuming {
     }
 
     fn no_return(&self) -> Option<&'static str> {
-        Some("no sessions and no presence: a connection that breaks is over, and its program makes another")
+        Some(
+            "a session ends with its connection: its queue waits, and coming back to it is the program's; lapin has a \
+             recovery that can be switched on, which is not measured here",
+        )
     }
 
     fn cut(&self) -> Fut<'_, ()> {

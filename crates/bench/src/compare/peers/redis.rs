@@ -7,8 +7,9 @@ use anyhow::{Context, Result, anyhow};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::streams::StreamReadReply;
-use redis::{AsyncConnectionConfig, Client, Value};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Value};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -52,7 +53,9 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
         .args(["--dir", &dir.path().display().to_string(), "--appendonly", "yes", "--appendfsync", fsync])
         .args(["--save", "", "--maxclients", "20000", "--auto-aof-rewrite-percentage", "0"]);
     let mut server = Server::start(line, dir.path())?;
-    let client = Client::open(format!("redis://127.0.0.1:{port}/"))?;
+    let info = format!("redis://127.0.0.1:{port}/").into_connection_info()?;
+    // Otherwise a small write waits until the one before it is acknowledged.
+    let client = Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?;
     server
         .until_ready(async || {
             let mut connection = connect(&client).await?;
@@ -75,12 +78,17 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
             "in the page cache; the server syncs every second"
         },
         syncs: always,
-        ack: "XACK and XDEL answered, as durable as a publish",
+        ack: "XACK answered, as durable as a publish; a fan-out has no acks, and a delivery counts when it was read",
         config: vec![
             format!("appendonly yes, appendfsync {fsync}, save \"\", no rewrite of the file during the run"),
             format!(
-                "XADD; consumer groups, XREADGROUP COUNT {PREFETCH} BLOCK; XACK and XDEL in one pipeline, while the next read waits"
+                "XADD; one or competing readers are a consumer group: XREADGROUP COUNT {PREFETCH} BLOCK, one XACK for \
+                 what was read together, while the next read waits; nothing is deleted at an ack"
             ),
+            format!(
+                "a fan-out is XREAD COUNT {PREFETCH} BLOCK by each reader, which holds its position itself and acks nothing"
+            ),
+            "the client sets TCP_NODELAY".to_owned(),
         ],
     };
     let address = format!("127.0.0.1:{port}");
@@ -91,13 +99,6 @@ async fn connect(client: &Client) -> Result<MultiplexedConnection> {
     // A blocking read may last as long as it likes, and so may a sync.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     client.get_multiplexed_async_connection_with_config(&config).await.context("connect to redis-server")
-}
-
-fn group(place: &Place, index: usize) -> String {
-    match place.readers {
-        Readers::Each(_) => format!("r{index}"),
-        Readers::Competing(_) | Readers::Nobody => ALL.to_owned(),
-    }
 }
 
 impl Peer for Redis {
@@ -111,13 +112,13 @@ impl Peer for Redis {
 
     fn open<'a>(&'a self, place: &'a Place) -> Fut<'a, ()> {
         Box::pin(async move {
-            let mut connection = connect(&self.client).await?;
-            let groups = if let Readers::Each(count) = place.readers { count } else { 1 };
-            for index in 0..groups {
+            // Readers that each hold their own position need no group, and a stream is made by the first XADD.
+            if !matches!(place.readers, Readers::Each(_)) {
+                let mut connection = connect(&self.client).await?;
                 let () = redis::cmd("XGROUP")
                     .arg("CREATE")
                     .arg(&place.name)
-                    .arg(group(place, index))
+                    .arg(ALL)
                     .arg("0")
                     .arg("MKSTREAM")
                     .query_async(&mut connection)
@@ -130,6 +131,7 @@ impl Peer for Redis {
     fn purge<'a>(&'a self, place: &'a Place) -> Fut<'a, ()> {
         Box::pin(async move {
             let mut connection = connect(&self.client).await?;
+            // Here goes what was read, too. The stream stays, and with it its group and everybody's positions.
             let _: i64 = redis::cmd("XTRIM")
                 .arg(&place.name)
                 .arg("MAXLEN")
@@ -161,23 +163,21 @@ impl Peer for Redis {
 
     fn reader<'a>(&'a self, place: &'a Place, index: usize) -> Fut<'a, Box<dyn Read>> {
         Box::pin(async move {
-            let group = group(place, index);
-            let mut command = redis::cmd("XREADGROUP");
-            command.arg("GROUP").arg(&group).arg(format!("c{index}")).arg("COUNT").arg(PREFETCH);
-            command.arg("BLOCK").arg(0).arg("STREAMS").arg(&place.name);
+            let mut command;
+            let acks = if let Readers::Each(_) = place.readers {
+                command = redis::cmd("XREAD");
+                None
+            } else {
+                command = redis::cmd("XREADGROUP");
+                command.arg("GROUP").arg(ALL).arg(format!("c{index}"));
+                // A blocked read holds up what follows on its connection.
+                Some(Acks { connection: connect(&self.client).await?, stream: place.name.clone() })
+            };
+            command.arg("COUNT").arg(PREFETCH).arg("BLOCK").arg(0).arg("STREAMS").arg(&place.name);
             let (give, batches) = mpsc::channel(1);
             let mut task = JoinSet::new();
             task.spawn(pull(connect(&self.client).await?, command, give));
-            let reader = Reader {
-                batches,
-                // A blocked read holds up what follows on its connection.
-                acks: connect(&self.client).await?,
-                acking: FuturesUnordered::new(),
-                stream: place.name.clone(),
-                group,
-                deletes: !matches!(place.readers, Readers::Each(_)),
-                _task: task,
-            };
+            let reader = Reader { batches, acks, acking: FuturesUnordered::new(), _task: task };
             Ok(Box::new(reader) as Box<dyn Read>)
         })
     }
@@ -221,61 +221,64 @@ type Batch = Vec<(String, Option<Vec<u8>>)>;
 /// Reads go on while acks are on their way.
 struct Reader {
     batches: mpsc::Receiver<Result<Batch>>,
-    acks: MultiplexedConnection,
+    /// Nothing where a reader holds its position itself.
+    acks: Option<Acks>,
     /// Acks that wait for their answers, at most [`ACKING`].
     acking: FuturesUnordered<Fut<'static, u64>>,
-    stream: String,
-    group: String,
-    /// Whether what is acked is deleted too; in a fan-out others may still want it.
-    deletes: bool,
     _task: JoinSet<()>,
 }
 
-/// Reads until nobody wants more: first what an earlier reader of this name was given and has not acked, then what is new.
+/// Reads from the beginning until nobody wants more. To a member of a group the beginning is what an earlier reader of its
+/// name was given and has not acked; when there is no more of that, it reads what is new. To others it is all there is,
+/// and a read that finds nothing waits.
 /// A read that was begun is never given up, for what it was given would be held for it.
 async fn pull(
     mut connection: MultiplexedConnection,
     command: redis::Cmd,
     batches: mpsc::Sender<Result<Batch>>,
 ) {
-    let mut held = Some("0".to_owned());
+    let mut after = Some("0".to_owned());
     loop {
-        let mut command = command.clone();
-        command.arg(held.as_deref().unwrap_or(">"));
-        let reply = command.query_async::<StreamReadReply>(&mut connection).await;
-        let failed = reply.is_err();
-        if held.is_some() {
-            let last = reply.iter().flat_map(|reply| &reply.keys).flat_map(|key| &key.ids).next_back();
-            held = last.map(|entry| entry.id.clone());
-            if held.is_none() && !failed {
+        let batch = take(&mut connection, command.clone(), after.as_deref().unwrap_or(">")).await;
+        if after.is_some()
+            && let Ok(batch) = &batch
+        {
+            after = batch.last().map(|(id, _)| id.clone());
+            if after.is_none() {
                 continue;
             }
         }
-        let batch = reply.map_err(Into::into).map(|reply| {
-            let entries = reply.keys.into_iter().flat_map(|key| key.ids);
-            entries
-                .map(|mut entry| match entry.map.remove(FIELD) {
-                    Some(Value::BulkString(body)) => (entry.id, Some(body)),
-                    _ => (entry.id, None),
-                })
-                .collect()
-        });
+        let failed = batch.is_err();
         if batches.send(batch).await.is_err() || failed {
             return;
         }
     }
 }
 
-impl Reader {
+/// One read of what comes after this id.
+async fn take(connection: &mut MultiplexedConnection, mut command: redis::Cmd, after: &str) -> Result<Batch> {
+    let reply: StreamReadReply = command.arg(after).query_async(connection).await?;
+    let entries = reply.keys.into_iter().flat_map(|key| key.ids);
+    let batch = entries.map(|mut entry| match entry.map.remove(FIELD) {
+        Some(Value::BulkString(body)) => (entry.id, Some(body)),
+        _ => (entry.id, None),
+    });
+    Ok(batch.collect())
+}
+
+/// Where acks go.
+struct Acks {
+    connection: MultiplexedConnection,
+    stream: String,
+}
+
+impl Acks {
     fn ack(&self, ids: Vec<String>) -> Fut<'static, u64> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("XACK").arg(&self.stream).arg(&self.group).arg(&ids).ignore();
-        if self.deletes {
-            pipe.cmd("XDEL").arg(&self.stream).arg(&ids).ignore();
-        }
-        let mut acks = self.acks.clone();
+        let mut command = redis::cmd("XACK");
+        command.arg(&self.stream).arg(ALL).arg(&ids);
+        let mut connection = self.connection.clone();
         Box::pin(async move {
-            let () = pipe.query_async(&mut acks).await?;
+            let _: u64 = command.query_async(&mut connection).await?;
             Ok(ids.len() as u64)
         })
     }
@@ -297,7 +300,10 @@ impl Read for Reader {
                             }
                             ids.push(id);
                         }
-                        self.acking.push(self.ack(ids));
+                        match &self.acks {
+                            Some(acks) => self.acking.push(acks.ack(ids)),
+                            None => return Ok(ids.len() as u64),
+                        }
                     }
                 }
             }
@@ -317,6 +323,7 @@ impl Blocked {
         let mut sockets = Vec::with_capacity(count);
         for index in 0..count {
             let mut socket = TcpStream::connect(address).await?;
+            socket.set_nodelay(true)?;
             let key = format!("mail:{index}");
             let id = format!("CLIENT SETNAME s{index}\r\n");
             socket.write_all(id.as_bytes()).await?;
@@ -345,7 +352,10 @@ impl Crowd for Blocked {
     }
 
     fn no_return(&self) -> Option<&'static str> {
-        Some("no sessions and no presence: a connection that breaks is over, and its program makes another")
+        Some(
+            "a session ends with its connection: what comes back and reads on from where it was would be our own program, \
+             and we would measure ourselves; ws, whose loop is ours too, is there as the floor of bare sockets",
+        )
     }
 
     fn cut(&self) -> Fut<'_, ()> {
