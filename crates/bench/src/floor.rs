@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use axum::routing::get;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tenure_client::proto::codec::Codec;
@@ -75,13 +75,24 @@ fn answer(upgrade: WebSocketUpgrade, len: Option<usize>) -> Response {
 }
 
 async fn echo(mut ws: WebSocket, len: usize) {
-    while let Some(Ok(message)) = ws.recv().await {
+    let mut next = None;
+    loop {
+        let message = match next.take() {
+            Some(message) => message,
+            None => ws.recv().await,
+        };
+        let Some(Ok(message)) = message else { return };
         let answer = match message {
             Message::Binary(bytes) => Message::Binary(bytes.slice(..bytes.len().min(len))),
             Message::Text(text) => Message::Text(text),
             _ => continue,
         };
-        if ws.send(answer).await.is_err() {
+        // As the broker does: what came together is answered together.
+        if ws.feed(answer).await.is_err() {
+            return;
+        }
+        next = ws.recv().now_or_never();
+        if next.is_none() && ws.flush().await.is_err() {
             return;
         }
     }

@@ -21,6 +21,8 @@ pub(crate) const SOCKETS: usize = 64;
 const DIGITS: usize = 8;
 /// Bytes of a client frame's head with a payload of 126 bytes to 64 KiB.
 const FRAME_HEAD: usize = 8;
+/// How long the last answers may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is sent, but for its ids.
 #[derive(Clone, Debug)]
@@ -116,9 +118,13 @@ pub(crate) fn drive(
         tokio::time::sleep_until(window.until.into()).await;
         ended()?;
         let mut times = Times::default();
-        while let Some(task) = tasks.join_next().await {
-            times.merge(task??);
-        }
+        let answers = async {
+            while let Some(task) = tasks.join_next().await {
+                times.merge(task??);
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(PATIENCE, answers).await.context("answers are missing")??;
         Ok(Sample::new(window, times))
     })
 }

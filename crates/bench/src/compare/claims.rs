@@ -1,6 +1,8 @@
 //! What we say of ourselves, held against what was found. A claim that a run cannot judge says so.
 
-use super::findings::{Break, Case, Claim, Findings, Workload};
+use tenure_client::proto::limits::LEASE_TTL_MS;
+
+use super::findings::{Break, Case, Claim, Findings, Skipped, Workload};
 use super::publish::{FLOOR_APPEND, FLOOR_ECHO};
 use crate::sample::median;
 
@@ -24,7 +26,7 @@ pub(crate) fn judge(findings: &Findings) -> Vec<Claim> {
     for case in findings.cases(Workload::Publish).iter().filter(|case| case.load >= MANY) {
         claims.push(echo_share(findings, case));
         claims.extend([US, OUR_SDK].map(|us| first(findings, case, us)));
-        claims.push(times_nats(findings, case));
+        claims.extend([US, OUR_SDK].map(|us| times_nats(findings, case, us)));
     }
     for case in findings.cases(Workload::Publish).iter().filter(|case| case.load == 1) {
         claims.push(lone(findings, case));
@@ -44,6 +46,34 @@ fn unknown(claim: String) -> Claim {
     Claim { claim, found: "not measured in this run".to_owned(), holds: None }
 }
 
+/// Of something that was to be measured and could not be, a claim does not hold.
+fn unknown_of(findings: &Findings, us: &str, workload: &str, claim: String) -> Claim {
+    let of_us =
+        |skipped: &&Skipped| skipped.key == us && skipped.workload.is_none_or(|skipped| skipped == workload);
+    match findings.skipped.iter().find(of_us) {
+        Some(skipped) => Claim { claim, found: format!("it failed: {}", skipped.why), holds: Some(false) },
+        None => unknown(claim),
+    }
+}
+
+/// Whether all rounds of a series are there, and in none of them anything was missing or doubled.
+fn sound(findings: &Findings, case: &Case, us: &str) -> bool {
+    findings.series_of(case, us).is_some_and(|series| {
+        series.failures.is_empty()
+            && series.rounds.iter().all(|stretch| stretch.missing + stretch.doubled == 0)
+    })
+}
+
+/// What was found, and that something was wrong with it, if so.
+fn judged(claim: String, found: String, holds: bool, sound: bool) -> Claim {
+    let wrong = if sound { "" } else { "; rounds failed, or messages were missing or doubled" };
+    Claim { claim, found: found + wrong, holds: Some(holds && sound) }
+}
+
+fn by(us: &str) -> &'static str {
+    if us == US { "the bare client" } else { "the SDK" }
+}
+
 /// The ratio of two systems' rates: within a round, neighbours are the same for both; so it is a median of ratios.
 pub(crate) fn ratio(findings: &Findings, case: &Case, ours: &str, theirs: &str) -> Option<f64> {
     let (ours, theirs) = (findings.series_of(case, ours)?, findings.series_of(case, theirs)?);
@@ -57,25 +87,27 @@ fn echo_share(findings: &Findings, case: &Case) -> Claim {
     let claim = format!("{case}: at least half of the bare echo");
     match ratio(findings, case, US, FLOOR_ECHO) {
         Some(share) => {
-            Claim { claim, found: format!("{:.0} %", share * 100.0), holds: Some(share >= ECHO_SHARE) }
+            judged(claim, format!("{:.0} %", share * 100.0), share >= ECHO_SHARE, sound(findings, case, US))
         }
         None => unknown(claim),
     }
 }
 
-fn times_nats(findings: &Findings, case: &Case) -> Claim {
-    let claim = format!("{case}: ten times JetStream with sync always");
-    match ratio(findings, case, US, "nats-always") {
-        Some(times) => Claim { claim, found: format!("{times:.1}×"), holds: Some(times >= TIMES_NATS) },
+fn times_nats(findings: &Findings, case: &Case, us: &str) -> Claim {
+    let claim = format!("{case}, {}: ten times JetStream with sync always", by(us));
+    match ratio(findings, case, us, "nats-always") {
+        Some(times) => judged(claim, format!("{times:.1}×"), times >= TIMES_NATS, sound(findings, case, us)),
         None => unknown(claim),
     }
 }
 
 /// Others are measured by their own clients, which cost more than a bare one: so it is claimed of both of ours.
 fn first(findings: &Findings, case: &Case, us: &str) -> Claim {
-    let by = if us == US { "the bare client" } else { "the SDK" };
-    let claim = format!("{case}, {by}: first among all that sync before they confirm");
-    let Some(ours) = findings.series_of(case, us) else { return unknown(claim) };
+    let claim = format!("{case}, {}: first among all that sync before they confirm", by(us));
+    let workload = if case.workload == Workload::Flow { "flow" } else { "publish" };
+    let Some(ours) = findings.series_of(case, us) else {
+        return unknown_of(findings, us, workload, claim);
+    };
     let ours = ours.median(|stretch| stretch.per_second);
     let others = findings.series.iter().filter(|series| {
         series.case == *case
@@ -85,11 +117,12 @@ fn first(findings: &Findings, case: &Case, us: &str) -> Claim {
     });
     let best = others.map(|series| (series.median(|stretch| stretch.per_second), series.system));
     match best.max_by(|left, right| left.0.total_cmp(&right.0)) {
-        Some((rate, system)) => Claim {
+        Some((rate, system)) => judged(
             claim,
-            found: format!("{ours:.0}/s; next is {}, {rate:.0}/s", findings.name(system)),
-            holds: Some(ours > rate),
-        },
+            format!("{ours:.0}/s; next is {}, {rate:.0}/s", findings.name(system)),
+            ours > rate,
+            sound(findings, case, us),
+        ),
         None => unknown(claim),
     }
 }
@@ -114,28 +147,42 @@ fn lone(findings: &Findings, case: &Case) -> Claim {
 
 fn storm(findings: &Findings, how: Break, name: &str) -> Claim {
     let Some(storm) = findings.storms.iter().find(|storm| storm.how == how && storm.system == OUR_SDK) else {
-        return unknown(format!("sessions {name}: 0 lost, 0 doubled, 0 blinks, 0 never back"));
+        let claim = format!("sessions {name}: 0 lost, 0 doubled, 0 blinks, 0 never back");
+        return unknown_of(findings, OUR_SDK, "storm", claim);
     };
-    let blinks = storm.presence_events.unwrap_or(0);
+    let Some(blinks) = storm.presence_events else { return unknown(format!("blinks of sessions {name}")) };
+    // One that was sent to nobody is not lost; and whoever's lease ends after a while is seen to leave only then.
+    let seen = storm.confirmed_least > Some(0);
+    let watched = storm.watched_seconds * 1_000.0 > LEASE_TTL_MS as f64;
     Claim {
         claim: format!("{} sessions {name}: 0 lost, 0 doubled, 0 blinks, 0 never back", storm.sessions),
         found: format!(
-            "{} lost, {} doubled, {blinks} blinks, {} never back; last after {:.0} ms",
-            storm.lost, storm.doubled, storm.never_back, storm.last_ms
+            "{} confirmed meanwhile, {} lost, {} doubled, {blinks} blinks{}, {} never back; last after {:.0} ms",
+            storm.confirmed.unwrap_or(0),
+            storm.lost,
+            storm.doubled,
+            if watched { "" } else { " (not watched until leases would have ended)" },
+            storm.never_back,
+            storm.last_ms
         ),
-        holds: Some(storm.lost + storm.doubled + blinks + storm.never_back == 0),
+        holds: Some(storm.lost + storm.doubled + blinks + storm.never_back == 0 && seen),
     }
 }
 
 fn recovery(findings: &Findings) -> Claim {
     let claim = "kill -9 with a backlog: 0 lost, 0 doubled".to_owned();
     let Some(found) = findings.recoveries.iter().find(|recovery| recovery.system == OUR_SDK) else {
-        return unknown(claim);
+        return unknown_of(findings, OUR_SDK, "recovery", claim);
     };
+    let read = found.kills < 2 || found.read_at_kills > 0 && found.confirmed_later > 0;
+    let whole = found.full && found.deliver_ms.len() == found.kills && read;
     Claim {
         claim,
-        found: format!("{} confirmed, {} lost, {} doubled", found.confirmed, found.lost, found.doubled),
-        holds: Some(found.lost + found.doubled == 0),
+        found: format!(
+            "{} confirmed before and {} after the first of {} kills, {} lost, {} doubled",
+            found.confirmed, found.confirmed_later, found.kills, found.lost, found.doubled
+        ),
+        holds: Some(found.lost + found.doubled == 0 && whole),
     }
 }
 
@@ -179,7 +226,7 @@ mod tests {
         let rates = [("tenure", 50.0), ("nats-always", 5.0), ("redis-everysec", 90.0), ("floor-echo", 100.0)];
         let (findings, case) = found(&rates);
         assert_eq!(first(&findings, &case, US).holds, Some(true));
-        assert_eq!(times_nats(&findings, &case).holds, Some(true));
+        assert_eq!(times_nats(&findings, &case, US).holds, Some(true));
         assert_eq!(echo_share(&findings, &case).holds, Some(true));
         let (findings, case) = found(&[("tenure", 4.0), ("nats-always", 5.0), ("floor-echo", 100.0)]);
         assert_eq!(first(&findings, &case, US).holds, Some(false));

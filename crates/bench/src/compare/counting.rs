@@ -1,4 +1,4 @@
-//! When counting begins and ends.
+//! When counting begins and ends, and which numbers were counted.
 //!
 //! After some time, and after enough has happened, whichever is later: a system that answers thousands together after
 //! seconds would else be seen between two answers, with a rate of nothing or of everything.
@@ -67,9 +67,63 @@ impl Counting {
     }
 }
 
+/// Which numbers were there: a bit for each, up to the largest. Whoever marks bounds what may be marked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks(Vec<u64>);
+
+impl Marks {
+    /// Marks a number; whether it was not marked before.
+    pub(crate) fn set(&mut self, number: u64) -> bool {
+        let (at, bit) = (number as usize / 64, 1 << (number % 64));
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        let new = self.0[at] & bit == 0;
+        self.0[at] |= bit;
+        new
+    }
+
+    /// Takes a mark away; whether there was one.
+    pub(crate) fn clear(&mut self, number: u64) -> bool {
+        let had = self.has(number);
+        if had {
+            self.0[number as usize / 64] &= !(1 << (number % 64));
+        }
+        had
+    }
+
+    /// Whether a number is marked.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.0.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// How many are marked.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+impl From<Vec<u64>> for Marks {
+    /// From words, the lowest number in the lowest bit of the first.
+    fn from(words: Vec<u64>) -> Marks {
+        Marks(words)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_new_once_until_its_mark_is_taken_away() {
+        let mut marks = Marks::default();
+        assert!(marks.set(3) && marks.set(64) && !marks.set(64));
+        assert!(marks.has(64) && !marks.has(63) && !marks.has(1_000));
+        assert_eq!(marks.count(), 2);
+        assert!(marks.clear(64) && !marks.clear(64) && !marks.clear(1_000));
+        assert!(marks.set(64));
+        assert_eq!(Marks::from(vec![0b101]).count(), 2);
+    }
 
     #[tokio::test]
     async fn counting_lasts_until_enough_has_happened() {

@@ -38,7 +38,8 @@ pub(crate) trait Crowd: Send + Sync {
     /// Sends message `number` to session `to`; comes back when it is confirmed.
     fn send<'a>(&'a self, to: usize, number: u64) -> Fut<'a, ()>;
 
-    /// Presence events that a watcher, who was not cut off, has seen so far; nothing where there is no presence.
+    /// Presence events that a watcher has seen so far; nothing where there is no presence. A cut spares the watcher, a
+    /// restart does not: what it missed meanwhile it must find out.
     fn presence(&self) -> Option<u64>;
 
     /// How presence is had here.
@@ -106,6 +107,12 @@ impl Notes {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.iter().map(|number| inner.received.get(*number as usize).copied().unwrap_or(0)).collect()
     }
+
+    /// How many messages came more than once, whether or not they were confirmed: nobody sent any of them twice.
+    pub(crate) fn doubled(&self) -> u64 {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.received.iter().filter(|copies| **copies > 1).count() as u64
+    }
 }
 
 #[cfg(test)]
@@ -121,6 +128,8 @@ mod tests {
         notes.received(4);
         notes.received(4);
         assert_eq!((notes.ever(), notes.back_since(cut).len()), (2, 1));
-        assert_eq!(notes.copies(&[3, 4]), vec![0, 2]);
+        notes.received(5);
+        assert_eq!(notes.copies(&[3, 4, 5]), vec![0, 2, 1]);
+        assert_eq!(notes.doubled(), 1);
     }
 }

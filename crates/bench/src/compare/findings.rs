@@ -15,6 +15,9 @@ pub(crate) struct Findings {
     pub(crate) quick: bool,
     pub(crate) rounds: usize,
     pub(crate) stretch_seconds: f64,
+    /// How long it took, and whether all that was asked for was measured.
+    pub(crate) seconds: u64,
+    pub(crate) complete: bool,
     pub(crate) machine: Machine,
     pub(crate) systems: Vec<System>,
     pub(crate) skipped: Vec<Skipped>,
@@ -88,6 +91,13 @@ pub(crate) struct Case {
     pub(crate) readers: &'static str,
 }
 
+impl Case {
+    /// A number of its own, for whatever should differ from case to case.
+    pub(crate) fn seed(&self) -> usize {
+        self.body + self.load + self.readers.len()
+    }
+}
+
 /// All rounds of one system in one case.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -133,8 +143,8 @@ impl Stretch {
             count: sample.count,
             per_second: round(sample.per_second, 1),
             p50_ms: round(sample.p50_ms, 3),
-            p99_ms: round(sample.p99_ms, 3),
-            p999_ms: round(sample.p999_ms, 3),
+            p99_ms: enough(sample, 100, sample.p99_ms),
+            p999_ms: enough(sample, 1_000, sample.p999_ms),
             server_cpu: round(server_cpu / million, 2),
             client_cpu: round(client_cpu / million, 2),
             sync_ms: None,
@@ -142,6 +152,11 @@ impl Stretch {
             doubled: 0,
         }
     }
+}
+
+/// A percentile, if there were `least` at all: of fewer it is only the slowest.
+fn enough(sample: &Sample, least: u64, ms: f64) -> f64 {
+    if sample.count < least { f64::NAN } else { round(ms, 3) }
 }
 
 impl Series {
@@ -198,6 +213,7 @@ pub(crate) struct Storm {
     pub(crate) how: Break,
     pub(crate) sessions: usize,
     pub(crate) what: &'static str,
+    /// All that were asked for: one that fails leaves no storm at all.
     pub(crate) rounds: usize,
     /// Medians over rounds.
     pub(crate) p50_ms: f64,
@@ -205,10 +221,15 @@ pub(crate) struct Storm {
     pub(crate) last_ms: f64,
     /// Added up over rounds.
     pub(crate) never_back: u64,
+    /// From before the first break to the end of all rounds, and how long after the last break that was.
     pub(crate) presence_events: Option<u64>,
+    pub(crate) watched_seconds: f64,
     pub(crate) presence_by: &'static str,
-    /// Messages to sessions that were confirmed; nothing where there are none.
+    /// Messages to sessions that were confirmed in all rounds, and in the round with the fewest; nothing where there are
+    /// none.
     pub(crate) confirmed: Option<u64>,
+    pub(crate) confirmed_least: Option<u64>,
+    /// Of all rounds, as it is at the end of them.
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
 }
@@ -223,12 +244,23 @@ pub(crate) struct Recovery {
     /// Whether that is all that were asked for; slow ones are cut short.
     pub(crate) full: bool,
     pub(crate) fill_seconds: f64,
+    /// Kills that were asked for; whichever had no publish confirmed ends the measurement.
+    pub(crate) kills: usize,
+    /// Messages that were confirmed after the first kill.
+    pub(crate) confirmed_later: u64,
+    /// Messages that came in the end, each counted once.
+    pub(crate) came: u64,
+    /// How many had come before one of the later kills to whoever read then.
+    pub(crate) read_at_kills: u64,
     /// Of each kill, from the start of the new process until a new publish was confirmed.
     pub(crate) publish_ms: Vec<f64>,
     /// And until an old message was delivered; nothing where none came.
     pub(crate) deliver_ms: Vec<f64>,
     pub(crate) lost: u64,
+    /// Came again although the ack was answered, or to a reader that nothing had happened to.
     pub(crate) doubled: u64,
+    /// Came again after a break because nobody had answered the ack: allowed.
+    pub(crate) again: u64,
     pub(crate) note: Option<String>,
 }
 

@@ -3,22 +3,23 @@
 //! A bounded number of messages is in flight: the next is published when one was confirmed and received by all who should.
 //! What counts are deliveries whose ack was answered, or sent where a system answers none; what is timed is the way from
 //! the publish to the reader's application. A stretch is over when everything that was published has come, so that
-//! what is missing is known.
+//! what is missing is known: in a fan-out of each reader, for two copies to one and none to another are as many.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::counting::Counting;
+use super::counting::{Counting, Marks};
 use super::findings::{Case, Findings, Stretch, Workload};
 use super::peer::{Peer, Place, Publish, Read, Readers};
 use super::plan::Plan;
 use super::server::{cpu_seconds, own_cpu_seconds};
-use super::systems::{Systems, turns};
+use super::systems::{Systems, calm, turns};
 use crate::ids::Dice;
 use crate::sample::{Sample, Times};
 
@@ -32,6 +33,8 @@ const REMEMBERED: usize = 1 << 16;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing may come before what is missing counts as missing.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long readers go on once all is there, to see what comes twice.
+const AFTERMATH: Duration = Duration::from_millis(100);
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -43,14 +46,15 @@ const SHAPES: [(&str, Readers, usize); 3] = [
 ];
 
 /// Measures all rounds of all systems.
-pub(crate) async fn run(plan: &Plan, systems: &Systems, findings: &mut Findings) -> Result<()> {
+pub(crate) async fn run(plan: &Plan, systems: &Systems, dir: &Path, findings: &mut Findings) -> Result<()> {
     for body in plan.flow_bodies.iter().copied() {
         for (name, readers, load) in SHAPES {
             let case = Case { workload: Workload::Flow, body, load, readers: name };
             for round in 0..plan.rounds {
                 eprintln!("round {} of {}: {case}", round + 1, plan.rounds);
                 let all: Vec<_> = systems.keeping().collect();
-                for at in turns(round, all.len()) {
+                for at in turns(case.seed(), round, all.len()) {
+                    tokio::task::block_in_place(|| calm(dir));
                     let Some((kind, peer)) = all.get(at) else { continue };
                     let place = Place::new(format!("flow-{body}-{}-{round}", readers.count()), readers);
                     let found = stretch(*peer, &place, load, body, plan.times);
@@ -96,8 +100,11 @@ async fn measure(
 ) -> Result<Stretch> {
     let flow = Arc::new(Flow::new(copies, load));
     let mut reading = JoinSet::new();
+    let shared = Arc::<Mutex<Marks>>::default();
     for reader in readers {
-        reading.spawn(read(reader, flow.clone()));
+        // Of a fan-out everybody is to get everything once; of those who compete all together.
+        let came = if copies > 1 { Arc::default() } else { shared.clone() };
+        reading.spawn(read(reader, flow.clone(), came));
     }
     let filler: Arc<str> = Dice::new(0).text(body).into();
     let mut publishing = JoinSet::new();
@@ -113,6 +120,7 @@ async fn measure(
         task??;
     }
     let missing = flow.rest(&mut reading).await?;
+    tokio::time::sleep(AFTERMATH).await;
     let mut times = Times::default();
     reading.abort_all();
     while let Some(task) = reading.join_next().await {
@@ -144,7 +152,7 @@ struct Flow {
     /// When each was published, in nanoseconds, and how many are still to get it.
     sent: Vec<AtomicU64>,
     left: Vec<AtomicU32>,
-    times: std::sync::Mutex<Times>,
+    times: Mutex<Times>,
 }
 
 impl Flow {
@@ -161,7 +169,7 @@ impl Flow {
             doubled: AtomicU64::new(0),
             sent: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
             left: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
-            times: std::sync::Mutex::default(),
+            times: Mutex::default(),
         }
     }
 
@@ -183,9 +191,15 @@ impl Flow {
         Some(number)
     }
 
-    /// A reader was given a body.
-    fn seen(&self, body: &[u8], times: &mut Times) {
+    /// A reader was given a body; `came` is what it, or whoever it competes with, was given before.
+    fn seen(&self, body: &[u8], came: &Mutex<Marks>, times: &mut Times) {
         let Some(number) = number(body) else { return };
+        // Nor should a number come that nobody has published; so marks are bounded by what was published.
+        let known = number < self.published.load(Ordering::Relaxed);
+        if !known || !came.lock().unwrap_or_else(PoisonError::into_inner).set(number) {
+            self.doubled.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let at = number as usize % REMEMBERED;
         let sent = self.sent[at].load(Ordering::Acquire);
         if self.counting.counts() {
@@ -193,13 +207,9 @@ impl Flow {
         }
         let left =
             self.left[at].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        match left {
-            Ok(1) => {
-                self.received.fetch_add(1, Ordering::Relaxed);
-                self.room.add_permits(1);
-            }
-            Ok(_) => _ = self.received.fetch_add(1, Ordering::Relaxed),
-            Err(_) => _ = self.doubled.fetch_add(1, Ordering::Relaxed),
+        self.received.fetch_add(1, Ordering::Relaxed);
+        if left == Ok(1) {
+            self.room.add_permits(1);
         }
     }
 
@@ -231,7 +241,7 @@ impl Flow {
     }
 
     fn times(&self) -> Times {
-        std::mem::take(&mut *self.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -256,16 +266,16 @@ async fn publish(publisher: Arc<dyn Publish>, flow: Arc<Flow>, filler: Arc<str>)
     Ok(())
 }
 
-async fn read(mut reader: Box<dyn Read>, flow: Arc<Flow>) -> Result<()> {
+async fn read(mut reader: Box<dyn Read>, flow: Arc<Flow>, came: Arc<Mutex<Marks>>) -> Result<()> {
     loop {
         let mut times = Times::default();
-        let seen = |body: &[u8]| flow.seen(body, &mut times);
+        let seen = |body: &[u8]| flow.seen(body, &came, &mut times);
         let settled = reader.read(&mut { seen }).await?;
         if flow.counting.happened(settled) {
             flow.settled.fetch_add(settled, Ordering::Relaxed);
         }
         if times.count() > 0 {
-            flow.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner).merge(times);
+            flow.times.lock().unwrap_or_else(PoisonError::into_inner).merge(times);
         }
     }
 }
@@ -285,12 +295,16 @@ mod tests {
     #[tokio::test]
     async fn room_is_given_back_when_the_last_reader_has_a_message() {
         let (flow, mut times) = (Flow::new(2, 1), Times::default());
-        let first = flow.next().await.unwrap();
-        flow.seen(numbered("", first).as_bytes(), &mut times);
-        assert_eq!(flow.room.available_permits(), 0);
-        flow.seen(numbered("", first).as_bytes(), &mut times);
-        assert_eq!(flow.room.available_permits(), 1);
-        flow.seen(numbered("", first).as_bytes(), &mut times);
-        assert_eq!((flow.doubled.load(Ordering::Relaxed), flow.received.load(Ordering::Relaxed)), (1, 2));
+        let [one, other] = [(); 2].map(|()| Mutex::<Marks>::default());
+        let first = numbered("", flow.next().await.unwrap());
+        let counts = || (flow.doubled.load(Ordering::Relaxed), flow.received.load(Ordering::Relaxed));
+        flow.seen(first.as_bytes(), &one, &mut times);
+        // A second copy to the same reader is not the other's.
+        flow.seen(first.as_bytes(), &one, &mut times);
+        assert_eq!((flow.room.available_permits(), counts()), (0, (1, 1)));
+        flow.seen(first.as_bytes(), &other, &mut times);
+        assert_eq!((flow.room.available_permits(), counts()), (1, (1, 2)));
+        flow.seen(numbered("", 77).as_bytes(), &other, &mut times);
+        assert_eq!(counts(), (2, 2), "nobody has published that");
     }
 }

@@ -60,11 +60,11 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SYSTEM")]
     systems: Vec<String>,
     /// Rounds; figures are medians over them [default: 5]
-    #[arg(long)]
-    rounds: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
     /// Seconds of each stretch [default: 0.6, quick 0.2]
-    #[arg(long)]
-    seconds: Option<f64>,
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<Duration>,
     /// Publishes under way [default: 1,16,256,4096, quick 1,256,4096]
     #[arg(long, value_delimiter = ',')]
     outstanding: Vec<usize>,
@@ -93,15 +93,22 @@ pub(crate) struct Args {
     broker: BrokerArgs,
 }
 
+/// Between a hundredth of a second and an hour.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
+    let allowed = (0.01..=3600.0).contains(&seconds);
+    allowed.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| "give 0.01 to 3600 seconds".to_owned())
+}
+
 /// The workloads by name.
 const WORKLOADS: [&str; 6] = ["publish", "flow", "paced", "idle", "storm", "recovery"];
 
 impl Args {
     fn plan(&self) -> Plan {
         let mut plan = if self.quick { Plan::quick() } else { Plan::full() };
-        plan.rounds = self.rounds.unwrap_or(plan.rounds).max(1);
+        plan.rounds = self.rounds.map_or(plan.rounds, usize::from);
         if let Some(seconds) = self.seconds {
-            plan.times.1 = Duration::from_secs_f64(seconds);
+            plan.times.1 = seconds;
         }
         if !self.outstanding.is_empty() {
             plan.outstanding.clone_from(&self.outstanding);
@@ -141,7 +148,10 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         bail!("there is no workload `{name}`; there are {}", WORKLOADS.join(", "));
     }
     let (plan, kinds) = (args.plan(), args.kinds()?);
-    proc::check_files(plan.idle.iter().copied().chain([plan.cut.0, plan.restart.0]).max().unwrap_or(0) + 1)?;
+    if ["idle", "storm"].iter().any(|workload| args.does(workload)) {
+        let most = plan.idle.iter().copied().chain([plan.cut.0, plan.restart.0]).max();
+        proc::check_files(most.unwrap_or(0) + 1)?;
+    }
     let ground = Ground { broker: args.broker.clone(), peers: args.peers.clone() };
     let dir = args.broker.fresh_dir()?;
     let mut findings = Findings {
@@ -152,17 +162,20 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         machine: Machine::here(dir.path()),
         ..Findings::default()
     };
+    check_places(&args)?;
     let began = Instant::now();
     // What is measured is dropped when it is stopped, and its servers with it; what was found until then is given.
     let stop = tokio::select! {
         done = measure(&args, &plan, &kinds, &ground, dir, &mut findings) => {
             done?;
+            findings.complete = args.only.is_empty() && args.systems.is_empty();
             None
         }
         signal = stopped() => Some(signal?),
     };
     findings.claims = claims::judge(&findings);
-    eprintln!("compared in {} s", began.elapsed().as_secs());
+    findings.seconds = began.elapsed().as_secs();
+    eprintln!("compared in {} s", findings.seconds);
     give(&args, &findings)?;
     if let Some(file) = &args.page {
         eprintln!("the page is {}", file.display());
@@ -176,7 +189,9 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 /// Waits for a signal to stop.
 async fn stopped() -> Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+    let mut hung_up = signal(SignalKind::hangup()).context("listen for signals")?;
     tokio::select! {
+        _ = hung_up.recv() => Ok("SIGHUP"),
         interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| "SIGINT").context("listen for signals"),
         _ = terminate.recv() => Ok("SIGTERM"),
     }
@@ -203,7 +218,7 @@ async fn measure(
             }
             "flow" => {
                 let systems = Systems::start(&keeping, ground, findings).await;
-                flow::run(plan, &systems, findings).await
+                flow::run(plan, &systems, floors.dir(), findings).await
             }
             "paced" => {
                 let systems = Systems::start(&keeping, ground, findings).await;
@@ -219,7 +234,9 @@ async fn measure(
         eprintln!("{workload}: {} s", began.elapsed().as_secs());
         // A run of more than an hour must not lose it all to whatever ends it.
         findings.claims = claims::judge(findings);
-        write(args, findings)?;
+        if let Err(error) = write(args, findings) {
+            eprintln!("what was found until now is not written: {error:#}");
+        }
     }
     Ok(())
 }
@@ -235,6 +252,20 @@ fn give(args: &Args, findings: &Findings) -> Result<()> {
         }
     }
     write(args, findings)
+}
+
+/// Refuses places that cannot be written to: better now than after an hour.
+fn check_places(args: &Args) -> Result<()> {
+    if let Some(file) = &args.page {
+        let opened = std::fs::File::options().append(true).create(true).open(file);
+        opened.with_context(|| format!("the page cannot be written to {}", file.display()))?;
+    }
+    if let Some(dir) = &args.docs {
+        std::fs::create_dir_all(dir)
+            .and_then(|()| tempfile::tempfile_in(dir))
+            .with_context(|| format!("the document cannot be written to {}", dir.display()))?;
+    }
+    Ok(())
 }
 
 /// Writes the page and the document where they are wanted.

@@ -1,19 +1,21 @@
 //! Workload 3: latency at a fixed moderate rate.
 //!
 //! Messages are due at fixed times, whatever became of those before them, and every time is taken from when a message was
-//! due: whoever stalls pays for all that was due meanwhile. Both floors are measured the same way.
+//! due: whoever stalls pays for all that was due meanwhile. Both floors are measured the same way. Of what comes, each
+//! message counts once; what was spent is read at both ends of the window, like what was due in it.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::counting::Marks;
 use super::findings::{Case, Findings, Stretch, Workload};
 use super::flow::{number, numbered};
 use super::peer::{Fut, Peer, Place, Publish, Read, Readers};
@@ -21,7 +23,7 @@ use super::pipe::{DIGITS, Pipe};
 use super::plan::Plan;
 use super::publish::{FLOOR_APPEND, FLOOR_ECHO, Floors};
 use super::server::{cpu_seconds, own_cpu_seconds};
-use super::systems::{Systems, turns};
+use super::systems::{Systems, calm, turns};
 use crate::ids::Dice;
 use crate::sample::{Sample, Times, Window};
 use crate::wire::{self, Wire};
@@ -32,6 +34,10 @@ const BODY: usize = 1024;
 const PUBLISHERS: usize = 4;
 /// How long the last messages may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the reader goes on once all is there, to see what comes twice.
+const AFTERMATH: Duration = Duration::from_millis(100);
+/// How often a wait looks again.
+const LOOK: Duration = Duration::from_millis(5);
 /// Rows of a stretch: to the confirmation, and to the reader.
 type Pair = (Stretch, Option<Stretch>);
 
@@ -52,7 +58,8 @@ pub(crate) async fn run(
         findings.round(&confirm, FLOOR_APPEND, appended(plan, floors.dir()).await.map(|pair| pair.0));
         findings.round(&confirm, FLOOR_ECHO, echoed(plan, floors).await.map(|pair| pair.0));
         let all: Vec<_> = systems.keeping().collect();
-        for at in turns(round, all.len()) {
+        for at in turns(confirm.seed(), round, all.len()) {
+            tokio::task::block_in_place(|| calm(floors.dir()));
             let Some((kind, peer)) = all.get(at) else { continue };
             match one(plan, *peer, round).await {
                 Ok((confirmed, received)) => {
@@ -106,12 +113,13 @@ async fn stretch(
     let (told, mut due) = mpsc::unbounded_channel();
     // A thread of its own: the runtime's timer counts in milliseconds.
     std::thread::spawn(move || schedule.pace(total, &told));
-    let received = Arc::new(Mutex::new((Times::default(), 0u64)));
+    let received = Arc::new(Mutex::new(Received::new(total)));
     let mut reading = JoinSet::new();
     if let Some(reader) = reader {
         reading.spawn(read(reader, schedule, window, received.clone()));
     }
-    let before = (cpu_seconds(pids), own_cpu_seconds());
+    let mut spending = JoinSet::new();
+    spending.spawn(spent(window, pids.to_vec()));
     let mut sending = JoinSet::new();
     while let Some(number) = due.recv().await {
         let (publisher, filler) = (publishers[number as usize % publishers.len()].clone(), filler.clone());
@@ -131,21 +139,67 @@ async fn stretch(
         anyhow::Ok(())
     };
     tokio::time::timeout(PATIENCE, answers).await.context("answers are missing")??;
-    let after = (cpu_seconds(pids), own_cpu_seconds());
-    let confirmed = Stretch::new(&Sample::new(window, confirmed), after.0 - before.0, after.1 - before.1);
+    let (server, client) = spending.join_next().await.context("nobody looked at what was spent")??;
+    let confirmed = Stretch::new(&Sample::new(window, confirmed), server, client);
     if !reads {
         return Ok((confirmed, None));
     }
     let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline && received.lock().unwrap_or_else(PoisonError::into_inner).1 < total {
+    while Instant::now() < deadline && lock(&received).missing() > 0 {
         if let Some(ended) = reading.try_join_next() {
             ended?.context("the reader ended")?;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(LOOK).await;
     }
-    let (times, count) = std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
-    let received = Stretch::new(&Sample::new(window, times), after.0 - before.0, after.1 - before.1);
-    Ok((confirmed, Some(Stretch { missing: total.saturating_sub(count), ..received })))
+    tokio::time::sleep(AFTERMATH).await;
+    let mut received = lock(&received);
+    let (missing, doubled) = (received.missing(), received.doubled);
+    let sample = Sample::new(window, std::mem::take(&mut received.times));
+    Ok((confirmed, Some(Stretch { missing, doubled, ..Stretch::new(&sample, server, client) })))
+}
+
+/// Processor seconds of these and of ourselves within the window.
+async fn spent(window: Window, pids: Vec<u32>) -> (f64, f64) {
+    let read = || (cpu_seconds(&pids), own_cpu_seconds());
+    tokio::time::sleep_until(window.from.into()).await;
+    let before = read();
+    tokio::time::sleep_until(window.until.into()).await;
+    let after = read();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// What the reader was given, of so many.
+struct Received {
+    total: u64,
+    came: Marks,
+    count: u64,
+    doubled: u64,
+    times: Times,
+}
+
+impl Received {
+    fn new(total: u64) -> Received {
+        Received { total, came: Marks::default(), count: 0, doubled: 0, times: Times::default() }
+    }
+
+    fn missing(&self) -> u64 {
+        self.total.saturating_sub(self.count)
+    }
+
+    /// Notes a number; whether it came for the first time. One that nobody sent came once too often, too.
+    fn note(&mut self, number: u64) -> bool {
+        let first = number < self.total && self.came.set(number);
+        if first {
+            self.count += 1;
+        } else {
+            self.doubled += 1;
+        }
+        first
+    }
+}
+
+fn lock(received: &Mutex<Received>) -> MutexGuard<'_, Received> {
+    received.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When messages are due.
@@ -174,15 +228,14 @@ async fn read(
     mut reader: Box<dyn Read>,
     schedule: Schedule,
     window: Window,
-    received: Arc<Mutex<(Times, u64)>>,
+    received: Arc<Mutex<Received>>,
 ) -> Result<()> {
     loop {
         let mut seen = |body: &[u8]| {
             let (Some(number), now) = (number(body), Instant::now()) else { return };
-            let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
-            received.1 += 1;
-            if window.has(schedule.due(number)) {
-                received.0.add(now.saturating_duration_since(schedule.due(number)));
+            let mut received = lock(&received);
+            if received.note(number) && window.has(schedule.due(number)) {
+                received.times.add(now.saturating_duration_since(schedule.due(number)));
             }
         };
         reader.read(&mut seen).await?;
@@ -240,5 +293,17 @@ impl Publish for Echo {
             let params = serde_json::json!({ "to": "topic:publish", "body": body });
             self.0.ask(&wire::request(&"0".repeat(DIGITS), "send", params)?).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_double_does_not_stand_for_what_is_missing() {
+        let mut received = Received::new(3);
+        assert!(received.note(0) && received.note(2) && !received.note(2) && !received.note(9));
+        assert_eq!((received.missing(), received.doubled), (1, 2));
     }
 }

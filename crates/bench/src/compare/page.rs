@@ -25,8 +25,9 @@ const NOTES: [&str; 8] = [
     "Publishes under way are spread over at most 64 connections, for every system.",
     "Workload 2 keeps a bounded number of messages in flight; what counts are deliveries whose ack was answered, or sent \
      where a system answers none. Workload 3 takes every time from when a message was due, whatever became of those before it.",
-    "A stretch lasts until as many were answered as are outstanding, however slow that is (at most ten seconds), so that \
-     whoever answers thousands together is not seen between two answers.",
+    "A stretch of a slow system lasts until as many were answered as are outstanding (at most ten seconds), so that whoever \
+     answers thousands together is not seen between two answers. Before each stretch all that was written by whoever came \
+     before is synced.",
     "Workload 5 sends messages to the sessions meanwhile. Lost is what was confirmed and never came, doubled what an \
      application was given twice. Clients wait up to a quarter of a second before their first dial, everywhere.",
     "Where a system has no equivalent it is left out and that is said, rather than the workload bent.",
@@ -103,17 +104,21 @@ pub(crate) fn about(findings: &Findings) -> String {
         &findings.machine;
     format!(
         "{} run of {date} UTC on {processor}, {cores} cores, {:.0} GiB, {system}, Linux {kernel}, data on {disk}; load average \
-         before {load_before:.1}; medians of {} rounds, stretches of {} s.",
+         before {load_before:.1}; workloads 1 to 3 are medians of {} rounds, stretches of {} s; {} after {} s.",
         if findings.quick { "Quick" } else { "Full" },
         *memory_bytes as f64 / f64::from(1 << 30),
         findings.rounds,
-        findings.stretch_seconds
+        findings.stretch_seconds,
+        if findings.complete { "complete" } else { "not complete" },
+        findings.seconds
     )
 }
 
 /// Writes `benchmarks.md` and its images into the documentation at `dir`.
 pub(crate) fn document(findings: &Findings, dir: &Path) -> Result<()> {
     let images = dir.join("benchmarks");
+    // Images of a run before this one are not of this document.
+    let _ = std::fs::remove_dir_all(&images);
     std::fs::create_dir_all(&images).with_context(|| format!("make {}", images.display()))?;
     let mut text = String::from("# Benchmarks\n\n");
     let _ = writeln!(text, "{}\n", about(findings));

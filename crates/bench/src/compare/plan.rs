@@ -29,6 +29,9 @@ pub(crate) struct Plan {
     /// How long a crowd stands before it is broken, and how long after that the last may be back.
     pub(crate) steady: Duration,
     pub(crate) patience: Duration,
+    /// How long after the last break presence is watched: longer than a lease lasts, for only then it is known that
+    /// nobody leaves.
+    pub(crate) aftermath: Duration,
     /// Messages to sessions a second meanwhile.
     pub(crate) mail: u64,
     /// Undelivered messages at a kill, how long filling in may take, and how many kills.
@@ -56,10 +59,12 @@ impl Plan {
             restart: (250, 1),
             steady: Duration::from_millis(500),
             patience: Duration::from_secs(10),
+            aftermath: Duration::from_secs(2),
             mail: 100,
             backlog: 10_000,
             fill: Duration::from_secs(2),
-            kills: 1,
+            // The first comes while nobody reads, the second under a reader.
+            kills: 2,
         }
     }
 
@@ -81,6 +86,7 @@ impl Plan {
             restart: (5_000, 5),
             steady: Duration::from_secs(2),
             patience: Duration::from_secs(60),
+            aftermath: Duration::from_secs(100),
             mail: 200,
             backlog: 1_000_000,
             fill: Duration::from_secs(60),

@@ -110,7 +110,11 @@ pub(crate) fn percentiles(title: &str, lines: &[Line]) -> String {
     for (row, line) in lines.iter().enumerate() {
         let y = TOP + ROW * row as f64;
         label(&mut svg, y, &line.label, line.tone);
-        let [p50, p99, p999] = line.ms.map(|ms| if ms.is_finite() { x(ms) } else { LEFT });
+        // What was too few for a percentile ends where the one before it does.
+        let [p50, p99, p999] = line.ms;
+        let p99 = if p99.is_finite() { p99 } else { p50 };
+        let p999 = if p999.is_finite() { p999 } else { p99 };
+        let [p50, p99, p999] = [p50, p99, p999].map(|ms| if ms.is_finite() { x(ms) } else { LEFT });
         let (mid, fill) = (y + 12.5, line.tone.fill());
         let _ = write!(
             svg,

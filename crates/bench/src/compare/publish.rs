@@ -17,7 +17,7 @@ use super::peer::{Peer, Place, Publish, Readers, SOCKETS};
 use super::peers::Kind;
 use super::plan::Plan;
 use super::server::{cpu_seconds, own_cpu_seconds};
-use super::systems::{Systems, turns};
+use super::systems::{Systems, calm, turns};
 use crate::commit;
 use crate::floor::EchoServer;
 use crate::ids::Dice;
@@ -93,13 +93,20 @@ pub(crate) async fn run(
             for outstanding in plan.outstanding.iter().copied() {
                 let case = Case { workload: Workload::Publish, body, load: outstanding, readers: "" };
                 eprintln!("round {} of {}: {case}", round + 1, plan.rounds);
-                let bytes = template.payload_len();
-                let found = tokio::task::block_in_place(|| floors.append(bytes, outstanding, plan.times));
-                findings.round(&case, FLOOR_APPEND, found);
-                let found = tokio::task::block_in_place(|| floors.echoed(&template, outstanding, plan.times));
-                findings.round(&case, FLOOR_ECHO, found);
-                for at in turns(round, ready.len()) {
-                    let Some((kind, peer, publishers)) = ready.get(at) else { continue };
+                for at in turns(case.seed(), round, ready.len() + 2) {
+                    tokio::task::block_in_place(|| calm(floors.dir()));
+                    let Some((kind, peer, publishers)) = ready.get(at) else {
+                        // The last two places are the floors'.
+                        let (floor, found) = tokio::task::block_in_place(|| match at == ready.len() {
+                            true => {
+                                let bytes = template.payload_len();
+                                (FLOOR_APPEND, floors.append(bytes, outstanding, plan.times))
+                            }
+                            false => (FLOOR_ECHO, floors.echoed(&template, outstanding, plan.times)),
+                        });
+                        findings.round(&case, floor, found);
+                        continue;
+                    };
                     let found = if *kind == Kind::Tenure {
                         let pid = peer.pids().first().copied().unwrap_or(0);
                         let target = Target::Broker(peer.address().unwrap_or_default());

@@ -1,19 +1,28 @@
-//! Workload 6: kill -9 with a backlog that nobody has read.
+//! Workload 6: kill -9 with a backlog, first while nobody reads, then under readers and publishers.
 //!
-//! A place is filled until as many messages as were asked for are confirmed, or time is up; the kill comes while publishes
-//! are still under way. From the start of the new process: when is a new publish confirmed, and when is an old message
-//! delivered? The kill is repeated, and in the end everything is read: whatever was confirmed and does not come is lost.
+//! A place is filled until as many messages as were asked for are confirmed, or time is up; the first kill comes while
+//! publishes are still under way. From the start of the new process: when is a new publish confirmed, and when is an old
+//! message delivered? At every later kill a reader is connected and acks, and somebody publishes. With our SDK both live
+//! on through the kill, for its sessions do so by themselves: what was under way is sent again and must not come twice.
+//! Others' connections end there, and new ones are made.
+//!
+//! In the end everything is read: whatever was confirmed and does not come is lost. Whatever comes again is doubled if its
+//! ack was answered, or if nothing had happened to the reader that it came to. What was delivered and whose ack nobody had
+//! answered when its reader broke may come again: that is counted apart and is no double, for us as for anybody. Where acks
+//! have no answer, that is all that came before.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
+use super::counting::Marks;
 use super::findings::{Findings, Recovery};
 use super::flow::{number, numbered};
-use super::peer::{Peer, Place, Publish, Readers, SOCKETS};
+use super::peer::{About, Peer, Place, Publish, Read, Readers, SOCKETS};
 use super::peers::{Ground, Kind};
 use super::plan::Plan;
 use super::systems;
@@ -24,12 +33,26 @@ use crate::report::round;
 const BODY: usize = 128;
 /// Publishes under way while filling.
 const OUTSTANDING: usize = 4_096;
+/// Publishes under way at later kills.
+const UNDER_WAY: usize = 64;
+/// Messages that are read and acked, and messages that are confirmed, before a later kill comes.
+const LIVELY: u64 = 512;
+/// How long a later kill waits for those.
+const LIVELY_TIME: Duration = Duration::from_secs(10);
+/// How long answers that were on their way at a kill may take.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// How long a server may take to be back.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a single try may take.
-const TRY: Duration = Duration::from_secs(10);
+/// How long a single try to publish, or to connect a reader, may take: a server that boots may let it hang.
+const TRY: Duration = Duration::from_secs(2);
+/// How long between two tries while a server boots; the same for everybody.
+const DIAL: Duration = Duration::from_millis(50);
+/// How long a connected reader may hear nothing, and how long connecting may take when the server is up.
+const LATE: Duration = Duration::from_secs(10);
 /// Messages that are enough to know that old ones are delivered.
-const ENOUGH: usize = 4_096;
+const ENOUGH: u64 = 4_096;
+/// Readers that are connected and hear nothing, before there is nothing to hear.
+const TRIES: usize = 3;
 /// How long nothing may come before what is missing counts as lost.
 const SILENCE: Duration = Duration::from_secs(8);
 /// How long to look for doubles once all is there.
@@ -58,32 +81,63 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
     let book = fill(plan, peer, &place).await?;
     let fill_seconds = round(began.elapsed().as_secs_f64(), 1);
     let confirmed = book.confirmed.load(Ordering::Relaxed);
-    let mut tally = Tally { confirmed: book.marks(), seen: Vec::new(), missing: confirmed };
+    let shared = Arc::new(Shared::new(&book, answers(peer.about())));
+    // Our SDK's sessions live through a restart by themselves.
+    let carried = kind == Kind::TenureSdk;
+    let (mut crew, mut read_at_kills) = (None, 0);
     let (mut publish_ms, mut deliver_ms) = (Vec::new(), Vec::new());
-    let first = book.next.load(Ordering::Relaxed);
-    // A number that nobody has for what is published after each kill; the first kill was while filling.
-    for next in first..first + plan.kills.max(1) as u64 {
-        if next > first {
+    let kills = plan.kills.max(1);
+    for kill in 0..kills {
+        // The first kill was while filling.
+        if kill > 0 {
+            let at_work = match crew.take() {
+                Some(crew) => crew,
+                None => Crew::start(peer, &place, carried, &shared).await?,
+            };
+            read_at_kills += at_work.work().await;
             tokio::task::block_in_place(|| peer.kill())?;
+            crew = at_work.killed().await;
         }
+        let old = shared.numbers.load(Ordering::Relaxed);
         let started = Instant::now();
         tokio::task::block_in_place(|| peer.start_again())?;
-        let published = first_publish(peer, &place, next, started);
-        let delivered = first_delivery(peer, &place, started);
+        let published = first_publish(peer, &place, &shared, started);
+        let delivered = first_delivery(peer, &place, &shared, old, started);
         let (published, delivered) = tokio::join!(published, delivered);
         publish_ms.push(round(published?.as_secs_f64() * 1_000.0, 1));
-        tally.confirm(next);
-        if let Ok((took, numbers)) = delivered {
+        if let Ok(took) = delivered {
             deliver_ms.push(round(took.as_secs_f64() * 1_000.0, 1));
-            numbers.into_iter().for_each(|number| tally.saw(number));
         }
     }
-    drain(peer, &place, &mut tally).await?;
-    let (lost, doubled) = tally.verdict();
+    if let Some(crew) = &mut crew {
+        crew.publish_no_more().await;
+    }
+    // Whoever lived through the kills reads on, for it holds messages.
+    drain(peer, &place, &shared).await?;
+    drop(crew);
+    let tally = shared.tally();
     let note = deliver_ms.is_empty().then(|| "nothing old was delivered".to_owned());
-    let full = confirmed >= plan.backlog;
-    let system = kind.key();
-    Ok(Recovery { system, confirmed, full, fill_seconds, publish_ms, deliver_ms, lost, doubled, note })
+    Ok(Recovery {
+        system: kind.key(),
+        confirmed,
+        full: confirmed >= plan.backlog,
+        fill_seconds,
+        kills,
+        confirmed_later: tally.later,
+        came: tally.came.count(),
+        read_at_kills,
+        publish_ms,
+        deliver_ms,
+        lost: tally.missing,
+        doubled: tally.doubled,
+        again: tally.again,
+        note,
+    })
+}
+
+/// Whether an ack is answered here; what a system says of itself tells.
+fn answers(about: &About) -> bool {
+    !about.ack.contains("no answer")
 }
 
 /// What was published while filling.
@@ -154,130 +208,374 @@ async fn fill(plan: &Plan, peer: &mut dyn Peer, place: &Place) -> Result<Arc<Boo
     Ok(book)
 }
 
-async fn first_publish(peer: &dyn Peer, place: &Place, number: u64, started: Instant) -> Result<Duration> {
-    let body = numbered(&Dice::new(0).text(BODY), number);
-    let attempt = async || {
+/// What all who publish and read share.
+struct Shared {
+    /// The next number that nobody has.
+    numbers: AtomicU64,
+    tally: Mutex<Tally>,
+}
+
+impl Shared {
+    fn new(book: &Book, answers: bool) -> Shared {
+        let confirmed = Marks::from(book.marks());
+        let missing = confirmed.count();
+        let tally = Tally { answers, confirmed, missing, ..Tally::default() };
+        Shared { numbers: AtomicU64::new(book.next.load(Ordering::Relaxed)), tally: Mutex::new(tally) }
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// One reader's connection.
+struct Hands {
+    id: usize,
+    reader: Box<dyn Read>,
+    shared: Arc<Shared>,
+}
+
+impl Hands {
+    async fn connect(
+        peer: &dyn Peer,
+        (place, index): (&Place, usize),
+        within: Duration,
+        shared: &Arc<Shared>,
+    ) -> Result<Hands> {
+        let reader = tokio::time::timeout(within, peer.reader(place, index)).await;
+        let reader = reader.context("a reader does not connect")?.context("start a reader")?;
+        let id = shared.tally().enter();
+        Ok(Hands { id, reader, shared: shared.clone() })
+    }
+
+    /// Reads and acks once, and shows the numbers that came.
+    async fn read(&mut self, came: &mut (dyn FnMut(u64) + Send)) -> Result<()> {
+        let (id, shared) = (self.id, self.shared.clone());
+        let mut seen = |body: &[u8]| {
+            // What has no number that was given out is none of ours.
+            let number = number(body).filter(|number| *number < shared.numbers.load(Ordering::Relaxed));
+            if let Some(number) = number {
+                shared.tally().saw(id, number);
+                came(number);
+            }
+        };
+        let settled = self.reader.read(&mut seen).await?;
+        self.shared.tally().answered(id, settled);
+        Ok(())
+    }
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        self.shared.tally().left(self.id);
+    }
+}
+
+/// Who is at work when a later kill comes: a reader and a publisher.
+struct Crew {
+    /// Whether they live on through kills.
+    carried: bool,
+    shared: Arc<Shared>,
+    /// The reader, as the tally knows it.
+    reader: usize,
+    state: Arc<State>,
+    publishing: JoinSet<()>,
+    reading: JoinSet<Result<()>>,
+}
+
+/// What a crew and its tasks share.
+#[derive(Debug, Default)]
+struct State {
+    /// Nobody begins anything; what is under way goes on.
+    paused: AtomicBool,
+    /// Nobody publishes any more.
+    stopped: AtomicBool,
+    read: AtomicU64,
+    confirmed: AtomicU64,
+}
+
+impl State {
+    async fn unpaused(&self) {
+        while self.paused.load(Ordering::Relaxed) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Crew {
+    async fn start(peer: &dyn Peer, place: &Place, carried: bool, shared: &Arc<Shared>) -> Result<Crew> {
+        // Whoever lives on needs a name of its own: the first is taken by who looks first after each restart.
+        let hands = Hands::connect(peer, (place, usize::from(carried)), LATE, shared).await?;
+        let publishers = tokio::time::timeout(LATE, peer.publishers(place, 2)).await;
+        let mut publishers = publishers.context("publishers do not connect")?.context("start publishers")?;
+        let publisher: Arc<dyn Publish> = publishers.pop().context("no publisher")?.into();
+        let (state, reader) = (Arc::<State>::default(), hands.id);
+        let (mut publishing, mut reading) = (JoinSet::new(), JoinSet::new());
+        for _ in 0..UNDER_WAY {
+            publishing.spawn(publish(publisher.clone(), carried, shared.clone(), state.clone()));
+        }
+        reading.spawn(read_on(hands, carried, state.clone()));
+        Ok(Crew { carried, shared: shared.clone(), reader, state, publishing, reading })
+    }
+
+    /// Lets them work until enough has happened, or time is up; how many messages were read.
+    async fn work(&self) -> u64 {
+        let counts = || [&self.state.read, &self.state.confirmed].map(|count| count.load(Ordering::Relaxed));
+        let ([read, confirmed], deadline) = (counts(), Instant::now() + LIVELY_TIME);
+        self.state.paused.store(false, Ordering::Relaxed);
+        loop {
+            let [now_read, now_confirmed] = counts();
+            let enough = now_read - read >= LIVELY && now_confirmed - confirmed >= LIVELY;
+            if enough || Instant::now() > deadline {
+                return now_read - read;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The server was killed: gives those who live on, and ends the others.
+    async fn killed(mut self) -> Option<Crew> {
+        if self.carried {
+            // The new server is measured first; what is under way goes on by itself.
+            self.state.paused.store(true, Ordering::Relaxed);
+            self.shared.tally().broke(self.reader);
+            return Some(self);
+        }
+        self.state.stopped.store(true, Ordering::Relaxed);
+        // An answer that was on its way still counts.
+        let rest = async {
+            while self.publishing.join_next().await.is_some() {}
+            while self.reading.join_next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(LAST_ANSWERS, rest).await;
+        // All of them are gone before anything comes again, so that it is known what may.
+        self.publishing.shutdown().await;
+        self.reading.shutdown().await;
+        None
+    }
+
+    /// Waits for the answers of what is under way; reading goes on.
+    async fn publish_no_more(&mut self) {
+        self.state.stopped.store(true, Ordering::Relaxed);
+        self.state.paused.store(false, Ordering::Relaxed);
+        let rest = async { while self.publishing.join_next().await.is_some() {} };
+        // Whoever was not answered was promised nothing.
+        let _ = tokio::time::timeout(PATIENCE, rest).await;
+        self.publishing.shutdown().await;
+    }
+}
+
+/// Publishes one number after the other.
+async fn publish(publisher: Arc<dyn Publish>, carried: bool, shared: Arc<Shared>, state: Arc<State>) {
+    let filler = Dice::new(0).text(BODY);
+    loop {
+        state.unpaused().await;
+        if state.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let number = shared.next();
+        match publisher.publish(&numbered(&filler, number)).await {
+            Ok(()) => {
+                shared.tally().confirm(number);
+                state.confirmed.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) if carried => tokio::time::sleep(DIAL).await,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Reads and acks whatever comes.
+async fn read_on(mut hands: Hands, carried: bool, state: Arc<State>) -> Result<()> {
+    loop {
+        state.unpaused().await;
+        let mut came = |_| _ = state.read.fetch_add(1, Ordering::Relaxed);
+        match hands.read(&mut came).await {
+            Ok(()) => {}
+            Err(_) if carried => {
+                // Which of its acks were refused is not told; each of those messages may come again.
+                hands.shared.tally().left(hands.id);
+                tokio::time::sleep(DIAL).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn first_publish(
+    peer: &dyn Peer,
+    place: &Place,
+    shared: &Shared,
+    started: Instant,
+) -> Result<Duration> {
+    let filler = Dice::new(0).text(BODY);
+    let attempt = async |number| {
         let publishers = peer.publishers(place, 1).await?;
         let publisher = publishers.first().context("no publisher")?;
-        publisher.publish(&body).await
+        publisher.publish(&numbered(&filler, number)).await
     };
     while started.elapsed() < PATIENCE {
-        if let Ok(Ok(())) = tokio::time::timeout(TRY, attempt()).await {
-            return Ok(started.elapsed());
+        // A number of its own for each try: one that was given up may have been heard.
+        let number = shared.next();
+        if let Ok(Ok(())) = tokio::time::timeout(TRY, attempt(number)).await {
+            let took = started.elapsed();
+            shared.tally().confirm(number);
+            return Ok(took);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(DIAL).await;
     }
     anyhow::bail!("no publish was confirmed within {} s", PATIENCE.as_secs())
 }
 
-/// Waits for whatever comes first, and gives the numbers of all that came with it.
-async fn first_delivery(peer: &dyn Peer, place: &Place, started: Instant) -> Result<(Duration, Vec<u64>)> {
+/// Waits for the first message with a number below `old`.
+async fn first_delivery(
+    peer: &dyn Peer,
+    place: &Place,
+    shared: &Arc<Shared>,
+    old: u64,
+    started: Instant,
+) -> Result<Duration> {
     let attempt = async || {
-        let mut reader = peer.reader(place, 0).await?;
-        let (mut numbers, mut first) = (Vec::new(), None);
-        // What is acked with the first must be answered before the reader goes, or it comes again.
-        let (mut settled, began) = (0, Instant::now());
-        while numbers.is_empty() || settled < numbers.len() as u64 {
-            let mut seen = |body: &[u8]| {
-                first.get_or_insert_with(|| started.elapsed());
-                numbers.extend(number(body));
+        let mut hands = Hands::connect(peer, (place, 0), TRY, shared).await?;
+        let (mut count, mut first, began) = (0, None, Instant::now());
+        loop {
+            let mut came = |number| {
+                count += 1;
+                if number < old {
+                    first.get_or_insert_with(|| started.elapsed());
+                }
             };
-            let read = reader.read(&mut seen);
-            match tokio::time::timeout(TRY, read).await {
-                Ok(count) => settled += count?,
-                Err(_) if numbers.is_empty() => anyhow::bail!("nothing came"),
-                Err(_) => break,
-            }
-            // Whoever only looks now and then finds nothing without being asked to wait.
-            if numbers.is_empty() && began.elapsed() > TRY {
-                anyhow::bail!("nothing came");
-            }
-            if numbers.len() >= ENOUGH {
-                break;
+            let read = tokio::time::timeout(LATE, hands.read(&mut came)).await;
+            match (read, first) {
+                // What is acked with the first must be answered before the reader goes, or it comes again.
+                (Ok(Ok(())), Some(took)) if shared.tally().holds(hands.id) == 0 || count >= ENOUGH => {
+                    return Ok(took);
+                }
+                (Ok(Err(_)) | Err(_), Some(took)) => return Ok(took),
+                (Ok(Err(error)), None) => return Err(error),
+                // Whoever only looks now and then finds nothing without being asked to wait.
+                (_, None) if began.elapsed() >= LATE => anyhow::bail!("nothing came"),
+                (Ok(Ok(())) | Err(_), _) => {}
             }
         }
-        let took = first.context("nothing came")?;
-        anyhow::Ok((took, numbers))
     };
     let mut tries = 0;
-    while started.elapsed() < PATIENCE && tries < 3 {
+    while started.elapsed() < PATIENCE && tries < TRIES {
         let before = Instant::now();
         match attempt().await {
-            Ok(found) => return Ok(found),
+            Ok(took) => return Ok(took),
             // Whoever connects and hears nothing for so long has nothing to hear.
-            Err(_) if before.elapsed() >= TRY => tries += 1,
-            Err(_) => tokio::time::sleep(LOOK).await,
+            Err(_) if before.elapsed() >= LATE => tries += 1,
+            Err(_) => tokio::time::sleep(DIAL).await,
         }
     }
     anyhow::bail!("nothing old was delivered")
 }
 
-/// Reads everything that is left, until nothing has come for a while.
-async fn drain(peer: &dyn Peer, place: &Place, tally: &mut Tally) -> Result<()> {
-    let mut reader = peer.reader(place, 0).await.context("start a reader")?;
-    let mut since = Instant::now();
-    // Once all is there, a moment is enough to see what comes twice.
-    while since.elapsed() < if tally.missing == 0 { AFTERMATH } else { SILENCE } {
-        let patience = if tally.missing == 0 { AFTERMATH } else { SILENCE };
-        let mut came = false;
-        let mut seen = |body: &[u8]| {
-            came = true;
-            if let Some(number) = number(body) {
-                tally.saw(number);
-            }
+/// Reads everything that is left, until nothing has come to anybody for a while.
+async fn drain(peer: &dyn Peer, place: &Place, shared: &Arc<Shared>) -> Result<()> {
+    let hands = Hands::connect(peer, (place, 0), LATE, shared).await?;
+    let mut reading = JoinSet::new();
+    reading.spawn(read_on(hands, false, Arc::default()));
+    let (mut seen, mut since) = (0, Instant::now());
+    loop {
+        let (copies, missing) = {
+            let tally = shared.tally();
+            (tally.copies, tally.missing)
         };
-        match tokio::time::timeout(patience, reader.read(&mut seen)).await {
-            Ok(read) => _ = read.context("read what is left")?,
-            Err(_) => return Ok(()),
+        if copies != seen {
+            (seen, since) = (copies, Instant::now());
         }
-        if came {
-            since = Instant::now();
+        // Once all is there, a moment is enough to see what comes twice.
+        if since.elapsed() >= if missing == 0 { AFTERMATH } else { SILENCE } {
+            return Ok(());
         }
+        if let Some(ended) = reading.try_join_next() {
+            ended?.context("read what is left")?;
+        }
+        tokio::time::sleep(LOOK).await;
     }
-    Ok(())
 }
 
 /// Who was promised, and who came.
+#[derive(Debug, Default)]
 struct Tally {
-    /// A bit for each number that was confirmed.
-    confirmed: Vec<u64>,
-    /// How often each number came.
-    seen: Vec<u8>,
+    /// Whether acks are answered here.
+    answers: bool,
+    confirmed: Marks,
+    /// How many were confirmed after the first kill.
+    later: u64,
+    came: Marks,
+    /// Those that may come once more: their acks had no answer when their reader broke.
+    pardoned: Marks,
+    /// For each reader the numbers whose acks have no answer yet, oldest first.
+    held: BTreeMap<usize, VecDeque<u64>>,
+    readers: usize,
+    /// All that came, each as often as it did.
+    copies: u64,
     /// How many of the confirmed have not come.
     missing: u64,
+    doubled: u64,
+    again: u64,
 }
 
 impl Tally {
-    fn promised(&self, number: usize) -> bool {
-        self.confirmed.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    /// A name for one more reader.
+    fn enter(&mut self) -> usize {
+        self.readers += 1;
+        self.readers
     }
 
     fn confirm(&mut self, number: u64) {
-        let at = number as usize / 64;
-        if self.confirmed.len() <= at {
-            self.confirmed.resize(at + 1, 0);
-        }
-        self.confirmed[at] |= 1 << (number % 64);
-        if self.seen.get(number as usize).copied().unwrap_or(0) == 0 {
-            self.missing += 1;
+        if self.confirmed.set(number) {
+            self.later += 1;
+            // It may have come before its publisher was answered.
+            self.missing += u64::from(!self.came.has(number));
         }
     }
 
-    fn saw(&mut self, number: u64) {
-        let at = number as usize;
-        if self.seen.len() <= at {
-            self.seen.resize(at + 1, 0);
+    fn saw(&mut self, reader: usize, number: u64) {
+        self.copies += 1;
+        if self.came.set(number) {
+            self.missing -= u64::from(self.confirmed.has(number));
+        } else if self.pardoned.clear(number) {
+            self.again += 1;
+        } else {
+            self.doubled += 1;
         }
-        if self.seen[at] == 0 && self.promised(at) {
-            self.missing = self.missing.saturating_sub(1);
-        }
-        self.seen[at] = self.seen[at].saturating_add(1);
+        self.held.entry(reader).or_default().push_back(number);
     }
 
-    /// How many were confirmed and never came, and how many came more than once.
-    fn verdict(&self) -> (u64, u64) {
-        let doubled = self.seen.iter().filter(|times| **times > 1).count();
-        (self.missing, doubled as u64)
+    /// The oldest so many acks of a reader were answered, or sent where there is no answer.
+    fn answered(&mut self, reader: usize, count: u64) {
+        let Some(held) = self.held.get_mut(&reader) else { return };
+        for number in held.drain(..held.len().min(count as usize)) {
+            self.pardoned.clear(number);
+        }
+    }
+
+    fn holds(&self, reader: usize) -> usize {
+        self.held.get(&reader).map_or(0, VecDeque::len)
+    }
+
+    /// A reader's connection broke; acks that are under way may still be answered.
+    fn broke(&mut self, reader: usize) {
+        for number in self.held.get(&reader).into_iter().flatten() {
+            self.pardoned.set(*number);
+        }
+        if !self.answers {
+            self.pardoned = self.came.clone();
+        }
+    }
+
+    /// A reader is gone, and nobody will hear what becomes of its acks.
+    fn left(&mut self, reader: usize) {
+        self.broke(reader);
+        self.held.remove(&reader);
     }
 }
 
@@ -285,11 +583,55 @@ impl Tally {
 mod tests {
     use super::*;
 
+    fn tally(answers: bool, confirmed: &[u64]) -> Tally {
+        let mut tally = Tally { answers, ..Tally::default() };
+        confirmed.iter().for_each(|number| tally.confirm(*number));
+        tally
+    }
+
     #[test]
-    fn a_verdict_counts_promises_that_were_not_kept() {
-        let mut tally = Tally { confirmed: Vec::new(), seen: Vec::new(), missing: 0 };
-        [1, 2, 70].into_iter().for_each(|number| tally.confirm(number));
-        [2, 3, 70, 70].into_iter().for_each(|number| tally.saw(number));
-        assert_eq!(tally.verdict(), (1, 1));
+    fn what_was_confirmed_and_does_not_come_is_lost() {
+        let mut tally = tally(true, &[1, 2, 70]);
+        [2, 3, 70].into_iter().for_each(|number| tally.saw(1, number));
+        tally.confirm(3);
+        assert_eq!((tally.missing, tally.doubled, tally.later), (1, 0, 4));
+    }
+
+    #[test]
+    fn what_comes_again_is_doubled_unless_its_ack_had_no_answer_when_its_reader_broke() {
+        let mut tally = tally(true, &[1, 2, 3]);
+        [1, 2, 3].into_iter().for_each(|number| tally.saw(1, number));
+        tally.answered(1, 1);
+        // Nothing has happened to this reader.
+        tally.saw(1, 3);
+        assert_eq!((tally.doubled, tally.again), (1, 0));
+        tally.left(1);
+        tally.saw(2, 2);
+        assert_eq!((tally.doubled, tally.again), (1, 1), "it was not answered");
+        tally.saw(2, 1);
+        assert_eq!((tally.doubled, tally.again), (2, 1), "it was answered");
+        tally.saw(2, 2);
+        assert_eq!((tally.doubled, tally.again), (3, 1), "once more is once too often");
+    }
+
+    #[test]
+    fn an_ack_that_is_answered_after_the_break_is_an_answer() {
+        let mut tally = tally(true, &[1, 2]);
+        [1, 2].into_iter().for_each(|number| tally.saw(1, number));
+        tally.broke(1);
+        tally.answered(1, 1);
+        [1, 2].into_iter().for_each(|number| tally.saw(2, number));
+        assert_eq!((tally.doubled, tally.again), (1, 1));
+    }
+
+    #[test]
+    fn where_acks_have_no_answer_all_that_came_before_a_break_may_come_again() {
+        let mut tally = tally(false, &[1]);
+        tally.saw(1, 1);
+        tally.answered(1, 1);
+        tally.saw(1, 1);
+        tally.left(1);
+        tally.saw(2, 1);
+        assert_eq!((tally.doubled, tally.again), (1, 1));
     }
 }

@@ -1,7 +1,12 @@
 //! Workload 5: every session loses its socket at once; or the server is killed and started again.
 //!
 //! Meanwhile somebody sends messages to the sessions, one after the other, and remembers which were confirmed: each of
-//! those must be given to its session's application once. A watcher whose socket is not cut counts presence events.
+//! those must be given to its session's application once. What came is looked at once more when all rounds are over, for
+//! a message may come again in a later round.
+//!
+//! A watcher counts presence events from before the first break until so long after the last one that a lease which did
+//! not survive it has ended. A cut spares the watcher. A restart takes its socket like everybody's: ours then compares
+//! the roster with the one before ([`crate::watcher`]), so that what happened meanwhile is counted too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +29,7 @@ use crate::sample::median;
 const OUTSTANDING: usize = 4_096;
 /// How long nothing may come before a confirmed message counts as lost: longer than anybody waits for an ack.
 const SILENCE: Duration = Duration::from_secs(8);
-/// How long to look for doubles and late presence events once all is there.
+/// How long to look for doubles once all of a round is there.
 const AFTERMATH: Duration = Duration::from_millis(500);
 /// Numbers that a round's messages may have.
 const MAIL_BLOCK: u64 = 1 << 20;
@@ -71,14 +76,25 @@ async fn one(
             return Ok(());
         }
     };
-    let mut found = Vec::new();
+    let (mut found, mut presence) = (Vec::new(), 0);
     for number in 0..rounds {
         let rest = if number == 0 { Duration::ZERO } else { crowd.rest() };
         tokio::time::sleep(plan.steady.max(rest)).await;
+        if number == 0 {
+            presence = crowd.presence().unwrap_or(0);
+        }
         found.push(storm(plan, &mut *peer, &crowd, how, number as u64).await?);
     }
+    let last = found.last().context("there was no round")?.cut;
+    if crowd.presence().is_some() {
+        tokio::time::sleep(plan.aftermath.saturating_sub(last.elapsed())).await;
+    }
+    let presence_events = crowd.presence().map(|now| now.saturating_sub(presence));
+    let watched_seconds = round(last.elapsed().as_secs_f64(), 1);
+    let confirmed: Vec<u64> = found.iter().flat_map(|round| round.confirmed.iter().copied()).collect();
+    let lost = crowd.notes().copies(&confirmed).into_iter().filter(|copies| *copies == 0).count() as u64;
+    let least = found.iter().map(|round| round.confirmed.len() as u64).min().unwrap_or(0);
     let middle = |pick: fn(&Round) -> f64| round(median(found.iter().map(pick)), 1);
-    let sum = |pick: fn(&Round) -> u64| found.iter().map(pick).sum::<u64>();
     findings.storms.push(Storm {
         system: kind.key(),
         how,
@@ -88,27 +104,28 @@ async fn one(
         p50_ms: middle(|round| round.p50_ms),
         p95_ms: middle(|round| round.p95_ms),
         last_ms: middle(|round| round.last_ms),
-        never_back: sum(|round| round.never_back),
-        presence_events: crowd.presence().map(|_| sum(|round| round.presence)),
+        never_back: found.iter().map(|round| round.never_back).sum(),
+        presence_events,
+        watched_seconds,
         presence_by: crowd.presence_by(),
-        confirmed: crowd.sends().then(|| sum(|round| round.confirmed)),
-        lost: sum(|round| round.lost),
-        doubled: sum(|round| round.doubled),
+        confirmed: crowd.sends().then_some(confirmed.len() as u64),
+        confirmed_least: crowd.sends().then_some(least),
+        lost,
+        doubled: crowd.notes().doubled(),
     });
     Ok(())
 }
 
 /// One break.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Round {
+    cut: Instant,
     p50_ms: f64,
     p95_ms: f64,
     last_ms: f64,
     never_back: u64,
-    presence: u64,
-    confirmed: u64,
-    lost: u64,
-    doubled: u64,
+    /// Numbers of the messages that were confirmed.
+    confirmed: Vec<u64>,
 }
 
 async fn storm(
@@ -118,7 +135,6 @@ async fn storm(
     how: Break,
     number: u64,
 ) -> Result<Round> {
-    let presence = crowd.presence().unwrap_or(0);
     let mail = crowd.sends().then(|| Mail::start(crowd.clone(), plan, number * MAIL_BLOCK));
     tokio::time::sleep(plan.steady.min(Duration::from_secs(1))).await;
     let cut = Instant::now();
@@ -140,20 +156,17 @@ async fn storm(
         let then = back.get(rank.saturating_sub(1)).copied();
         then.map_or(f64::NAN, |then| then.saturating_duration_since(cut).as_secs_f64() * 1_000.0)
     };
-    let (confirmed, lost, doubled) = match mail {
+    let confirmed = match mail {
         Some(mail) => mail.settle(crowd).await,
-        None => (0, 0, 0),
+        None => Vec::new(),
     };
-    tokio::time::sleep(AFTERMATH).await;
     Ok(Round {
+        cut,
         p50_ms: at(0.5),
         p95_ms: at(0.95),
         last_ms: at(1.0),
         never_back: crowd.count().saturating_sub(back.len()) as u64,
-        presence: crowd.presence().unwrap_or(0).saturating_sub(presence),
         confirmed,
-        lost,
-        doubled,
     })
 }
 
@@ -161,7 +174,8 @@ async fn storm(
 struct Mail {
     stop: Arc<AtomicBool>,
     confirmed: Arc<Mutex<Vec<u64>>>,
-    task: tokio::task::JoinHandle<()>,
+    /// Ends with its owner: it holds the crowd, too.
+    task: JoinSet<()>,
 }
 
 impl Mail {
@@ -169,17 +183,17 @@ impl Mail {
     /// counts as not confirmed.
     fn start(crowd: Arc<dyn Crowd>, plan: &Plan, first: u64) -> Mail {
         let (stop, confirmed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u64>>>::default());
-        let task =
-            tokio::spawn(send(crowd, (plan.mail, plan.patience), first, stop.clone(), confirmed.clone()));
+        let mut task = JoinSet::new();
+        task.spawn(send(crowd, (plan.mail, plan.patience), first, stop.clone(), confirmed.clone()));
         Mail { stop, confirmed, task }
     }
 
-    /// Sends no more, waits until all that was confirmed has come, or nothing has for a while; how many were confirmed,
-    /// lost and doubled.
-    async fn settle(self, crowd: &Arc<dyn Crowd>) -> (u64, u64, u64) {
+    /// Sends no more, waits until all that was confirmed has come, or nothing has for a while; the numbers that were
+    /// confirmed.
+    async fn settle(mut self, crowd: &Arc<dyn Crowd>) -> Vec<u64> {
         self.stop.store(true, Ordering::Relaxed);
         // However it ended, what it wrote down counts.
-        let _ = self.task.await;
+        while self.task.join_next().await.is_some() {}
         let confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut seen, mut since) = (0, Instant::now());
         loop {
@@ -194,10 +208,7 @@ impl Mail {
             tokio::time::sleep(LOOK).await;
         }
         tokio::time::sleep(AFTERMATH).await;
-        let copies = crowd.notes().copies(&confirmed);
-        let lost = copies.iter().filter(|copies| **copies == 0).count() as u64;
-        let doubled = copies.iter().filter(|copies| **copies > 1).count() as u64;
-        (confirmed.len() as u64, lost, doubled)
+        confirmed
     }
 }
 
