@@ -191,7 +191,7 @@ impl Floors {
         let pid = self.echo.pid();
         let (mut before, mut after) = (0.0, 0.0);
         let cpu = || -> Result<f64> { Ok(proc::threads(pid)?.values().sum()) };
-        let target = Target::Echo(&self.echo.address);
+        let target = Target::Echo(&self.echo.address, "/");
         let sample = load::drive(
             target,
             template,

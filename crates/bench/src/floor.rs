@@ -27,6 +27,8 @@ use crate::proc;
 
 /// Bytes of a socket's buffers, as in the broker.
 const BUFFER: usize = 4 * 1024;
+/// Where what came together is answered together.
+pub(crate) const TOGETHER: &str = "/together";
 /// Bytes of the one message that every connection echoes.
 const ECHO: usize = 200;
 /// Connections that are opened at a time.
@@ -54,8 +56,10 @@ pub(crate) struct Args {
 pub(crate) async fn serve(args: Args) -> Result<()> {
     let listener = TcpListener::bind(args.listen).await.context("listen")?;
     println!("{}", listener.local_addr()?);
-    let upgrade = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer) };
-    let service = TowerToHyperService::new(Router::new().route("/", get(upgrade)));
+    let one_by_one = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer, false) };
+    let together = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer, true) };
+    let routes = Router::new().route("/", get(one_by_one)).route(TOGETHER, get(together));
+    let service = TowerToHyperService::new(routes);
     loop {
         let (stream, _) = listener.accept().await.context("accept")?;
         stream.set_nodelay(true)?;
@@ -66,15 +70,16 @@ pub(crate) async fn serve(args: Args) -> Result<()> {
     }
 }
 
-fn answer(upgrade: WebSocketUpgrade, len: Option<usize>) -> Response {
+fn answer(upgrade: WebSocketUpgrade, len: Option<usize>, gathers: bool) -> Response {
     upgrade
         .protocols([Codec::MsgPack.subprotocol()])
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)
-        .on_upgrade(move |ws| echo(ws, len.unwrap_or(usize::MAX)))
+        .on_upgrade(move |ws| echo(ws, len.unwrap_or(usize::MAX), gathers))
 }
 
-async fn echo(mut ws: WebSocket, len: usize) {
+/// Answers one by one, as anybody would write it; or together what came together, as the broker does.
+async fn echo(mut ws: WebSocket, len: usize, gathers: bool) {
     let mut next = None;
     loop {
         let message = match next.take() {
@@ -87,11 +92,12 @@ async fn echo(mut ws: WebSocket, len: usize) {
             Message::Text(text) => Message::Text(text),
             _ => continue,
         };
-        // As the broker does: what came together is answered together.
         if ws.feed(answer).await.is_err() {
             return;
         }
-        next = ws.recv().now_or_never();
+        if gathers {
+            next = ws.recv().now_or_never();
+        }
         if next.is_none() && ws.flush().await.is_err() {
             return;
         }

@@ -82,8 +82,8 @@ impl Template {
 pub(crate) enum Target<'a> {
     /// A broker at this address.
     Broker(&'a str),
-    /// A bare server at this address, which answers with the beginning of what it was sent.
-    Echo(&'a str),
+    /// A bare server at this address and path, which answers with the beginning of what it was sent.
+    Echo(&'a str, &'a str),
 }
 
 /// Lets `senders` send for a while; `begun` and `ended` are called when counting begins and ends.
@@ -104,7 +104,7 @@ pub(crate) fn drive(
                 Target::Broker(address) => {
                     Wire::join(address, &sender_key(index), &format!("load-{index}")).await?
                 }
-                Target::Echo(address) => Wire::open(address, "/").await?,
+                Target::Echo(address, path) => Wire::open(address, path).await?,
             });
         }
         let window = Window::after(warm_up, length);

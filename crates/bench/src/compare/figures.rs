@@ -80,6 +80,7 @@ pub(crate) fn name(findings: &Findings, system: &str) -> String {
     match system {
         super::publish::FLOOR_APPEND => "floor: append + fdatasync".to_owned(),
         super::publish::FLOOR_ECHO => "floor: bare WebSocket echo".to_owned(),
+        super::publish::FLOOR_TOGETHER => "floor: WebSocket echo, answered together".to_owned(),
         other => findings.name(other),
     }
 }

@@ -221,7 +221,9 @@ async fn measure(
                 flow::run(plan, &systems, floors.dir(), findings).await
             }
             "paced" => {
-                let systems = Systems::start(&keeping, ground, findings).await;
+                let wanted = |kind: &Kind| !(plan.quick && kind.is_second());
+                let wanted: Vec<Kind> = keeping.iter().copied().filter(wanted).collect();
+                let systems = Systems::start(&wanted, ground, findings).await;
                 paced::run(plan, &systems, &floors, findings).await
             }
             "idle" => idle::run(plan, kinds, ground, findings).await,

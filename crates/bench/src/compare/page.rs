@@ -12,13 +12,14 @@ use super::plot::escaped;
 use super::table::{self, Table};
 
 /// How a reader should take the figures; the same words on the page and in the document.
-const NOTES: [&str; 8] = [
+const NOTES: [&str; 9] = [
     "Everything runs on one machine over loopback: server and load share its cores. Figures are medians over rounds; \
      within a round every system is measured once, in another order each round. Noise is the largest round over the \
      smallest. Believe ratios, not digits.",
     "Two floors are measured in every run: the same bytes appended to a file with one fdatasync for whatever waits \
      together, and a bare WebSocket that echoes frames of the same sizes on the library that the broker uses, to the same \
-     client.",
+     client. It answers one by one, as anybody would write it; one that answers together what came together, as the broker \
+     does, is shown beside it.",
     "Each system is spoken to by the client that its users use. Ours is spoken to twice: by a bare client that builds its \
      frames once (Tenure), as the echo floor is, and by our SDK. The processor time of clients stands beside that of \
      servers, so that it can be seen where a client is what limits.",
@@ -30,6 +31,8 @@ const NOTES: [&str; 8] = [
      before is synced.",
     "Workload 5 sends messages to the sessions meanwhile. Lost is what was confirmed and never came, doubled what an \
      application was given twice. Clients wait up to a quarter of a second before their first dial, everywhere.",
+    "A quick run has one break of few sessions and two kills, and leaves out the less durable of two configurations in \
+     workloads 3 and 6.",
     "Where a system has no equivalent it is left out and that is said, rather than the workload bent.",
 ];
 

@@ -54,7 +54,7 @@ impl Plan {
             paced: Duration::from_millis(400),
             idle: vec![1_000],
             settle: Duration::from_millis(500),
-            watch: Duration::from_secs(2),
+            watch: Duration::from_secs(1),
             cut: (500, 1),
             restart: (250, 1),
             steady: Duration::from_millis(500),
@@ -68,7 +68,7 @@ impl Plan {
         }
     }
 
-    /// All sizes; less than an hour and a half.
+    /// All sizes; about an hour and three quarters.
     pub(crate) fn full() -> Plan {
         Plan {
             quick: false,

@@ -2,7 +2,7 @@
 //!
 //! So many publishes are under way at all times; each is followed by another when it is confirmed. The floors: the same
 //! bytes appended to a file with one sync for what waits together, and a bare WebSocket that echoes frames of the same
-//! sizes to the same client. Systems are measured one after the other within a round, in another order each round.
+//! sizes to the same client; and, beyond what is asked of us, one that answers together what came together. Systems are measured one after the other within a round, in another order each round.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::plan::Plan;
 use super::server::{cpu_seconds, own_cpu_seconds};
 use super::systems::{Systems, calm, turns};
 use crate::commit;
-use crate::floor::EchoServer;
+use crate::floor::{EchoServer, TOGETHER};
 use crate::ids::Dice;
 use crate::load::{self, Target, Template};
 use crate::sample::{Sample, Times};
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The floors' names.
 pub(crate) const FLOOR_APPEND: &str = "floor-append";
 pub(crate) const FLOOR_ECHO: &str = "floor-echo";
+pub(crate) const FLOOR_TOGETHER: &str = "floor-echo-together";
+const FLOORS: [&str; 3] = [FLOOR_APPEND, FLOOR_ECHO, FLOOR_TOGETHER];
 
 /// What the floors need.
 pub(crate) struct Floors {
@@ -64,11 +66,12 @@ impl Floors {
 
     fn echoed(
         &self,
+        path: &str,
         template: &Template,
         outstanding: usize,
         times: (Duration, Duration),
     ) -> Result<Stretch> {
-        bare(Target::Echo(&self.echo.address), self.echo.pid(), template, outstanding, times)
+        bare(Target::Echo(&self.echo.address, path), self.echo.pid(), template, outstanding, times)
     }
 }
 
@@ -93,16 +96,15 @@ pub(crate) async fn run(
             for outstanding in plan.outstanding.iter().copied() {
                 let case = Case { workload: Workload::Publish, body, load: outstanding, readers: "" };
                 eprintln!("round {} of {}: {case}", round + 1, plan.rounds);
-                for at in turns(case.seed(), round, ready.len() + 2) {
+                for at in turns(case.seed(), round, ready.len() + FLOORS.len()) {
                     tokio::task::block_in_place(|| calm(floors.dir()));
                     let Some((kind, peer, publishers)) = ready.get(at) else {
-                        // The last two places are the floors'.
-                        let (floor, found) = tokio::task::block_in_place(|| match at == ready.len() {
-                            true => {
-                                let bytes = template.payload_len();
-                                (FLOOR_APPEND, floors.append(bytes, outstanding, plan.times))
-                            }
-                            false => (FLOOR_ECHO, floors.echoed(&template, outstanding, plan.times)),
+                        // The last places are the floors'.
+                        let Some(floor) = FLOORS.get(at - ready.len()).copied() else { continue };
+                        let found = tokio::task::block_in_place(|| match floor {
+                            FLOOR_APPEND => floors.append(template.payload_len(), outstanding, plan.times),
+                            FLOOR_ECHO => floors.echoed("/", &template, outstanding, plan.times),
+                            _ => floors.echoed(TOGETHER, &template, outstanding, plan.times),
                         });
                         findings.round(&case, floor, found);
                         continue;

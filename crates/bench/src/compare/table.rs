@@ -115,7 +115,7 @@ fn number(workload: Workload) -> u8 {
 fn durable(findings: &Findings, system: &str) -> String {
     match system {
         super::publish::FLOOR_APPEND => "synced to the disk".to_owned(),
-        super::publish::FLOOR_ECHO => "nothing".to_owned(),
+        super::publish::FLOOR_ECHO | super::publish::FLOOR_TOGETHER => "nothing".to_owned(),
         other => {
             let found = findings.systems.iter().find(|system| system.key == other);
             found.map_or_else(String::new, |system| system.durable.to_owned())

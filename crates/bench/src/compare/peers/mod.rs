@@ -104,6 +104,11 @@ impl Kind {
         !matches!(self, Kind::Tenure | Kind::NatsDefault | Kind::RabbitQuorum | Kind::RedisEverysec)
     }
 
+    /// Whether it is the less durable one of two configurations, which a quick run leaves out where it takes long.
+    pub(crate) fn is_second(self) -> bool {
+        matches!(self, Kind::NatsDefault | Kind::RabbitClassic | Kind::RedisEverysec)
+    }
+
     /// Starts it with fresh data; why not, when it is not installed.
     pub(crate) async fn start(self, ground: &Ground) -> Result<Answer<Box<dyn Peer>>> {
         let started = match self {
