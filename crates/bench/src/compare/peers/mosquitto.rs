@@ -20,6 +20,8 @@ use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, READY, Server, find_program, free_port};
 
+/// Publishes that a session which waits may have under way.
+const IDLE_PUBLISHES: u16 = 16;
 /// How long the broker keeps a session whose client is away.
 const EXPIRY_SECONDS: u32 = 3_600;
 /// How long the broker waits before it tells others that somebody is gone: our lease's time.
@@ -388,7 +390,9 @@ fn will_properties() -> LastWillProperties {
 }
 
 /// One session: says that it is here when the broker does not know it, and comes back when it is cut off.
-async fn keep(options: MqttOptions, index: usize, notes: Arc<Notes>, mut cut: watch::Receiver<u64>) {
+async fn keep(mut options: MqttOptions, index: usize, notes: Arc<Notes>, mut cut: watch::Receiver<u64>) {
+    // The client has a place for each publish that it may ever have under way: 14 MB of them, unless told otherwise.
+    options.set_outgoing_inflight_upper_limit(IDLE_PUBLISHES);
     let (client, mut events) = AsyncClient::new(options, 16);
     let mut failures = 0;
     loop {
