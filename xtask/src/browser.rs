@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::run;
+use crate::{apt, run};
 
 /// What is needed, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[("chromium", "chromium"), ("curl", "curl"), ("python3", "python3")];
@@ -67,14 +67,8 @@ fn install(program: &str, package: &str) -> Result<()> {
     if run::works(Command::new(program).arg("--version")) {
         return Ok(());
     }
-    eprintln!("{program} is missing: apt-get install {package}");
-    run::succeed(Command::new("apt-get").args([
-        "install",
-        "--yes",
-        "--quiet",
-        "--no-install-recommends",
-        package,
-    ]))
+    eprintln!("{program} is missing");
+    apt::install(package)
 }
 
 /// A program that ends with us.

@@ -3,6 +3,7 @@
 //! One command, one module. A command takes the rest of the line and answers with an exit code; an error is
 //! one sentence on stderr and code 1. Nothing here is needed to build or run `tenure`.
 
+mod apt;
 mod autobahn;
 mod bench;
 mod browser;

@@ -8,17 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::run;
+use crate::{apt, run};
 
 /// Servers that Debian has.
 const DEBIAN: &[&str] = &["nats-server", "rabbitmq-server", "redis-server", "mosquitto", "postgresql"];
 /// What the packages from npm run on and come by, and the Debian package that has it; asked for only where it is missing, for
 /// many have a newer one than Debian's, which comes with an npm of its own.
 const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
-/// Where Debian keeps the lists of packages.
-const LISTS: &str = "/var/lib/apt/lists";
 /// What npm has.
 const NPM: &[&str] = &["socket.io", "socket.io-client", "ws"];
 /// The first nats-server that can sync every message.
@@ -48,9 +46,8 @@ pub(crate) fn setup(args: &[String]) -> Result<ExitCode> {
     };
     let missing = |program: &str| !run::works(Command::new(program).arg("--version"));
     let node = NODE.iter().filter(|(program, _)| missing(program)).map(|(_, package)| package);
-    let mut fresh = false;
     for package in DEBIAN.iter().chain(node) {
-        attempt(package, debian(package, &mut fresh));
+        attempt(package, apt::install(package));
     }
     attempt("nats-server with sync_interval", nats(&folder));
     attempt("packages from npm", npm(&folder));
@@ -59,33 +56,6 @@ pub(crate) fn setup(args: &[String]) -> Result<ExitCode> {
     }
     eprintln!("not installed, and skipped by `bench compare`: {}", failed.join(", "));
     Ok(ExitCode::FAILURE)
-}
-
-/// Installs `package`. Lists of packages that are missing, as in a fresh image, or that name what is gone are brought up to
-/// date first, once in a run.
-fn debian(package: &str, fresh: &mut bool) -> Result<()> {
-    let tried = if has_lists() { install(package) } else { Err(anyhow!("there are no lists of packages")) };
-    if tried.is_ok() || *fresh {
-        return tried;
-    }
-    eprintln!("apt-get update");
-    run::succeed(Command::new("apt-get").args(["update", "--quiet"]))?;
-    *fresh = true;
-    install(package)
-}
-
-fn has_lists() -> bool {
-    let mut files = fs::read_dir(LISTS).into_iter().flatten().flatten();
-    files.any(|file| file.file_name().to_string_lossy().contains("_Packages"))
-}
-
-fn install(package: &str) -> Result<()> {
-    eprintln!("apt-get install {package}");
-    let mut command = Command::new("apt-get");
-    command.args(["install", "--yes", "--quiet", "--no-install-recommends", package]);
-    // Rescue mode: a package that is installed starts nothing, for the bench starts servers of its own.
-    command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
-    run::succeed(&mut command)
 }
 
 fn npm(folder: &Path) -> Result<()> {
@@ -104,7 +74,7 @@ fn nats(folder: &Path) -> Result<()> {
     let sources = scratch.join("sources.list");
     let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
     fs::write(&sources, format!("deb [signed-by={keys}] http://deb.debian.org/debian {NATS_SUITE} main\n"))?;
-    let apt = |verb: &[&str]| {
+    let get = |verb: &[&str]| {
         let mut command = Command::new("apt-get");
         command.current_dir(&scratch);
         for (name, value) in [
@@ -116,8 +86,8 @@ fn nats(folder: &Path) -> Result<()> {
         }
         run::succeed(command.args(verb))
     };
-    apt(&["update"])?;
-    apt(&["download", "nats-server"])?;
+    get(&["update"])?;
+    get(&["download", "nats-server"])?;
     let file = fs::read_dir(&scratch)?
         .flatten()
         .map(|entry| entry.path())

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::run;
+use crate::{apt, run};
 
 /// The tool, as it is known to work.
 const PACKAGE: &str = "schemathesis==4.32.5";
@@ -93,9 +93,8 @@ fn install(dir: &Path) -> Result<PathBuf> {
     }
     eprintln!("installing {PACKAGE} from PyPI into {}", dir.display());
     if !run::works(Command::new("python3").args(["-m", "venv", "--help"])) {
-        eprintln!("python3 with venv is missing: apt-get install python3-venv");
-        run::succeed(Command::new("apt-get").args(["install", "--yes", "--quiet", "python3-venv"]))
-            .context("schemathesis needs python3 with venv")?;
+        eprintln!("python3 with venv is missing");
+        apt::install("python3-venv").context("schemathesis needs python3 with venv")?;
     }
     run::succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(dir))?;
     let pip = dir.join("bin").join("pip");

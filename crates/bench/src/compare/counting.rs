@@ -103,13 +103,6 @@ impl Marks {
     }
 }
 
-impl From<Vec<u64>> for Marks {
-    /// From words, the lowest number in the lowest bit of the first.
-    fn from(words: Vec<u64>) -> Marks {
-        Marks(words)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +115,7 @@ mod tests {
         assert_eq!(marks.count(), 2);
         assert!(marks.clear(64) && !marks.clear(64) && !marks.clear(1_000));
         assert!(marks.set(64));
-        assert_eq!(Marks::from(vec![0b101]).count(), 2);
+        assert_eq!(marks.count(), 2);
     }
 
     #[tokio::test]

@@ -49,7 +49,7 @@ pub(crate) struct System {
 
 impl From<&About> for System {
     fn from(about: &About) -> System {
-        let About { key, name, version, client, durable, syncs, ack, config } = about.clone();
+        let About { key, name, version, client, durable, syncs, ack, config, .. } = about.clone();
         System { key, name, version, client, durable, syncs, ack, config }
     }
 }

@@ -31,6 +31,7 @@ mod server;
 mod storm;
 mod systems;
 mod table;
+mod tally;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -35,6 +35,8 @@ pub(crate) struct About {
     pub(crate) syncs: bool,
     /// What an ack means when a reader has made it.
     pub(crate) ack: &'static str,
+    /// Whether an ack is answered at all.
+    pub(crate) acks_answered: bool,
     /// How it is configured, where that is not its default.
     pub(crate) config: Vec<String>,
 }

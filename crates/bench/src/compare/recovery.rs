@@ -11,7 +11,6 @@
 //! answered when its reader broke may come again: that is counted apart and is no double, for us as for anybody. Where acks
 //! have no answer, that is all that came before.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,10 +21,11 @@ use tokio::task::JoinSet;
 use super::counting::Marks;
 use super::findings::{Findings, Recovery};
 use super::flow::{number, numbered};
-use super::peer::{About, Peer, Place, Publish, Read, Readers, SOCKETS};
+use super::peer::{Peer, Place, Publish, Read, Readers, SOCKETS};
 use super::peers::{Ground, Kind};
 use super::plan::Plan;
 use super::systems;
+use super::tally::Tally;
 use crate::ids::Dice;
 use crate::report::round;
 
@@ -83,7 +83,7 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
     let book = fill(plan, peer, &place).await?;
     let fill_seconds = round(began.elapsed().as_secs_f64(), 1);
     let confirmed = book.confirmed.load(Ordering::Relaxed);
-    let shared = Arc::new(Shared::new(&book, answers(peer.about())));
+    let shared = Arc::new(Shared::new(&book, peer.about().acks_answered));
     // Our SDK's sessions live through a restart by themselves.
     let carried = kind == Kind::TenureSdk;
     let (mut crew, mut read_at_kills) = (None, 0);
@@ -137,46 +137,31 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
     })
 }
 
-/// Whether an ack is answered here; what a system says of itself tells.
-fn answers(about: &About) -> bool {
-    !about.ack.contains("no answer")
-}
-
 /// What was published while filling.
+#[derive(Debug, Default)]
 struct Book {
     next: AtomicU64,
     confirmed: AtomicU64,
-    marks: Vec<AtomicU64>,
+    marks: Mutex<Marks>,
 }
 
 impl Book {
-    fn new(messages: u64) -> Book {
-        // Those that are under way when the last is confirmed have numbers, too.
-        let room = messages as usize + 4 * OUTSTANDING;
-        Book { next: AtomicU64::new(0), confirmed: AtomicU64::new(0), marks: bits(room) }
-    }
-
     fn confirm(&self, number: u64) {
-        if let Some(word) = self.marks.get(number as usize / 64) {
-            word.fetch_or(1 << (number % 64), Ordering::Relaxed);
+        if self.marks().set(number) {
             self.confirmed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn marks(&self) -> Vec<u64> {
-        self.marks.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn bits(count: usize) -> Vec<AtomicU64> {
-    (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// Fills until enough is confirmed or time is up, then kills the server under those who still publish.
 async fn fill(plan: &Plan, peer: &mut dyn Peer, place: &Place) -> Result<Arc<Book>> {
     let publishers = peer.publishers(place, SOCKETS).await.context("start publishers")?;
     let publishers: Vec<Arc<dyn Publish>> = publishers.into_iter().map(Arc::from).collect();
-    let book = Arc::new(Book::new(plan.backlog));
+    let book = Arc::<Book>::default();
     let filler: Arc<str> = Dice::new(0).text(BODY).into();
     let most = plan.backlog + 2 * OUTSTANDING as u64;
     let mut tasks = JoinSet::new();
@@ -219,9 +204,7 @@ struct Shared {
 
 impl Shared {
     fn new(book: &Book, answers: bool) -> Shared {
-        let confirmed = Marks::from(book.marks());
-        let missing = confirmed.count();
-        let tally = Tally { answers, confirmed, missing, ..Tally::default() };
+        let tally = Tally::new(answers, book.marks().clone());
         Shared { numbers: AtomicU64::new(book.next.load(Ordering::Relaxed)), tally: Mutex::new(tally) }
     }
 
@@ -500,140 +483,5 @@ async fn drain(peer: &dyn Peer, place: &Place, shared: &Arc<Shared>) -> Result<(
             ended?.context("read what is left")?;
         }
         tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// Who was promised, and who came.
-#[derive(Debug, Default)]
-struct Tally {
-    /// Whether acks are answered here.
-    answers: bool,
-    confirmed: Marks,
-    /// How many were confirmed after the first kill.
-    later: u64,
-    came: Marks,
-    /// Those that may come once more: their acks had no answer when their reader broke.
-    pardoned: Marks,
-    /// For each reader the numbers whose acks have no answer yet, oldest first.
-    held: BTreeMap<usize, VecDeque<u64>>,
-    readers: usize,
-    /// All that came, each as often as it did.
-    copies: u64,
-    /// How many of the confirmed have not come.
-    missing: u64,
-    doubled: u64,
-    again: u64,
-}
-
-impl Tally {
-    /// A name for one more reader.
-    fn enter(&mut self) -> usize {
-        self.readers += 1;
-        self.readers
-    }
-
-    fn confirm(&mut self, number: u64) {
-        if self.confirmed.set(number) {
-            self.later += 1;
-            // It may have come before its publisher was answered.
-            self.missing += u64::from(!self.came.has(number));
-        }
-    }
-
-    fn saw(&mut self, reader: usize, number: u64) {
-        self.copies += 1;
-        if self.came.set(number) {
-            self.missing -= u64::from(self.confirmed.has(number));
-        } else if self.pardoned.clear(number) {
-            self.again += 1;
-        } else {
-            self.doubled += 1;
-        }
-        self.held.entry(reader).or_default().push_back(number);
-    }
-
-    /// The oldest so many acks of a reader were answered, or sent where there is no answer.
-    fn answered(&mut self, reader: usize, count: u64) {
-        let Some(held) = self.held.get_mut(&reader) else { return };
-        for number in held.drain(..held.len().min(count as usize)) {
-            self.pardoned.clear(number);
-        }
-    }
-
-    fn holds(&self, reader: usize) -> usize {
-        self.held.get(&reader).map_or(0, VecDeque::len)
-    }
-
-    /// A reader's connection broke; acks that are under way may still be answered.
-    fn broke(&mut self, reader: usize) {
-        for number in self.held.get(&reader).into_iter().flatten() {
-            self.pardoned.set(*number);
-        }
-        if !self.answers {
-            self.pardoned = self.came.clone();
-        }
-    }
-
-    /// A reader is gone, and nobody will hear what becomes of its acks.
-    fn left(&mut self, reader: usize) {
-        self.broke(reader);
-        self.held.remove(&reader);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tally(answers: bool, confirmed: &[u64]) -> Tally {
-        let mut tally = Tally { answers, ..Tally::default() };
-        confirmed.iter().for_each(|number| tally.confirm(*number));
-        tally
-    }
-
-    #[test]
-    fn what_was_confirmed_and_does_not_come_is_lost() {
-        let mut tally = tally(true, &[1, 2, 70]);
-        [2, 3, 70].into_iter().for_each(|number| tally.saw(1, number));
-        tally.confirm(3);
-        assert_eq!((tally.missing, tally.doubled, tally.later), (1, 0, 4));
-    }
-
-    #[test]
-    fn what_comes_again_is_doubled_unless_its_ack_had_no_answer_when_its_reader_broke() {
-        let mut tally = tally(true, &[1, 2, 3]);
-        [1, 2, 3].into_iter().for_each(|number| tally.saw(1, number));
-        tally.answered(1, 1);
-        // Nothing has happened to this reader.
-        tally.saw(1, 3);
-        assert_eq!((tally.doubled, tally.again), (1, 0));
-        tally.left(1);
-        tally.saw(2, 2);
-        assert_eq!((tally.doubled, tally.again), (1, 1), "it was not answered");
-        tally.saw(2, 1);
-        assert_eq!((tally.doubled, tally.again), (2, 1), "it was answered");
-        tally.saw(2, 2);
-        assert_eq!((tally.doubled, tally.again), (3, 1), "once more is once too often");
-    }
-
-    #[test]
-    fn an_ack_that_is_answered_after_the_break_is_an_answer() {
-        let mut tally = tally(true, &[1, 2]);
-        [1, 2].into_iter().for_each(|number| tally.saw(1, number));
-        tally.broke(1);
-        tally.answered(1, 1);
-        [1, 2].into_iter().for_each(|number| tally.saw(2, number));
-        assert_eq!((tally.doubled, tally.again), (1, 1));
-    }
-
-    #[test]
-    fn where_acks_have_no_answer_all_that_came_before_a_break_may_come_again() {
-        let mut tally = tally(false, &[1]);
-        tally.saw(1, 1);
-        tally.answered(1, 1);
-        tally.saw(1, 1);
-        tally.left(1);
-        tally.saw(2, 1);
-        assert_eq!((tally.doubled, tally.again), (1, 1));
     }
 }

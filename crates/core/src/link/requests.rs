@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tenure_proto::codec::Codec;
+use tenure_proto::codec::{Codec, ROOM};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::{Head, Request, Response};
 use tenure_proto::ids::ClientMessageId;
@@ -22,9 +22,6 @@ use super::{Link, LinkEffect, RequestNumber, SockId};
 use crate::deadline::Deadlines;
 use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
-
-/// Bytes that a request needs at most, most of the time, without what its user wrote.
-const ROOM: usize = 256;
 
 /// What a request is for, and so what its answer means.
 #[derive(Debug)]

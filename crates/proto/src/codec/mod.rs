@@ -17,7 +17,7 @@ use crate::limits::{SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK};
 
 /// Bytes that most frames need at most. Encoders write a few bytes at a time: a buffer that grows from nothing is
 /// copied half a dozen times on the way.
-const ROOM: usize = 256;
+pub const ROOM: usize = 256;
 
 /// How frames are spelled on one socket, chosen by its subprotocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

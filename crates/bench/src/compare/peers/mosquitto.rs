@@ -65,6 +65,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Mosquitto>> {
         durable: "in memory; written to the disk every half hour and when the broker stops",
         syncs: false,
         ack: "PUBACK sent; no answer",
+        acks_answered: false,
         config: vec![
             "persistence true, autosave as it comes (1800 s): saving at every change writes the whole database anew"
                 .to_owned(),

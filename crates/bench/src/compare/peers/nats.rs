@@ -72,6 +72,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Nats>>
         },
         syncs: always,
         ack: "sent; no answer, held in memory and written behind",
+        acks_answered: false,
         config: vec![
             if always { "jetstream.sync_interval: always" } else { "jetstream.sync_interval: default (2m)" }
                 .to_owned(),

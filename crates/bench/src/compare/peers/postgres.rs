@@ -75,6 +75,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
         durable: "synced to the disk (the write-ahead log, at commit)",
         syncs: true,
         ack: "DELETE committed, as durable as a publish",
+        acks_answered: true,
         config: vec![
             "fsync on, synchronous_commit on, shared_buffers 512MB, max_wal_size 8GB, autovacuum every 5 s"
                 .to_owned(),

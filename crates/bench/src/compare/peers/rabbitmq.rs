@@ -100,6 +100,7 @@ pub(super) async fn start(ground: &Ground, quorum: bool) -> Result<Answer<Rabbit
         },
         syncs,
         ack: "sent; no answer",
+        acks_answered: false,
         config: vec![
             format!("{kind} queues, persistent messages, publisher confirms, one node"),
             format!(

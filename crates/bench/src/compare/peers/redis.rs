@@ -79,6 +79,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
         },
         syncs: always,
         ack: "XACK answered, as durable as a publish; a fan-out has no acks, and a delivery counts when it was read",
+        acks_answered: true,
         config: vec![
             format!("appendonly yes, appendfsync {fsync}, save \"\", no rewrite of the file during the run"),
             format!(

@@ -51,6 +51,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<SocketIo>> {
         durable: "nothing; what is missed is kept in memory for two minutes",
         syncs: false,
         ack: "none",
+        acks_answered: false,
         config: vec![
             "WebSocket only, no compression, connectionStateRecovery for 120 s".to_owned(),
             "presence by hand: `left` 90 s after a disconnect, `joined` unless it is recovered".to_owned(),

@@ -58,6 +58,7 @@ pub(super) fn start(ground: &Ground, sdk: bool) -> Result<Answer<Tenure>> {
         durable: "synced to the disk (the store's write-ahead log), with the id that makes a retry harmless",
         syncs: true,
         ack: "answered: of a shared group after its commit; a private reader's place is written behind",
+        acks_answered: true,
         config: vec![
             "the broker's defaults: SQLite with a write-ahead log; no flags but listener and data directory"
                 .to_owned(),

@@ -52,6 +52,7 @@ pub(super) async fn start_node(ground: &Ground) -> Result<Answer<Ws>> {
         durable: "nothing",
         syncs: false,
         ack: "none",
+        acks_answered: false,
         config: vec!["no compression".to_owned()],
     };
     started(about, line, port, dir).await
@@ -71,6 +72,7 @@ pub(super) async fn start_floor(ground: &Ground) -> Result<Answer<Ws>> {
         durable: "nothing",
         syncs: false,
         ack: "none",
+        acks_answered: false,
         config: vec!["hyper, axum and tungstenite with the broker's buffers".to_owned()],
     };
     started(about, line, port, dir).await
