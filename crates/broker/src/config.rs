@@ -1,10 +1,11 @@
-//! Configuration: raw options from flags, environment and file, merged, then checked into [`Config`]. Nothing
-//! past this module parses a string.
+//! Configuration: options from flags, environment and file, merged, then checked into [`Config`]. Nothing past this
+//! module parses a string.
+
+mod options;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use tenure_core::MeshConfig;
 use tenure_core::address::AddressLimits;
 use tenure_core::cidr::Cidr;
@@ -12,6 +13,7 @@ use tenure_core::config::BURST_SECONDS;
 use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 use tenure_core::rate::Rate;
 
+pub use self::options::{RawConfig, RawDays};
 use crate::relay::{RawRelay, RelayConfig};
 use crate::stop::RESTART_IN_MAX_MS;
 
@@ -107,256 +109,7 @@ impl Config {
 #[error("{0}")]
 pub struct ConfigProblem(pub String);
 
-/// Options as somebody wrote them: all optional, all texts and numbers. The file's keys are the field names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawConfig {
-    /// `TENURE_LISTEN`: where to listen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
-    /// `TENURE_RELAY_LISTEN`: where services are reached over HTTP, or `off`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_listen: Option<String>,
-    /// `TENURE_RELAY_DOMAINS`: domains below which services have names besides `localhost`, by comma.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_domains: Option<String>,
-    /// `TENURE_RELAY_PROXIES`: addresses and networks of proxies whose `X-Forwarded-*` is believed, by comma.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_proxies: Option<String>,
-    /// `TENURE_RELAY_ANSWER_MS`: how long a service may take to begin its answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_answer_ms: Option<u64>,
-    /// `TENURE_RELAY_IDLE_MS`: how long a consumer may take over the next piece of its body.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_idle_ms: Option<u64>,
-    /// `TENURE_RELAY_MAX_BODY`: bytes of a request's body; 0 is as many as it likes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_max_body: Option<u64>,
-    /// `TENURE_DATA_DIR`: where the embedded store lives.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data_dir: Option<String>,
-    /// `TENURE_STORE`: `sqlite`, or `memory`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<String>,
-    /// `TENURE_LEASE_TTL_MS`: from the last proof of life to the end of a lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lease_ttl_ms: Option<u64>,
-    /// `TENURE_PING_INTERVAL_MS`: between pings; absent is a third of the lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ping_interval_ms: Option<u64>,
-    /// `TENURE_STALE_AFTER_MS`: silence after which a socket is dropped; absent is five sixths of the lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stale_after_ms: Option<u64>,
-    /// `TENURE_TICK_INTERVAL_MS`: how soon an idle socket gets a tick; absent is a third of the lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tick_interval_ms: Option<u64>,
-    /// `TENURE_RECONNECT_GRACE_MS`: how long a shared group waits for a session in grace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reconnect_grace_ms: Option<u64>,
-    /// `TENURE_ACK_TIMEOUT_MS`: how long a member of a shared group may take to settle.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ack_timeout_ms: Option<u64>,
-    /// `TENURE_RETENTION_MS`: how long settled messages stay, unless their topic says otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retention_ms: Option<u64>,
-    /// `TENURE_TOPIC_MAX_BYTES`: bytes of bodies that a partition of a topic may hold; 0 is no cap.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_max_bytes: Option<u64>,
-    /// `TENURE_DEDUPE_RETENTION_DAYS`: how long ids of sent messages are remembered; at least 7, or `permanent`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dedupe_retention_days: Option<RawDays>,
-    /// `TENURE_MAX_PAYLOAD`: bytes of a body.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_payload: Option<u64>,
-    /// `TENURE_MAX_BUFFERED_BYTES`: bytes that may wait for one socket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_buffered_bytes: Option<u64>,
-    /// `TENURE_SLOW_CONSUMER_MS`: how long a socket may take next to nothing while something waits for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slow_consumer_ms: Option<u64>,
-    /// `TENURE_MAX_SESSIONS`: living leases per mesh.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_sessions: Option<u64>,
-    /// `TENURE_MAX_SESSIONS_PER_MEMBER`: living leases that one member vouches for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_sessions_per_member: Option<u64>,
-    /// `TENURE_MAX_SOCKETS_PER_ADDRESS`: sockets of one address at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_sockets_per_address: Option<u64>,
-    /// `TENURE_MAX_UNAUTHENTICATED_SOCKETS`: sockets that have not said hello yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_unauthenticated_sockets: Option<u64>,
-    /// `TENURE_HELLO_RATE`: hellos of an address in a second that bring no good token; 0 is as many as it likes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hello_rate: Option<u64>,
-    /// `TENURE_SEND_RATE`: messages of a member in a second; 0 is as many as it likes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub send_rate: Option<u64>,
-    /// `TENURE_REQUEST_RATE`: other requests of a member in a second; 0 is as many as it likes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub request_rate: Option<u64>,
-    /// `TENURE_LIMIT_LOOPBACK`: whether rates and the sockets of an address are limited for this machine's own too.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit_loopback: Option<bool>,
-    /// `TENURE_MIN_CLIENT`: the oldest client that clients are told to be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_client: Option<String>,
-    /// `TENURE_ADMIN_TOKEN`: the operator's token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub admin_token: Option<String>,
-    /// `TENURE_RESTART_IN_MS`: what a broker that is told to stop by a signal promises; absent is nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub restart_in_ms: Option<u64>,
-    /// `TENURE_RESUME_KEY`: 64 hex digits, the seed of the key that signs resume tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resume_key: Option<String>,
-    /// `TENURE_PUBLIC_HOSTS`: Host headers besides the listener's own, `host`, `host:port` or `host:*`, by comma.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub public_hosts: Option<String>,
-    /// `TENURE_ALLOWED_ORIGINS`: origins besides our own, by comma.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed_origins: Option<String>,
-    /// `TENURE_TLS_CERT`: the certificate and its chain, a PEM file; it is read again when it changes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls_cert: Option<String>,
-    /// `TENURE_TLS_KEY`: the certificate's private key, a PEM file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls_key: Option<String>,
-    /// `TENURE_BEHIND_PROXY`: whether a proxy in front encrypts connections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub behind_proxy: Option<bool>,
-    /// `TENURE_TRUSTED_PROXIES`: addresses and networks of proxies whose X-Forwarded-For is believed, by comma.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trusted_proxies: Option<String>,
-    /// `TENURE_LOG`: what is logged, as a filter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log: Option<String>,
-    /// `TENURE_LOG_FORMAT`: `json` or `pretty`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_format: Option<String>,
-}
-
-/// A number of days, or a word.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum RawDays {
-    /// So many.
-    Days(u64),
-    /// `permanent`.
-    Word(String),
-}
-
-impl RawDays {
-    fn from_text(text: &str) -> RawDays {
-        let text = text.trim();
-        text.parse().map_or_else(|_| RawDays::Word(text.to_owned()), RawDays::Days)
-    }
-}
-
-macro_rules! fields {
-    ($each:ident) => {
-        $each!(listen "TENURE_LISTEN" text);
-        $each!(relay_listen "TENURE_RELAY_LISTEN" text);
-        $each!(relay_domains "TENURE_RELAY_DOMAINS" text);
-        $each!(relay_proxies "TENURE_RELAY_PROXIES" text);
-        $each!(relay_answer_ms "TENURE_RELAY_ANSWER_MS" number);
-        $each!(relay_idle_ms "TENURE_RELAY_IDLE_MS" number);
-        $each!(relay_max_body "TENURE_RELAY_MAX_BODY" number);
-        $each!(data_dir "TENURE_DATA_DIR" text);
-        $each!(store "TENURE_STORE" text);
-        $each!(lease_ttl_ms "TENURE_LEASE_TTL_MS" number);
-        $each!(ping_interval_ms "TENURE_PING_INTERVAL_MS" number);
-        $each!(stale_after_ms "TENURE_STALE_AFTER_MS" number);
-        $each!(tick_interval_ms "TENURE_TICK_INTERVAL_MS" number);
-        $each!(reconnect_grace_ms "TENURE_RECONNECT_GRACE_MS" number);
-        $each!(ack_timeout_ms "TENURE_ACK_TIMEOUT_MS" number);
-        $each!(retention_ms "TENURE_RETENTION_MS" number);
-        $each!(topic_max_bytes "TENURE_TOPIC_MAX_BYTES" number);
-        $each!(dedupe_retention_days "TENURE_DEDUPE_RETENTION_DAYS" days);
-        $each!(max_payload "TENURE_MAX_PAYLOAD" number);
-        $each!(max_buffered_bytes "TENURE_MAX_BUFFERED_BYTES" number);
-        $each!(slow_consumer_ms "TENURE_SLOW_CONSUMER_MS" number);
-        $each!(max_sessions "TENURE_MAX_SESSIONS" number);
-        $each!(max_sessions_per_member "TENURE_MAX_SESSIONS_PER_MEMBER" number);
-        $each!(max_sockets_per_address "TENURE_MAX_SOCKETS_PER_ADDRESS" number);
-        $each!(max_unauthenticated_sockets "TENURE_MAX_UNAUTHENTICATED_SOCKETS" number);
-        $each!(hello_rate "TENURE_HELLO_RATE" number);
-        $each!(send_rate "TENURE_SEND_RATE" number);
-        $each!(request_rate "TENURE_REQUEST_RATE" number);
-        $each!(limit_loopback "TENURE_LIMIT_LOOPBACK" flag);
-        $each!(min_client "TENURE_MIN_CLIENT" text);
-        $each!(admin_token "TENURE_ADMIN_TOKEN" text);
-        $each!(restart_in_ms "TENURE_RESTART_IN_MS" number);
-        $each!(resume_key "TENURE_RESUME_KEY" text);
-        $each!(public_hosts "TENURE_PUBLIC_HOSTS" text);
-        $each!(allowed_origins "TENURE_ALLOWED_ORIGINS" text);
-        $each!(tls_cert "TENURE_TLS_CERT" text);
-        $each!(tls_key "TENURE_TLS_KEY" text);
-        $each!(behind_proxy "TENURE_BEHIND_PROXY" flag);
-        $each!(trusted_proxies "TENURE_TRUSTED_PROXIES" text);
-        $each!(log "TENURE_LOG" text);
-        $each!(log_format "TENURE_LOG_FORMAT" text);
-    };
-}
-
 impl RawConfig {
-    /// What the environment says; `get` looks a variable up.
-    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<RawConfig, ConfigProblem> {
-        let mut raw = RawConfig::default();
-        macro_rules! read {
-            ($field:ident $name:literal text) => {
-                raw.$field = get($name);
-            };
-            ($field:ident $name:literal days) => {
-                raw.$field = get($name).as_deref().map(RawDays::from_text);
-            };
-            ($field:ident $name:literal flag) => {
-                raw.$field = match get($name) {
-                    None => None,
-                    Some(text) => Some(text.trim().parse().map_err(|_| {
-                        ConfigProblem(format!("{} must be true or false, not {text:?}", $name))
-                    })?),
-                };
-            };
-            ($field:ident $name:literal number) => {
-                raw.$field = match get($name) {
-                    None => None,
-                    Some(text) => Some(text.trim().parse().map_err(|_| {
-                        ConfigProblem(format!("{} must be a whole number, not {text:?}", $name))
-                    })?),
-                };
-            };
-        }
-        fields!(read);
-        Ok(raw)
-    }
-
-    /// What a TOML file says; unknown keys are refused by name.
-    pub fn from_toml(text: &str) -> Result<RawConfig, ConfigProblem> {
-        toml::from_str(text).map_err(|error| ConfigProblem(error.to_string()))
-    }
-
-    /// These options, with `weaker` ones where these say nothing.
-    pub fn or(mut self, weaker: RawConfig) -> RawConfig {
-        macro_rules! merge {
-            ($field:ident $name:literal $kind:ident) => {
-                self.$field = self.$field.or(weaker.$field);
-            };
-        }
-        fields!(merge);
-        self
-    }
-
-    /// These options without their secrets, for showing.
-    pub fn without_secrets(mut self) -> RawConfig {
-        for secret in [&mut self.admin_token, &mut self.resume_key] {
-            if secret.is_some() {
-                *secret = Some("(hidden)".to_owned());
-            }
-        }
-        self
-    }
-
     /// The checked configuration. `default_dir` is where the embedded store lives unless told otherwise.
     pub fn check(&self, default_dir: PathBuf) -> Result<Config, ConfigProblem> {
         let problem = |text: String| ConfigProblem(text);
