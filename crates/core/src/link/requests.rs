@@ -183,23 +183,16 @@ impl Link {
         params: &P,
         effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
-        let sock = self.current.as_ref().map(|current| current.sock);
-        self.ask_on(sock, purpose, (method, params, ROOM), effects)
+        self.ask_on(self.sock(), purpose, (method, params, ROOM), effects)
     }
 
-    /// The same with params that take about `more` bytes than most do: their frame begins with room for them.
-    pub(super) fn ask_more<P: Serialize>(
-        &mut self,
-        purpose: Purpose,
-        (method, params, more): (Method, &P, usize),
-        effects: &mut Vec<LinkEffect>,
-    ) -> Result<RequestNumber, WireError> {
-        let sock = self.current.as_ref().map(|current| current.sock);
-        self.ask_on(sock, purpose, (method, params, ROOM + more), effects)
+    /// The socket that carries the session, if one does.
+    pub(super) fn sock(&self) -> Option<SockId> {
+        self.current.as_ref().map(|current| current.sock)
     }
 
-    /// Asks on `sock`, or later, in a frame of about so many bytes.
-    fn ask_on<P: Serialize>(
+    /// Asks on `sock`, or later, in a frame that begins with room for so many bytes.
+    pub(super) fn ask_on<P: Serialize>(
         &mut self,
         sock: Option<SockId>,
         purpose: Purpose,
@@ -230,7 +223,7 @@ impl Link {
         // Only what sits out a refusal is held back while a socket carries the session.
         let held = |open: &Open| (open.waits || !open.sent) && open.purpose.run() == purpose.run();
         let held = self.requests.again.next().is_some() && self.requests.open.values().any(held);
-        let sock = self.current.as_ref().map(|current| current.sock).filter(|_| !held);
+        let sock = self.sock().filter(|_| !held);
         self.ask_on(sock, purpose, (method, params, ROOM), effects).map(|_| ())
     }
 
@@ -303,7 +296,7 @@ impl Link {
 
     /// Sends what has not been sent on the socket that carries the session.
     pub(super) fn send_waiting(&mut self, effects: &mut Vec<LinkEffect>) {
-        let Some(sock) = self.current.as_ref().map(|current| current.sock) else { return };
+        let Some(sock) = self.sock() else { return };
         let codec = self.config.codec;
         // What follows a chunk that sits out a refusal waits with it.
         let mut held = BTreeSet::new();

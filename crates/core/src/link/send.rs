@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_proto::codec::ROOM;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{Receipt, ReceiptState};
 use tenure_proto::ids::ClientMessageId;
@@ -119,7 +120,7 @@ impl Link {
         let purpose = Purpose::Send(id.clone(), patience.receipt_ms.is_some());
         let body = params.body.as_ref().map_or(0, String::len);
         let body = body + params.body_b64.as_ref().map_or(0, |bytes| bytes.0.len());
-        let number = self.ask_more(purpose, (Method::Send, params, body), effects)?;
+        let number = self.ask_on(self.sock(), purpose, (Method::Send, params, ROOM + body), effects)?;
         self.requests.expires(number, now.at.plus(patience.answer_ms));
         if let Some(ms) = patience.receipt_ms {
             self.receipts.awaited.insert((id.clone(), number.0), Awaited::default());
