@@ -206,7 +206,7 @@ mod tests {
 
     fn system(key: &'static str, syncs: bool) -> System {
         let (version, config) = (String::new(), Vec::new());
-        System { key, name: key, version, client: "", durable: "", syncs, ack: "", config }
+        System { key, name: key, version, client: String::new(), durable: "", syncs, ack: "", config }
     }
 
     fn found(rates: &[(&'static str, f64)]) -> (Findings, Case) {

@@ -40,7 +40,7 @@ pub(crate) struct System {
     pub(crate) key: &'static str,
     pub(crate) name: &'static str,
     pub(crate) version: String,
-    pub(crate) client: &'static str,
+    pub(crate) client: String,
     pub(crate) durable: &'static str,
     pub(crate) syncs: bool,
     pub(crate) ack: &'static str,

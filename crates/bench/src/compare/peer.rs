@@ -27,8 +27,8 @@ pub(crate) struct About {
     pub(crate) name: &'static str,
     /// What it says that it is.
     pub(crate) version: String,
-    /// The client that speaks to it.
-    pub(crate) client: &'static str,
+    /// The client that speaks to it, and its version.
+    pub(crate) client: String,
     /// What is durable when a publish is answered.
     pub(crate) durable: &'static str,
     /// Whether that is synced to the disk.

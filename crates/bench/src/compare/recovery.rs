@@ -6,10 +6,10 @@
 //! on through the kill, for its sessions do so by themselves: what was under way is sent again and must not come twice.
 //! Others' connections end there, and new ones are made.
 //!
-//! In the end everything is read: whatever was confirmed and does not come is lost. Whatever comes again is doubled if its
-//! ack was answered, or if nothing had happened to the reader that it came to. What was delivered and whose ack nobody had
-//! answered when its reader broke may come again: that is counted apart and is no double, for us as for anybody. Where acks
-//! have no answer, that is all that came before.
+//! In the end everything is read: whatever was confirmed and does not come, not even after one more restart, is lost.
+//! Whatever comes again is doubled if its ack was answered, or if nothing had happened to the reader that it came to. What
+//! was delivered and whose ack nobody had answered when its reader broke may come again: that is counted apart and is no
+//! double, for us as for anybody. Where acks have no answer, that is all that came before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -115,7 +115,13 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
         crew.publish_no_more().await;
     }
     // Whoever lived through the kills reads on, for it holds messages.
-    drain(peer, &place, &shared).await?;
+    drain(peer, &place, LATE, &shared).await?;
+    if shared.tally().missing > 0 {
+        if let Some(crew) = &crew {
+            shared.tally().broke(crew.reader);
+        }
+        drain_after_a_restart(peer, &place, &shared).await?;
+    }
     drop(crew);
     let tally = shared.tally();
     let note = deliver_ms.is_empty().then(|| "nothing old was delivered".to_owned());
@@ -461,9 +467,25 @@ async fn first_delivery(
     anyhow::bail!("nothing old was delivered")
 }
 
+/// What is missing may be in the hands of a connection that the server takes for alive, such as one that was given up while
+/// the server booted. Those end with the server, and nobody is given up here: what does not come now is lost.
+async fn drain_after_a_restart(peer: &mut dyn Peer, place: &Place, shared: &Arc<Shared>) -> Result<()> {
+    tokio::task::block_in_place(|| {
+        peer.kill()?;
+        peer.start_again()
+    })?;
+    let started = Instant::now();
+    loop {
+        match drain(peer, place, PATIENCE, shared).await {
+            Err(_) if started.elapsed() < PATIENCE => tokio::time::sleep(DIAL).await,
+            ended => return ended,
+        }
+    }
+}
+
 /// Reads everything that is left, until nothing has come to anybody for a while.
-async fn drain(peer: &dyn Peer, place: &Place, shared: &Arc<Shared>) -> Result<()> {
-    let hands = Hands::connect(peer, (place, 0), LATE, shared).await?;
+async fn drain(peer: &dyn Peer, place: &Place, within: Duration, shared: &Arc<Shared>) -> Result<()> {
+    let hands = Hands::connect(peer, (place, 0), within, shared).await?;
     let mut reading = JoinSet::new();
     reading.spawn(read_on(hands, false, Arc::default()));
     let (mut seen, mut since) = (0, Instant::now());

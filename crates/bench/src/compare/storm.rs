@@ -27,7 +27,8 @@ use crate::sample::median;
 
 /// Sends that may be on their way; past it the next waits.
 const OUTSTANDING: usize = 4_096;
-/// How long nothing may come before a confirmed message counts as lost: longer than anybody waits for an ack.
+/// How long nothing may come before a round is over although a confirmed message is missing: longer than anybody waits
+/// for an ack.
 const SILENCE: Duration = Duration::from_secs(8);
 /// How long to look for doubles once all of a round is there.
 const AFTERMATH: Duration = Duration::from_millis(500);
@@ -92,7 +93,13 @@ async fn one(
     let presence_events = crowd.presence().map(|now| now.saturating_sub(presence));
     let watched_seconds = round(last.elapsed().as_secs_f64(), 1);
     let confirmed: Vec<u64> = found.iter().flat_map(|round| round.confirmed.iter().copied()).collect();
-    let lost = crowd.notes().copies(&confirmed).into_iter().filter(|copies| *copies == 0).count() as u64;
+    let missing =
+        || crowd.notes().copies(&confirmed).into_iter().filter(|copies| *copies == 0).count() as u64;
+    // Late is not lost: what is missing may come for as long as presence is watched.
+    while missing() > 0 && last.elapsed() < plan.aftermath {
+        tokio::time::sleep(LOOK).await;
+    }
+    let lost = missing();
     let least = found.iter().map(|round| round.confirmed.len() as u64).min().unwrap_or(0);
     let middle = |pick: fn(&Round) -> f64| round(median(found.iter().map(pick)), 1);
     findings.storms.push(Storm {

@@ -28,7 +28,7 @@ pub(crate) struct Ground {
 
 impl Ground {
     /// A folder for a system's data, on the disk that is measured.
-    fn fresh_dir(&self, _what: &str) -> Result<TempDir> {
+    fn fresh_dir(&self) -> Result<TempDir> {
         self.broker.fresh_dir()
     }
 
@@ -137,6 +137,14 @@ fn boxed<P: Peer + 'static>(started: Result<Answer<P>>) -> Result<Answer<Box<dyn
     })
 }
 
+/// A client library of this build, with its version.
+fn library(name: &str) -> String {
+    const LOCKED: &str = include_str!("../../../../../Cargo.lock");
+    let package = format!("name = \"{name}\"\nversion = \"");
+    let version = LOCKED.split_once(&package).and_then(|(_, rest)| rest.split('"').next());
+    format!("{name} {}", version.unwrap_or("of unknown version"))
+}
+
 /// Node with the packages that were set up, and the version of `package` among them.
 fn node(ground: &Ground, package: &str) -> Answer<(Line, String)> {
     let Some(node) = find_program("node", &[]) else { return Answer::No("node is not installed") };
@@ -148,4 +156,19 @@ fn node(ground: &Ground, package: &str) -> Answer<(Line, String)> {
     let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap_or_default();
     let version = manifest["version"].as_str().unwrap_or("unknown").to_owned();
     Answer::Yes((Line::new(node).env("NODE_PATH", modules.display().to_string()), version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::library;
+
+    #[test]
+    fn a_library_says_its_version() {
+        for name in ["tenure-client", "tungstenite", "tokio-postgres"] {
+            let said = library(name);
+            let version = said.strip_prefix(name).map(str::trim_start);
+            assert!(version.is_some_and(|version| version.starts_with(char::is_numeric)), "{said}");
+        }
+        assert_eq!(library("nobody's"), "nobody's of unknown version");
+    }
 }

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::Ground;
 use super::nats::jitter;
+use super::{Ground, library};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, READY, Server, find_program, free_port};
@@ -44,7 +44,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Mosquitto>> {
     let Some(program) = find_program("mosquitto", &[]) else {
         return Ok(Answer::No("mosquitto is not installed"));
     };
-    let dir = ground.fresh_dir("mosquitto")?;
+    let dir = ground.fresh_dir()?;
     let port = free_port()?;
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {}/\n\
@@ -61,7 +61,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Mosquitto>> {
         key: "mosquitto",
         name: "Mosquitto, MQTT 5 QoS 1",
         version: version(&program),
-        client: "rumqttc",
+        client: library("rumqttc"),
         durable: "in memory; written to the disk every half hour and when the broker stops",
         syncs: false,
         ack: "PUBACK sent; no answer",

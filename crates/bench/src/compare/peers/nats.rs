@@ -14,7 +14,7 @@ use futures_util::{FutureExt, StreamExt};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use super::Ground;
+use super::{Ground, library};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, Server, find_program, free_port};
@@ -46,7 +46,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Nats>>
     if always && !has_sync_interval(&version) {
         return Ok(Answer::No("this nats-server is older than 2.10 and cannot sync every message"));
     }
-    let dir = ground.fresh_dir("nats")?;
+    let dir = ground.fresh_dir()?;
     let (port, store) = (free_port()?, dir.path().join("store"));
     let sync = if always { "sync_interval: always" } else { "" };
     let config = format!(
@@ -64,7 +64,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Nats>>
         key: if always { "nats-always" } else { "nats-default" },
         name: if always { "NATS JetStream, sync always" } else { "NATS JetStream, default sync" },
         version,
-        client: "async-nats",
+        client: library("async-nats"),
         durable: if always {
             "synced to the disk (sync_interval: always)"
         } else {

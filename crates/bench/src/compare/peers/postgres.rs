@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 
-use super::Ground;
+use super::{Ground, library};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, Server, find_program, free_port};
@@ -40,7 +40,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
     else {
         return Ok(Answer::No("postgresql is not installed"));
     };
-    let dir = ground.fresh_dir("postgres")?;
+    let dir = ground.fresh_dir()?;
     let data = dir.path().join("data");
     std::fs::create_dir(&data)?;
     give(&data, dir.path())?;
@@ -71,7 +71,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<Postgres>> {
         key: "postgres",
         name: "PostgreSQL, SKIP LOCKED",
         version: version.split_whitespace().next().unwrap_or("unknown").to_owned(),
-        client: "tokio-postgres",
+        client: library("tokio-postgres"),
         durable: "synced to the disk (the write-ahead log, at commit)",
         syncs: true,
         ack: "DELETE committed, as durable as a publish",

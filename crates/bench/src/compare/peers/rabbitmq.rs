@@ -17,7 +17,7 @@ use lapin::{
 };
 use tempfile::TempDir;
 
-use super::Ground;
+use super::{Ground, library};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, Server, find_program, free_port};
@@ -54,7 +54,7 @@ pub(super) async fn start(ground: &Ground, quorum: bool) -> Result<Answer<Rabbit
     let Some(mapper) = find_program("epmd", &[]) else {
         return Ok(Answer::No("epmd, which RabbitMQ needs, is not installed"));
     };
-    let dir = ground.fresh_dir("rabbitmq")?;
+    let dir = ground.fresh_dir()?;
     let (port, node_port, mapper_port) = (free_port()?, free_port()?, free_port()?);
     let config = dir.path().join("rabbitmq.conf");
     let settings = [
@@ -92,7 +92,7 @@ pub(super) async fn start(ground: &Ground, quorum: bool) -> Result<Answer<Rabbit
         key: if quorum { "rabbitmq-quorum" } else { "rabbitmq-classic" },
         name: if quorum { "RabbitMQ, quorum queue" } else { "RabbitMQ, classic durable queue" },
         version,
-        client: "lapin",
+        client: library("lapin"),
         durable: match (quorum, syncs) {
             (true, _) => "synced to the disk (the queue's log, one node)",
             (false, true) => "synced to the disk (the message store, before the confirm)",

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Ground;
+use super::{Ground, library};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
 use crate::compare::server::{Line, Server, find_program, free_port};
@@ -45,7 +45,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
     let version = Line::new(&program).arg("--version").run()?;
     let version = version.split("v=").nth(1).and_then(|rest| rest.split_whitespace().next());
     let version = version.unwrap_or("unknown").to_owned();
-    let dir = ground.fresh_dir("redis")?;
+    let dir = ground.fresh_dir()?;
     let port = free_port()?;
     let fsync = if always { "always" } else { "everysec" };
     let line = Line::new(program)
@@ -71,7 +71,7 @@ pub(super) async fn start(ground: &Ground, always: bool) -> Result<Answer<Redis>
             "Redis Streams, appendfsync everysec"
         },
         version,
-        client: "redis",
+        client: library("redis"),
         durable: if always {
             "synced to the disk (append-only file, before the reply)"
         } else {

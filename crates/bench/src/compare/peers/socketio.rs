@@ -30,11 +30,15 @@ pub(super) struct SocketIo {
 
 /// Starts one; nothing when it is not installed.
 pub(super) async fn start(ground: &Ground) -> Result<Answer<SocketIo>> {
+    let client = match node(ground, "socket.io-client") {
+        Answer::Yes((_, version)) => format!("socket.io-client {version}"),
+        Answer::No(why) => return Ok(Answer::No(why)),
+    };
     let (node, version) = match node(ground, "socket.io") {
         Answer::Yes(found) => found,
         Answer::No(why) => return Ok(Answer::No(why)),
     };
-    let dir = ground.fresh_dir("socketio")?;
+    let dir = ground.fresh_dir()?;
     let [server, clients] = [("server.js", SERVER), ("clients.js", CLIENTS)].map(|(name, source)| {
         let file = dir.path().join(name);
         std::fs::write(&file, source).map(|()| node.clone().arg(file.display().to_string()))
@@ -47,7 +51,7 @@ pub(super) async fn start(ground: &Ground) -> Result<Answer<SocketIo>> {
         key: "socketio",
         name: "Socket.IO, state recovery",
         version,
-        client: "socket.io-client",
+        client,
         durable: "nothing; what is missed is kept in memory for two minutes",
         syncs: false,
         ack: "none",

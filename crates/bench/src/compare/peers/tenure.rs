@@ -12,7 +12,7 @@ use tenure_client::proto::{MessageId, SessionKey};
 use tenure_client::{Events, Options, Publisher as SdkPublisher, Session, Subscription};
 use tokio::task::JoinSet;
 
-use super::Ground;
+use super::{Ground, library};
 use crate::broker::BrokerProcess;
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
@@ -54,7 +54,7 @@ pub(super) fn start(ground: &Ground, sdk: bool) -> Result<Answer<Tenure>> {
         key: if sdk { "tenure-sdk" } else { "tenure" },
         name: if sdk { "Tenure, Rust SDK" } else { "Tenure" },
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        client: if sdk { "tenure-client" } else { "bare WebSocket client, MessagePack" },
+        client: if sdk { library("tenure-client") } else { "bare WebSocket client, MessagePack".to_owned() },
         durable: "synced to the disk (the store's write-ahead log), with the id that makes a retry harmless",
         syncs: true,
         ack: "answered: of a shared group after its commit; a private reader's place is written behind",

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::nats::jitter;
-use super::{Ground, node};
+use super::{Ground, library, node};
 use crate::compare::crowd::{Crowd, Notes};
 use crate::compare::peer::{About, Answer, Fut, Peer, Place, Publish, Read};
 use crate::compare::server::{Line, READY, Server, free_port};
@@ -39,7 +39,7 @@ pub(super) async fn start_node(ground: &Ground) -> Result<Answer<Ws>> {
         Answer::Yes(found) => found,
         Answer::No(why) => return Ok(Answer::No(why)),
     };
-    let dir = ground.fresh_dir("ws")?;
+    let dir = ground.fresh_dir()?;
     let file = dir.path().join("server.js");
     std::fs::write(&file, SERVER)?;
     let port = free_port()?;
@@ -48,7 +48,7 @@ pub(super) async fn start_node(ground: &Ground) -> Result<Answer<Ws>> {
         key: "ws",
         name: "ws on Node, bare echo",
         version,
-        client: "tungstenite",
+        client: library("tungstenite"),
         durable: "nothing",
         syncs: false,
         ack: "none",
@@ -60,7 +60,7 @@ pub(super) async fn start_node(ground: &Ground) -> Result<Answer<Ws>> {
 
 /// Starts the floor: the bare server of this bench.
 pub(super) async fn start_floor(ground: &Ground) -> Result<Answer<Ws>> {
-    let dir = ground.fresh_dir("floor")?;
+    let dir = ground.fresh_dir()?;
     let port = free_port()?;
     let us = std::env::current_exe().context("find this program")?;
     let line = Line::new(us).arg("floor-server").arg("--listen").arg(format!("127.0.0.1:{port}"));
@@ -68,7 +68,7 @@ pub(super) async fn start_floor(ground: &Ground) -> Result<Answer<Ws>> {
         key: "floor-ws",
         name: "floor: bare WebSocket echo",
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        client: "tungstenite",
+        client: library("tungstenite"),
         durable: "nothing",
         syncs: false,
         ack: "none",
