@@ -6,10 +6,11 @@
 //! on through the kill, for its sessions do so by themselves: what was under way is sent again and must not come twice.
 //! Others' connections end there, and new ones are made.
 //!
-//! In the end everything is read: whatever was confirmed and does not come, not even after one more restart, is lost.
-//! Whatever comes again is doubled if its ack was answered, or if nothing had happened to the reader that it came to. What
-//! was delivered and whose ack nobody had answered when its reader broke may come again: that is counted apart and is no
-//! double, for us as for anybody. Where acks have no answer, that is all that came before.
+//! In the end everything is read: whatever was confirmed and does not come is lost. Others' connections may outlive our
+//! giving them up and hold messages; of others what does not come after one more restart either. Whatever comes again is
+//! doubled if its ack was answered, or if nothing had happened to the reader that it came to. What was delivered and whose
+//! ack nobody had answered when its reader broke may come again: that is counted apart and is no double, for us as for
+//! anybody. Where acks have no answer, that is all that came before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,10 +117,8 @@ async fn one(plan: &Plan, kind: Kind, peer: &mut dyn Peer) -> Result<Recovery> {
     }
     // Whoever lived through the kills reads on, for it holds messages.
     drain(peer, &place, LATE, &shared).await?;
-    if shared.tally().missing > 0 {
-        if let Some(crew) = &crew {
-            shared.tally().broke(crew.reader);
-        }
+    // Of ourselves what only a restart brings to light is lost.
+    if shared.tally().missing > 0 && !carried {
         drain_after_a_restart(peer, &place, &shared).await?;
     }
     drop(crew);
