@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE, VIA};
+use hyper::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, SET_COOKIE, UPGRADE, VIA};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tenure_core::relay::Refusal;
-use tenure_core::relay::forwarded::{Forwarded, Said};
+use tenure_core::relay::forwarded::{Forwarded, Said, is_believed};
 use tenure_core::relay::headers::{self, Passing};
 use tenure_core::route::Want;
 use tenure_mux::{MuxStream, read_frame};
@@ -129,7 +129,7 @@ async fn forward(
         Some(refusal) => refusal.clone(),
         None => broke(error),
     })?;
-    returning(tasks, name, response, switch, held, carrying)
+    returning(tasks, name, &host, response, switch, held, carrying)
 }
 
 /// The Host that a request is for.
@@ -175,7 +175,7 @@ fn outgoing(
     let proxies = &shared.config.relay.proxies;
     let from = Forwarded::new(peer.ip(), host, false, &said, proxies);
     let us = shared.house.broker_id.get(..8).unwrap_or(&shared.house.broker_id);
-    let via = headers::via(&all("via"), us, name)?;
+    let via = headers::via(&all("via"), us, name, is_believed(peer.ip(), proxies))?;
 
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let uri: Uri = path.parse().map_err(|_| Refusal::bad("the target of a request is a path"))?;
@@ -232,25 +232,32 @@ async fn target(name: &ServiceName, mut stream: MuxStream, held: &Held) -> Resul
 fn returning(
     tasks: &TaskTracker,
     name: ServiceName,
+    host: &str,
     mut response: Response<Incoming>,
     switch: Option<OnUpgrade>,
     held: Held,
     carrying: AbortOnDropHandle<()>,
 ) -> Result<Response<Answer>, Refusal> {
+    if headers::has_two_lengths(plain(response.headers()).map(|(name, _)| name)) {
+        return Err(Refusal::broke_off(&name, "its answer has both Content-Length and Transfer-Encoding"));
+    }
     let passing = Passing::new(plain(response.headers()));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let far = hyper::upgrade::on(&mut response);
     let (parts, body) = response.into_parts();
-    let mut headers = HeaderMap::with_capacity(parts.headers.len());
+    let mut to = HeaderMap::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
-        if passing.passes(name.as_str(), false) {
-            headers.append(name, value.clone());
+        if name == SET_COOKIE {
+            let own = headers::own_cookie(value.as_bytes(), host);
+            to.extend(HeaderValue::from_bytes(&own).ok().map(|own| (SET_COOKIE, own)));
+        } else if passing.passes(name.as_str(), false) {
+            to.append(name, value.clone());
         }
     }
     let mut answer = match (switched, switch) {
         (true, Some(near)) => {
-            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            to.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            to.insert(UPGRADE, HeaderValue::from_static("websocket"));
             tasks.spawn(switch_over(near, far, held, carrying));
             Response::new(Answer::own(""))
         }
@@ -260,7 +267,7 @@ fn returning(
         (false, _) => Response::new(Answer::Passed(Download::new(body, held, carrying))),
     };
     *answer.status_mut() = parts.status;
-    *answer.headers_mut() = headers;
+    *answer.headers_mut() = to;
     Ok(answer)
 }
 

@@ -19,7 +19,7 @@ async fn a_request_passes_with_what_is_its_own_and_nothing_of_its_connection() {
     let _web = stage.web(mirror().await).await;
     let request = "GET /a?b=c HTTP/1.1\r\nHost: WEB.localhost:7480\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n\
                    Keep-Alive: 9\r\nTE: trailers\r\nX-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n\
-                   X-Real-IP: 1.2.3.4\r\nCookie: k=v\r\nX-Own: yes\r\n\r\n";
+                   X-Real-IP: 1.2.3.4\r\nTrue-Client-IP: 1.2.3.4\r\nVia: 1.0 fred\r\nCookie: k=v\r\nX-Own: yes\r\n\r\n";
     let answer = ask(stage.relay, request.as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let seen = answer.body.to_ascii_lowercase();
@@ -35,9 +35,51 @@ async fn a_request_passes_with_what_is_its_own_and_nothing_of_its_connection() {
     }
     assert!(seen.contains("forwarded: for=127.0.0.1;host=\"web.localhost:7480\";proto=http\r\n"), "{seen}");
     assert!(seen.contains("via: 1.1 tenure-"), "{seen}");
-    for gone in ["x-hop", "keep-alive", "te:", "1.2.3.4", "x-real-ip"] {
+    for gone in ["x-hop", "keep-alive", "te:", "1.2.3.4", "x-real-ip", "true-client-ip", "fred"] {
         assert!(!seen.contains(gone), "{gone} in {seen}");
     }
+}
+
+#[tokio::test]
+async fn a_header_that_frames_in_disguise_reaches_no_service() {
+    let stage = Stage::new().await;
+    let _web = stage.web(mirror().await).await;
+    for header in ["Content_Length: 3", "Transfer_Encoding: chunked"] {
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: web.localhost\r\nConnection: close\r\n{header}\r\n\r\n");
+        assert_eq!(ask(stage.relay, request.as_bytes()).await.status, 400, "{header}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_two_lengths_is_502() {
+    let stage = Stage::new().await;
+    let torn = target(|mut stream: TcpStream| async move {
+        read_head(&mut stream).await;
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    })
+    .await;
+    let _web = stage.web(torn).await;
+    let answer = get(stage.relay, "web.localhost", "/").await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    assert!(answer.body.contains("web"), "it names the service: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_service_sets_cookies_for_itself_alone() {
+    let stage = Stage::new().await;
+    let baker = target(|mut stream: TcpStream| async move {
+        read_head(&mut stream).await;
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nSet-Cookie: wide=1; Domain=localhost; Path=/\r\n\
+                      Set-Cookie: own=2; Path=/\r\n\r\n";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    })
+    .await;
+    let _web = stage.web(baker).await;
+    let head = get(stage.relay, "web.localhost", "/").await.head.to_ascii_lowercase();
+    assert!(head.contains("set-cookie: wide=1; path=/\r\n"), "{head}");
+    assert!(head.contains("set-cookie: own=2; path=/\r\n"), "{head}");
 }
 
 #[tokio::test]

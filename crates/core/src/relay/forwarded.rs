@@ -43,7 +43,7 @@ impl Forwarded {
             IpAddr::V6(v6) => format!("\"[{v6}]\""),
         };
         let hop = format!("for={node};host=\"{host}\";proto={scheme}");
-        if !proxies.iter().any(|proxy| proxy.holds(peer)) {
+        if !is_believed(peer, proxies) {
             let (x_for, proto, host) = (peer.to_string(), scheme.to_owned(), host.to_owned());
             return Forwarded { x_for, proto, host, forwarded: hop };
         }
@@ -59,6 +59,11 @@ impl Forwarded {
             forwarded: joined(&said.forwarded, &hop),
         }
     }
+}
+
+/// Whether what `peer` says about where a request came from is believed: it is a configured proxy.
+pub fn is_believed(peer: IpAddr, proxies: &[Cidr]) -> bool {
+    proxies.iter().any(|proxy| proxy.holds(peer.to_canonical()))
 }
 
 /// The value as text, if it is plain.

@@ -151,7 +151,7 @@ impl Framing {
                     self.at = At::Head;
                 } else {
                     let (name, _) = header(line)?;
-                    if matches!(name.as_str(), "content-length" | "transfer-encoding" | "host") {
+                    if is_framing(&name.replace('_', "-")) {
                         return Err(Refusal::bad(
                             "a trailer must not say where a message ends or whom it is for",
                         ));
@@ -292,6 +292,10 @@ impl Said {
                 self.upgrade |= value.split(',').any(|token| token.trim().eq_ignore_ascii_case("websocket"));
                 Ok(())
             }
+            // Many servers read `_` as `-`: for them this would say where the request ends, or whom it is for.
+            other if other.contains('_') && is_framing(&other.replace('_', "-")) => {
+                Err(Refusal::bad("a header that frames a request is spelled with `-`, not with `_`"))
+            }
             _ => Ok(()),
         }
     }
@@ -317,6 +321,14 @@ impl Said {
             _ => Ok(At::Head),
         }
     }
+}
+
+/// Whether a header of this name, in lower case, says where a request ends, whom it is for, or what its connection becomes.
+fn is_framing(name: &str) -> bool {
+    matches!(
+        name,
+        "host" | "content-length" | "transfer-encoding" | "connection" | "upgrade" | "te" | "trailer"
+    )
 }
 
 fn chunk_length(line: &[u8]) -> Result<u64, Refusal> {

@@ -57,6 +57,19 @@ fn plain_requests_follow_one_another() {
 }
 
 #[test]
+fn a_header_that_frames_is_not_spelled_with_an_underscore() {
+    for name in ["Content_Length", "Transfer_Encoding", "transfer_encoding", "CONTENT_LENGTH"] {
+        refused(&format!("POST / HTTP/1.1\r\nHost: a\r\n{name}: 5\r\n\r\n"), "spelled with `-`");
+    }
+    refused(
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nContent_Length: 3\r\n\r\n",
+        "trailer",
+    );
+    let other = "GET / HTTP/1.1\r\nHost: a\r\nX_Mine: 1\r\n\r\n";
+    assert_eq!(read(other.as_bytes()), Ok(At::Head));
+}
+
+#[test]
 fn what_is_not_complete_waits() {
     let mut framing = Framing::default();
     assert_eq!(framing.read(b"GET / HTTP/1.1\r\nHost: a\r\n"), Read::Good(0));

@@ -23,11 +23,30 @@ const HOP_BY_HOP: &[&str] = &[
     "expect",
 ];
 
-/// Whether a header of this name, in lower case, says where a request came from. Many servers read `_` as `-`, and every
-/// framework has one more `X-Forwarded-…` that it believes.
+/// Headers by which proxies and content networks tell a client's address; frameworks believe them.
+const CLIENT_ADDRESS: &[&str] = &[
+    "forwarded",
+    "x-real-ip",
+    "true-client-ip",
+    "client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "fastly-client-ip",
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "x-originating-ip",
+    "x-remote-ip",
+    "x-remote-addr",
+    "x-envoy-external-address",
+    "x-appengine-user-ip",
+    "x-azure-clientip",
+];
+
+/// Whether a header of this name, in lower case and spelled with `-`, says where a request came from. Every framework has
+/// one more `X-Forwarded-…` that it believes.
 fn is_origin(name: &str) -> bool {
-    let name = name.replace('_', "-");
-    name.starts_with("x-forwarded") || name == "forwarded" || name == "x-real-ip"
+    let prefixes = ["x-forwarded", "x-original-forwarded"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || CLIENT_ADDRESS.contains(&name)
 }
 
 /// Headers that a `Connection` cannot take away from the message: they say what it is, or whom it is for.
@@ -59,9 +78,13 @@ impl Passing {
         Passing { listed, upgrade }
     }
 
-    /// Whether a header of this name, in lower case, passes. Of a request, what says where it came from does not.
+    /// Whether a header of this name, in lower case, passes. Of a request, what says where it came from does not. Many
+    /// servers read `_` as `-`, so a name is judged as they would read it.
     pub fn passes(&self, name: &str, request: bool) -> bool {
-        !(HOP_BY_HOP.contains(&name) || self.listed.contains(name) || request && is_origin(name))
+        let read = name.replace('_', "-");
+        let disguised = read != name && KEPT.contains(&read.as_str());
+        let hop = HOP_BY_HOP.contains(&read.as_str()) || self.listed.contains(name) || disguised;
+        !(hop || request && is_origin(&read))
     }
 }
 
@@ -80,19 +103,60 @@ pub fn check_length(length: Option<u64>, most: Option<u64>) -> Result<(), Refusa
     }
 }
 
-/// The `Via` that a request leaves with; refused when it has been here before. `us` is this broker's id.
-pub fn via(given: &[&[u8]], us: &str, name: &ServiceName) -> Result<String, Refusal> {
-    let ours = format!("1.1 tenure-{us}");
-    let mut whole = String::new();
+/// How a relay of ours names itself in `Via`, before its broker's id.
+const RELAY_HOP: &str = "1.1 tenure-";
+
+/// The `Via` that a request leaves with; refused when it has been here before. `us` is this broker's id. A consumer's own
+/// word is dropped unless it is a configured proxy (`believed`); hops of relays stay, or a loop over two of them would not
+/// be seen.
+pub fn via(given: &[&[u8]], us: &str, name: &ServiceName, believed: bool) -> Result<String, Refusal> {
+    let ours = format!("{RELAY_HOP}{us}");
+    let mut hops = Vec::new();
     for value in given {
         let text = String::from_utf8_lossy(value);
-        if text.split(',').any(|hop| hop.trim() == ours) {
-            return Err(Refusal::loop_detected(name));
+        for hop in text.split(',').map(str::trim) {
+            if hop == ours {
+                return Err(Refusal::loop_detected(name));
+            }
+            if believed || hop.starts_with(RELAY_HOP) {
+                hops.push(hop.to_owned());
+            }
         }
-        whole.push_str(text.trim());
-        whole.push_str(", ");
     }
-    Ok(whole + &ours)
+    hops.push(ours);
+    Ok(hops.join(", "))
+}
+
+/// A `Set-Cookie` of the service that is reached at `host` (a Host header), without a `Domain` that is wider than it: one
+/// service must not set cookies for the others. Without a `Domain` a cookie belongs to the service's own host.
+pub fn own_cookie(value: &[u8], host: &str) -> Vec<u8> {
+    let own =
+        host.rsplit_once(':').map_or(host, |(name, port)| match port.bytes().all(|b| b.is_ascii_digit()) {
+            true => name,
+            false => host,
+        });
+    let keeps = |part: &&[u8]| {
+        let text = String::from_utf8_lossy(part);
+        let (name, domain) = text.split_once('=').unwrap_or((&text, ""));
+        let domain = domain.trim().trim_matches('"');
+        let domain = domain.strip_prefix('.').unwrap_or(domain);
+        !name.trim().eq_ignore_ascii_case("domain") || domain.eq_ignore_ascii_case(own)
+    };
+    let mut parts = value.split(|byte| *byte == b';');
+    // The first part is the cookie itself, whatever its name.
+    let mut kept = vec![parts.next().unwrap_or_default()];
+    kept.extend(parts.filter(keeps));
+    kept.join(&b';')
+}
+
+/// Whether an answer says twice how long it is: where it ends would depend on who reads it.
+pub fn has_two_lengths<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    let (mut length, mut encoding) = (false, false);
+    names.any(|name| {
+        length |= name == "content-length";
+        encoding |= name == "transfer-encoding";
+        length && encoding
+    })
 }
 
 #[cfg(test)]
@@ -127,7 +191,56 @@ mod tests {
         {
             assert!(!rules.passes(name, true), "{name}");
         }
+        for name in [
+            "true-client-ip",
+            "cf-connecting-ip",
+            "x-client-ip",
+            "client-ip",
+            "client_ip",
+            "x-cluster-client-ip",
+            "x-original-forwarded-for",
+            "x_original_forwarded_for",
+        ] {
+            assert!(!rules.passes(name, true), "{name}");
+        }
         assert!(rules.passes("x-forward", true) && rules.passes("forwarded-by-hand", true));
+    }
+
+    #[test]
+    fn a_header_in_disguise_is_judged_as_servers_read_it() {
+        let rules = passing(&[]);
+        for name in ["content_length", "transfer_encoding", "proxy_connection", "keep_alive"] {
+            assert!(!rules.passes(name, true) && !rules.passes(name, false), "{name}");
+        }
+        assert!(rules.passes("x_mine", true) && rules.passes("content-length", true));
+    }
+
+    #[test]
+    fn a_cookie_stays_with_its_own_service() {
+        for (given, host, kept) in [
+            ("a=b; Domain=relay.example; Path=/", "web.relay.example", "a=b; Path=/"),
+            ("a=b; domain=.relay.example", "web.relay.example:7480", "a=b"),
+            ("a=b;DOMAIN = \"localhost\";Secure", "web.localhost:7480", "a=b;Secure"),
+            ("a=b; Domain=other.relay.example", "web.relay.example", "a=b"),
+            ("a=b; Domain=", "web.relay.example", "a=b"),
+            (
+                "a=b; Domain=WEB.relay.example; Path=/",
+                "web.relay.example",
+                "a=b; Domain=WEB.relay.example; Path=/",
+            ),
+            ("domain=relay.example; Path=/", "web.relay.example", "domain=relay.example; Path=/"),
+            ("a=b", "web.localhost:7480", "a=b"),
+        ] {
+            let own = own_cookie(given.as_bytes(), host);
+            assert_eq!(String::from_utf8_lossy(&own), kept, "{given} of {host}");
+        }
+    }
+
+    #[test]
+    fn an_answer_has_one_length() {
+        assert!(has_two_lengths(["content-length", "date", "transfer-encoding"].into_iter()));
+        assert!(!has_two_lengths(["content-length", "content-length"].into_iter()));
+        assert!(!has_two_lengths(["transfer-encoding"].into_iter()));
     }
 
     #[test]
@@ -144,9 +257,11 @@ mod tests {
         assert!(check_length(None, Some(10)).is_ok());
         assert_eq!(check_length(Some(11), Some(10)).unwrap_err().status, 413);
         let name: ServiceName = "web".parse().unwrap();
-        assert_eq!(via(&[], "b1", &name).unwrap(), "1.1 tenure-b1");
-        assert_eq!(via(&[b"1.0 fred"], "b1", &name).unwrap(), "1.0 fred, 1.1 tenure-b1");
-        assert!(via(&[b"1.1 tenure-b2"], "b1", &name).is_ok(), "another broker's is not ours");
-        assert_eq!(via(&[b"1.0 fred, 1.1 tenure-b1"], "b1", &name).unwrap_err().status, 508);
+        assert_eq!(via(&[], "b1", &name, false).unwrap(), "1.1 tenure-b1");
+        assert_eq!(via(&[b"1.0 fred"], "b1", &name, true).unwrap(), "1.0 fred, 1.1 tenure-b1");
+        assert_eq!(via(&[b"1.0 fred"], "b1", &name, false).unwrap(), "1.1 tenure-b1", "a stranger's word");
+        let other = via(&[b"1.0 fred, 1.1 tenure-b2"], "b1", &name, false).unwrap();
+        assert_eq!(other, "1.1 tenure-b2, 1.1 tenure-b1", "another relay's hop stays");
+        assert_eq!(via(&[b"1.0 fred, 1.1 tenure-b1"], "b1", &name, false).unwrap_err().status, 508);
     }
 }
