@@ -16,7 +16,7 @@ pub use record::{
     AccessWrite, AuditEntry, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess,
     TokenRecord,
 };
-pub use roll::{Entry, INVITES_MAX, Roll, TOKENS_MAX};
+pub use roll::{Entry, Grant, INVITES_MAX, Roll, TOKENS_MAX};
 
 use tenure_proto::error::WireError;
 use tenure_proto::invite::{Invite, Role};

@@ -143,12 +143,17 @@ pub fn all(config: &MeshConfig) -> Values {
     SETTINGS.iter().map(|setting| (setting.name.to_owned(), (setting.get)(config))).collect()
 }
 
-/// The setting of this name.
+/// Other names by which a setting may be set, and the name that it is kept and shown under.
+pub const ALIASES: &[(&str, &str)] = &[("connection.reconnect_grace_ms", "reconnectGraceMs")];
+
+/// The setting of this name, or of this alias.
 pub fn find(name: &str) -> Result<&'static Setting, WireError> {
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
     SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
         let clipped: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
         WireError::bad_request(format!("there is no setting {clipped:?}; there are {}", names.join(", ")))
+            .with_details(json!({"field": clipped}))
     })
 }
 
@@ -270,5 +275,16 @@ mod tests {
     fn a_whole_number_is_one_however_it_is_written() {
         let base = MeshConfig::default();
         assert_eq!(apply(&base, &one("sendRate", json!(7.0))).unwrap().send_rate.per_second, 7);
+    }
+
+    #[test]
+    fn a_setting_is_found_by_its_alias_too() {
+        for (alias, name) in ALIASES {
+            assert_eq!(find(alias).unwrap().name, *name);
+            assert!(SETTINGS.iter().all(|setting| setting.name != *alias));
+        }
+        let base = MeshConfig::default();
+        let set = apply(&base, &one("connection.reconnect_grace_ms", json!(7_000))).unwrap();
+        assert_eq!(set.reconnect_grace_ms, 7_000);
     }
 }

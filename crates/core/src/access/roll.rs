@@ -1,6 +1,6 @@
 //! The roll of a mesh: who is on it, and who may be put on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey};
@@ -30,6 +30,17 @@ pub struct Roll {
     by_hash: BTreeMap<[u8; 32], GrantId>,
     /// Uses of invites that the store does not have yet; at most one for each hello that waits for it.
     pending: BTreeMap<GrantId, u32>,
+    /// Members whose change is on its way to the disk; at most one for each operation under way.
+    changing: BTreeSet<MemberKey>,
+}
+
+/// What an operator grants: it holds once it is on disk.
+#[derive(Clone, Debug)]
+pub enum Grant {
+    /// A member as it shall be.
+    Member(MemberRecord),
+    /// A bearer token.
+    Token(TokenRecord),
 }
 
 /// How somebody is let in.
@@ -233,12 +244,61 @@ impl Roll {
 
     /// Keeps a member; the refusal if there is no room.
     pub fn put_member(&mut self, record: MemberRecord) -> Result<(), WireError> {
-        if self.members.len() >= MEMBERS_MAX && !self.members.contains_key(&record.member) {
-            return Err(busy("this mesh has as many members as it may; let some go"));
-        }
-        self.keep_an_operator(&record.member, Some(record.rights()))?;
+        self.check_member(&record)?;
         self.members.insert(record.member, record);
         Ok(())
+    }
+
+    /// Refuses a member for whom there is no room, or a change that leaves no operator. Members on their way to the disk
+    /// count: the bound holds with them.
+    fn check_member(&self, record: &MemberRecord) -> Result<(), WireError> {
+        let new = self.changing.iter().filter(|member| !self.members.contains_key(member)).count();
+        if self.members.len() + new >= MEMBERS_MAX && !self.members.contains_key(&record.member) {
+            return Err(busy("this mesh has as many members as it may; let some go"));
+        }
+        self.keep_an_operator(&record.member, Some(record.rights()))
+    }
+
+    /// Begins to change a member, or to let one in: what the change takes away is gone at once, what it gives comes with
+    /// [`Roll::grant`].
+    pub fn change_member(&mut self, record: &MemberRecord) -> Result<(), WireError> {
+        if self.changing.contains(&record.member) {
+            return Err(busy("another change of this member is on its way to the disk; ask again"));
+        }
+        self.check_member(record)?;
+        self.changing.insert(record.member);
+        if let Some(old) = self.members.get_mut(&record.member) {
+            let (had, left) = (old.rights(), old.rights().and(record.rights()));
+            if left != had {
+                old.caps = Some(left.names().filter_map(|name| name.parse().ok()).collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// A grant is on disk: it holds.
+    pub fn grant(&mut self, grant: Grant) {
+        match grant {
+            // Who was removed meanwhile stays removed: that was said later.
+            Grant::Member(record) => {
+                if self.changing.remove(&record.member) {
+                    self.members.insert(record.member, record);
+                }
+            }
+            Grant::Token(token) => self.put_token(token),
+        }
+    }
+
+    /// A grant could not be written: nothing that it gives holds. Whether what it takes away does, which a restart would
+    /// undo.
+    pub fn not_granted(&mut self, grant: &Grant) -> bool {
+        match grant {
+            Grant::Member(record) => {
+                self.changing.remove(&record.member);
+                self.members.contains_key(&record.member)
+            }
+            Grant::Token(_) => false,
+        }
     }
 
     /// Forgets a member.
@@ -247,6 +307,7 @@ impl Roll {
             return Err(WireError::new(ErrorCode::NotFound, "no such member"));
         }
         self.keep_an_operator(member, None)?;
+        self.changing.remove(member);
         self.members.remove(member).ok_or_else(|| WireError::new(ErrorCode::NotFound, "no such member"))
     }
 
@@ -301,6 +362,11 @@ impl Roll {
         let record = self.invites.entry(id.clone()).or_insert_with(unseen);
         record.revoked = true;
         Ok(record.clone())
+    }
+
+    /// How many changes of members wait for the store.
+    pub fn changing(&self) -> usize {
+        self.changing.len()
     }
 
     /// How many uses of invites wait for the store.

@@ -79,6 +79,7 @@ impl Mesh {
             count("invites", self.roll.invites.len(), INVITES_MAX),
             count("tokens", self.roll.tokens.len(), TOKENS_MAX),
             count("uses of invites that wait", self.roll.pending(), leases + self.awaiting.len()),
+            count("changes of members that wait", self.roll.changing(), self.awaiting.len()),
             count("settings", self.settings.values.len(), SETTINGS.len()),
             count("rates of members", self.quota.sends.len().max(self.quota.requests.len()), ACCOUNTS),
             count("changes of presence", changes, 2 * (self.presence.len() + DEPARTURES)),

@@ -1,5 +1,7 @@
 //! What operators do, and who asks.
 
+use std::collections::BTreeSet;
+
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::invite::Role;
@@ -9,7 +11,7 @@ use tenure_proto::number::U53;
 use tenure_proto::service::ServicesListParams;
 use tenure_proto::topic::TopicsListParams;
 
-use crate::access::{AccessWrite, BanRecord, Change, MemberRecord, Right, Roll};
+use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, Roll};
 use crate::effect::{Answer, Effect, Note};
 use crate::input::Banned;
 use crate::operate::{Act, OperateId, Operated, Operation};
@@ -51,12 +53,13 @@ enum Doing {
     Later,
     /// It is written with its row, and answered when it is on disk; what is to be done is done at once.
     Write(Vec<Change>, Operated, After),
+    /// It is written with its row; what it grants holds, and it is answered, when it is on disk.
+    Grant(Change, Operated, Grant),
 }
 
 /// What is done when the store has been told.
 enum After {
     Nothing,
-    Rights,
     Kick(SessionKey),
     Ban(BanRecord),
     Unban(Banned),
@@ -100,6 +103,11 @@ impl Mesh {
                 }
                 self.follow(now, id, after, effects);
             }
+            Ok(Doing::Grant(change, answer, grant)) => {
+                let write = StoreWrite::Access(Box::new(AccessWrite { changes: vec![change], audit }));
+                self.write_for(Awaiting::Granted(id, Box::new((answer, grant))), write, effects);
+                self.recount_rights(effects);
+            }
             Err(error) => {
                 if audit.is_some() {
                     let write = AccessWrite { changes: Vec::new(), audit };
@@ -132,9 +140,9 @@ impl Mesh {
                     ..record
                 };
                 check_caps(record.caps.as_deref())?;
-                self.roll.put_member(record.clone())?;
+                self.roll.change_member(&record)?;
                 let answer = Operated::Member(Box::new(record.clone()));
-                Ok(Doing::Write(vec![Change::PutMember(record)], answer, After::Rights))
+                Ok(Doing::Grant(Change::PutMember(record.clone()), answer, Grant::Member(record)))
             }
             Act::DropMember(member) => {
                 self.roll.drop_member(member)?;
@@ -152,8 +160,8 @@ impl Mesh {
                     return Err(WireError::bad_request("expiresAt is in the past"));
                 }
                 self.roll.check_token(&token.id)?;
-                self.roll.put_token(token.clone());
-                done(vec![Change::PutToken(token.clone())])
+                let change = Change::PutToken(token.clone());
+                Ok(Doing::Grant(change, Operated::Done, Grant::Token(token.clone())))
             }
             Act::DropToken(id) => {
                 if !self.roll.drop_token(id) {
@@ -239,11 +247,17 @@ impl Mesh {
             return Err(error.with_details(serde_json::json!({"version": found})));
         }
         let mut all = self.settings.values.clone();
-        for (name, value) in values {
-            crate::setting::find(name)?;
+        let mut named = BTreeSet::new();
+        for (given, value) in values {
+            let name = crate::setting::find(given)?.name;
+            if !named.insert(name) {
+                let text =
+                    format!("{given} is another name of {name}, which is set here too; give one of them");
+                return Err(WireError::bad_request(text).with_details(serde_json::json!({"field": given})));
+            }
             match value.is_null() {
                 true => _ = all.remove(name),
-                false => _ = all.insert(name.clone(), value.clone()),
+                false => _ = all.insert(name.to_owned(), value.clone()),
             }
         }
         self.with_settings(&all)?;
@@ -258,7 +272,6 @@ impl Mesh {
     fn follow(&mut self, now: Millis, id: OperateId, after: After, effects: &mut Vec<Effect>) {
         match after {
             After::Nothing => {}
-            After::Rights => self.recount_rights(effects),
             After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked, effects),
             After::Ban(ban) => self.ban(ban, effects),
             After::Unban(subject) => self.unban(subject, effects),
@@ -282,6 +295,19 @@ impl Mesh {
                 }
             }
         }
+    }
+
+    /// A grant is on disk: from here on it holds.
+    pub(super) fn granted(
+        &mut self,
+        id: OperateId,
+        answer: Operated,
+        grant: Grant,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.roll.grant(grant);
+        self.recount_rights(effects);
+        effects.push(Effect::Operated { id, outcome: Ok(answer) });
     }
 
     /// Whether the lease of `session` is of somebody who is let in no longer.

@@ -11,6 +11,7 @@ mod configure;
 mod disk;
 mod drain;
 mod enter;
+mod grants;
 mod replay;
 mod restart;
 mod routing;

@@ -5,6 +5,7 @@ use tenure_proto::event::Receipt;
 use tenure_proto::ids::{ConnId, GrantId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
+use crate::access::Grant;
 use crate::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use crate::input::LeaseRecord;
 use crate::lease::State;
@@ -61,6 +62,8 @@ pub(super) enum Awaiting {
     Joined(MemberKey, GrantId),
     /// An operator who is answered when it is on disk.
     Operated(OperateId, Box<Operated>),
+    /// An operator whose grant holds, and who is answered, when it is on disk.
+    Granted(OperateId, Box<(Operated, Grant)>),
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
     /// Entries past their time go.
@@ -166,6 +169,10 @@ impl Mesh {
             (Awaiting::Operated(id, answer), _) => {
                 effects.push(Effect::Operated { id, outcome: Ok(*answer) });
             }
+            (Awaiting::Granted(id, granted), _) => {
+                let (answer, grant) = *granted;
+                self.granted(id, answer, grant, effects);
+            }
             (Awaiting::Evacuate(session, member), StoreOutcome::Evacuated { moved, failed, next }) => {
                 self.evacuated(session, member, moved, failed, next, effects);
             }
@@ -253,6 +260,10 @@ impl Mesh {
             Awaiting::Joined(member, invite) => self.not_joined(member, &invite, effects),
             Awaiting::Operated(id, _) => {
                 effects.push(Effect::Operated { id, outcome: Err(unconfirmed()) });
+            }
+            Awaiting::Granted(id, granted) => {
+                let error = if self.roll.not_granted(&granted.1) { unconfirmed() } else { unavailable() };
+                effects.push(Effect::Operated { id, outcome: Err(error) });
             }
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
