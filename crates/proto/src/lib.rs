@@ -34,6 +34,7 @@ pub mod noise;
 mod null;
 pub mod number;
 pub mod peer;
+pub mod pointer;
 pub mod reconcile;
 pub mod relay;
 pub mod run;

@@ -16,6 +16,7 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
+use tenure_proto::pointer;
 use tenure_proto::{ServiceName, TopicName};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -55,17 +56,7 @@ pub(super) async fn bytes(request: Request) -> Result<Bytes, Problem> {
 
 /// Reads JSON; an error names the field.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // A list would be read as the fields in their order.
-    if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(Problem::of(ErrorCode::BadRequest, "the body is one JSON object").at(""));
-    }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let place: String = error.path().iter().map(|segment| format!("/{segment}")).collect();
-        Problem::of(ErrorCode::BadRequest, error.inner().to_string()).at(place)
-    })?;
-    deserializer.end().map_err(|error| Problem::of(ErrorCode::BadRequest, error.to_string()).at(""))?;
-    Ok(value)
+    pointer::read_object(bytes).map_err(|bad| Problem::of(ErrorCode::BadRequest, bad.message).at(bad.pointer))
 }
 
 /// The parts of a path.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tenure_core::setting::{Range, SETTINGS};
+use tenure_core::setting::{ALIASES, Range, SETTINGS};
 use tenure_proto::limits::NAME_BYTES;
 use tenure_proto::number::U53;
 use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
@@ -104,7 +104,10 @@ fn settings() -> ObjectBuilder {
             }
         };
         let kinds = SchemaType::from_iter([kind, Type::Null]);
-        all.property(setting.name, schema.schema_type(kinds).description(Some(setting.about)))
+        let schema = schema.schema_type(kinds).description(Some(setting.about)).build();
+        let aliases = ALIASES.iter().filter(|(_, name)| *name == setting.name);
+        let all = aliases.fold(all, |all, (alias, _)| all.property(*alias, schema.clone()));
+        all.property(setting.name, schema)
     });
     all.additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
@@ -122,7 +125,10 @@ mod tests {
     #[test]
     fn the_document_says_what_each_setting_may_be() {
         let schema = &whole_document()["components"]["schemas"]["SettingValues"];
-        assert_eq!(schema["properties"].as_object().map(|all| all.len()), Some(SETTINGS.len()));
+        assert_eq!(
+            schema["properties"].as_object().map(|all| all.len()),
+            Some(SETTINGS.len() + ALIASES.len())
+        );
         assert_eq!(schema["additionalProperties"], false);
         assert_eq!(schema["properties"]["maxStreamsPerService"]["maximum"], 2048);
         assert_eq!(schema["properties"]["serviceNames"]["pattern"], "^[a-z0-9._*?-]{0,64}$");

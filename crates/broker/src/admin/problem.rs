@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::pointer;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{IntoResponses, ToSchema};
@@ -61,6 +62,11 @@ impl Problem {
         Problem::new(status(code), code, detail)
     }
 
+    /// The same, about a field that stands in this object of the body.
+    pub(super) fn within(self, object: &str) -> Problem {
+        Problem { pointer: self.pointer.map(|field| format!("{object}{field}").into()), ..self }
+    }
+
     /// The same about this field.
     pub(super) fn at(self, pointer: impl Into<Box<str>>) -> Problem {
         Problem { pointer: Some(pointer.into()), ..self }
@@ -73,8 +79,8 @@ fn status(code: ErrorCode) -> StatusCode {
 
 impl From<WireError> for Problem {
     fn from(error: WireError) -> Problem {
-        let pointer = error.details.as_ref().and_then(|details| details.get("field")?.as_str());
-        let pointer = pointer.map(|field| format!("/{field}").into());
+        let field = error.details.as_ref().and_then(|details| details.get("field")?.as_str());
+        let pointer = field.map(|field| pointer::of_key(field).into());
         let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Problem {
             pointer,

@@ -61,7 +61,8 @@ pub(crate) async fn change(
     Json(change): Json<SettingsChange>,
 ) -> Result<Response, Problem> {
     let SettingsChange { version, values } = change;
-    settings(asking.ask(&mesh, Act::Set { version: version.get(), values }).await?)
+    let set = asking.ask(&mesh, Act::Set { version: version.get(), values }).await;
+    settings(set.map_err(|problem| problem.within("/values"))?)
 }
 
 /// Which rows of the audit log.

@@ -9,8 +9,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_path_to_error::Segment;
 use tenure_proto::error::ErrorCode;
+use tenure_proto::pointer;
 
 use super::problem::Problem;
 use crate::shared::Shared;
@@ -52,47 +52,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
 
 /// Reads JSON; an error names the field.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // A list would be read as the fields in their order.
-    if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(Problem::bad("", "the body is one JSON object"));
-    }
-    // To keep the path costs as much as to read; who is right need not be told where.
-    if let Ok(value) = serde_json::from_slice(bytes) {
-        return Ok(value);
-    }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let (mut place, told) = (pointer(error.path()), error.inner().to_string());
-        if let Some(field) = named(&told) {
-            place += &format!("/{}", escaped(field));
-        }
-        Problem::bad(&place, told)
-    })?;
-    deserializer.end().map_err(|error| Problem::bad("", error.to_string()))?;
-    Ok(value)
-}
-
-/// The field that is missing or stands twice. The path ends at the object that it should be in, and only the sentence
-/// names it.
-fn named(told: &str) -> Option<&str> {
-    let rest = told.strip_prefix("missing field `").or_else(|| told.strip_prefix("duplicate field `"))?;
-    rest.split('`').next()
-}
-
-/// A key as a part of a JSON pointer.
-fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
-
-/// A path as a JSON pointer (RFC 6901).
-fn pointer(path: &serde_path_to_error::Path) -> String {
-    let segment = |segment: &Segment| match segment {
-        Segment::Seq { index } => Some(format!("/{index}")),
-        Segment::Map { key } => Some(format!("/{}", escaped(key))),
-        Segment::Enum { variant } => Some(format!("/{variant}")),
-        Segment::Unknown => None,
-    };
-    path.iter().filter_map(segment).collect()
+    pointer::read_object(bytes).map_err(|bad| Problem::bad(&bad.pointer, bad.message))
 }
 
 /// The parts of a path.

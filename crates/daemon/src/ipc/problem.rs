@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tenure_core::outbox::Conflict;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
+use tenure_proto::pointer;
 use utoipa::ToSchema;
 
 use crate::db::DbError;
@@ -109,7 +110,7 @@ impl From<WireError> for Problem {
         problem.retryable = error.retryable;
         if let Some(details) = error.details {
             if let Some(field) = details.get("field").and_then(Value::as_str) {
-                problem.pointer = Some(format!("/{field}").into());
+                problem.pointer = Some(pointer::of_key(field).into());
             }
             problem = problem.with("details", *details);
         }
