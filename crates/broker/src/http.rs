@@ -73,7 +73,11 @@ async fn readyz(State(app): State<App>) -> Response {
     }
 }
 
-async fn metrics(State(app): State<App>) -> Response {
+/// Numbers for Prometheus. A page of another site that makes its name mean this address must not read them.
+async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
+    if let Err((status, why)) = check_door(&app.shared, &headers) {
+        return (status, format!("{why}\n")).into_response();
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match app.shared.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),

@@ -50,7 +50,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 pub use admin::document;
-pub use config::{Config, ConfigProblem, RawConfig, StoreChoice};
+pub use config::{Config, ConfigProblem, RawConfig, RawDays, StoreChoice};
 use meshes::Maker;
 pub use relay::RelayConfig;
 use shared::Shared;

@@ -120,6 +120,15 @@ fn the_configuration_in_force_is_shown_without_its_secrets() {
     assert_eq!(shown["listen"].as_str(), Some("127.0.0.1:7402"), "flags win over the file");
     assert_eq!(shown["lease_ttl_ms"].as_integer(), Some(3_000), "and so does the environment");
     assert!(shown.contains_key("admin_token") && !stdout(&output).contains("s3cret-of-the-operator"));
+    let text = stdout(&output);
+    for key in tenure_broker::RawConfig::KEYS {
+        let lines =
+            text.lines().filter(|line| line.trim_start_matches("# ").starts_with(&format!("{key} =")));
+        assert_eq!(lines.count(), 1, "{key} has one line: {text}");
+    }
+    assert!(text.contains("ack_timeout_ms = 600000  # default\n"), "{text}");
+    assert!(text.contains("listen = \"127.0.0.1:7402\"\n"), "what was given is no default: {text}");
+    assert!(text.contains("# min_client =\n"), "what has no value is commented out: {text}");
     let defaults =
         ["data_dir", "store", "ping_interval_ms", "stale_after_ms", "tick_interval_ms", "max_payload"];
     let more = ["max_buffered_bytes", "max_sessions", "public_hosts", "allowed_origins", "log", "log_format"];

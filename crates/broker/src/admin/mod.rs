@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -90,9 +90,14 @@ pub(crate) fn routes(app: &App) -> Router<App> {
         return Router::new();
     }
     let document: Arc<str> = document().to_string().into();
-    let served = move || {
+    let served = move |State(app): State<App>, headers: HeaderMap| {
         let document = Arc::clone(&document);
-        async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response() }
+        async move {
+            match check_door(&app.shared, &headers) {
+                Ok(_) => ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response(),
+                Err(turned) => turned_away(turned),
+            }
+        }
     };
     let (router, _) = described().split_for_parts();
     router
@@ -115,11 +120,16 @@ async fn wrong_method() -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::BadRequest, detail)
 }
 
+/// The answer to a request with a Host or Origin that is not ours.
+fn turned_away((status, why): (StatusCode, String)) -> Response {
+    let code = if status == StatusCode::FORBIDDEN { ErrorCode::Forbidden } else { ErrorCode::BadRequest };
+    Problem::new(status, code, why).into_response()
+}
+
 /// Lets the operator through, and nobody else.
 async fn guard(State(app): State<App>, peer: Extension<Peer>, request: Request, next: Next) -> Response {
-    if let Err((status, why)) = check_door(&app.shared, request.headers()) {
-        let code = if status == StatusCode::FORBIDDEN { ErrorCode::Forbidden } else { ErrorCode::BadRequest };
-        return Problem::new(status, code, why).into_response();
+    if let Err(turned) = check_door(&app.shared, request.headers()) {
+        return turned_away(turned);
     }
     let in_url = || {
         let text =

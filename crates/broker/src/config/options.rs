@@ -21,6 +21,9 @@ macro_rules! options {
         }
 
         impl RawConfig {
+            /// Every key of the file, in the order of their declaration.
+            pub const KEYS: &[&str] = &[$(stringify!($field)),*];
+
             /// What the environment says; `get` looks a variable up.
             pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<RawConfig, ConfigProblem> {
                 Ok(RawConfig { $($field: get($name).map(|text| <$kind>::read($name, text)).transpose()?,)* })

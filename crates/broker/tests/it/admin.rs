@@ -80,18 +80,62 @@ async fn only_the_token_opens_and_only_in_its_header() {
 }
 
 #[tokio::test]
-async fn who_guesses_is_locked_out_with_the_right_token_too() {
+async fn who_guesses_is_locked_out_and_the_operator_beside_it_never_is() {
     let broker = administered().await;
     let addr = broker.addr();
     for n in 0..10 {
         let guess = format!("Authorization: Bearer guess-number-{n:04}");
         assert_eq!(ask(addr, &format!("GET {DRAIN}"), &[&guess], "").await.status, 401);
     }
-    let locked = as_operator(addr, "POST", "").await;
+    let guess = ["Authorization: Bearer one-guess-too-many"];
+    let locked = ask(addr, &format!("GET {DRAIN}"), &guess, "").await;
     refused(&locked, 429, "rate_limited", "wait");
     assert!(data(&locked)["retryAfterMs"].as_u64().is_some_and(|ms| ms > 0 && ms <= 60_000));
     assert!(locked.head.contains("retry-after: "), "{}", locked.head);
+    assert_eq!(as_operator(addr, "GET", "").await.status, 200, "from the same address, with the right token");
     assert_eq!(get(addr, "/readyz").await.status, 200);
+    broker.stop("end").await;
+}
+
+#[tokio::test]
+async fn a_problem_points_at_the_field_that_is_wrong() {
+    let broker = administered().await;
+    let addr = broker.addr();
+    let good = format!("Authorization: Bearer {TOKEN}");
+    let headers = [good.as_str(), "Content-Type: application/json"];
+    let member = format!("/v1/admin/meshes/default/members/{}", "ab".repeat(32));
+    let settings = "/v1/admin/meshes/default/settings";
+    for (line, body, pointer) in [
+        (format!("PUT {member}"), json!({"caps": ["read", 5]}), "/caps/1"),
+        (format!("PATCH {settings}"), json!({"values": {}}), "/version"),
+        (
+            format!("PATCH {settings}"),
+            json!({"version": 0, "values": {"leaseTtlMs": 1}}),
+            "/values/leaseTtlMs",
+        ),
+        (format!("PATCH {settings}"), json!({"version": 0, "values": {"a/b~c": 1}}), "/values/a~1b~0c"),
+    ] {
+        let answer = ask(addr, &line, &headers, &body.to_string()).await;
+        assert_eq!(answer.status, 400, "{line} {body}: {}", answer.body);
+        assert_eq!(data(&answer)["pointer"], pointer, "{line} {body}: {}", answer.body);
+    }
+    broker.stop("end").await;
+}
+
+#[tokio::test]
+async fn a_setting_answers_to_its_alias() {
+    let broker = administered().await;
+    let addr = broker.addr();
+    let good = format!("Authorization: Bearer {TOKEN}");
+    let headers = [good.as_str(), "Content-Type: application/json"];
+    let patch = "PATCH /v1/admin/meshes/default/settings";
+    let body = json!({"version": 0, "values": {"connection.reconnect_grace_ms": 7_000}}).to_string();
+    let set = ask(addr, patch, &headers, &body).await;
+    assert_eq!(set.status, 200, "{}", set.body);
+    assert_eq!(data(&set)["values"]["reconnectGraceMs"], 7_000);
+    assert_eq!(data(&set)["changed"], json!(["reconnectGraceMs"]), "kept under its own name");
+    let both = json!({"version": 1, "values": {"connection.reconnect_grace_ms": 1, "reconnectGraceMs": 2}});
+    refused(&ask(addr, patch, &headers, &both.to_string()).await, 400, "bad_request", "another name");
     broker.stop("end").await;
 }
 

@@ -7,6 +7,20 @@ use crate::common::http::{get, raw, upgrade};
 use crate::common::{Codec, Dial, LONG, Who, broker, join, still_serves};
 
 #[tokio::test]
+async fn a_host_that_is_not_ours_reads_neither_numbers_nor_document() {
+    let token = Some("a-token-of-the-operator".to_owned());
+    let config = Config { admin_token: token, ..Config::ephemeral(LONG) };
+    let broker = Broker::start(config).await.expect("start");
+    let addr = broker.addr();
+    for path in ["/metrics", "/v1/openapi.json"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+        assert_eq!(raw(addr, &request).await.status, 403, "{path}");
+        assert_eq!(get(addr, path).await.status, 200, "{path}");
+    }
+    broker.stop("end").await;
+}
+
+#[tokio::test]
 async fn health_and_metrics_are_there_and_nothing_else_is() {
     let broker = broker(LONG).await;
     let addr = broker.addr();

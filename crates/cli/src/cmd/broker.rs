@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use tenure_broker::{Broker, Config, RawConfig, Stop, StoreChoice};
+use tenure_broker::{Broker, Config, RawConfig, RawDays, Stop, StoreChoice};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -92,8 +92,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut config = raw.check(default_dir).map_err(|problem| Failure::Usage(problem.to_string()))?;
     config.test_echo = args.test_echo;
     if args.print_config {
-        let shown = in_force(&config, raw).without_secrets();
-        print(&toml::to_string(&shown).map_err(|error| Failure::Failed(error.to_string()))?);
+        print(&every_key(&config, raw)?);
         return Ok(());
     }
     start_log(filter, json_log)?;
@@ -135,6 +134,21 @@ fn merged(args: &Args) -> Result<RawConfig, Failure> {
     Ok(flags.or(env).or(file))
 }
 
+/// Every option with its value in force, as a file that could be read again: defaults are marked, what has no value is
+/// commented out.
+fn every_key(config: &Config, written: RawConfig) -> Result<String, Failure> {
+    let table = |raw: RawConfig| {
+        toml::Table::try_from(raw.without_secrets()).map_err(|error| Failure::Failed(error.to_string()))
+    };
+    let (given, shown) = (table(written.clone())?, table(in_force(config, written))?);
+    let line = |key: &&str| match shown.get(*key) {
+        None => format!("# {key} =\n"),
+        Some(value) if given.contains_key(*key) => format!("{key} = {value}\n"),
+        Some(value) => format!("{key} = {value}  # default\n"),
+    };
+    Ok(RawConfig::KEYS.iter().map(line).collect())
+}
+
 /// The checked configuration written out, defaults and derived numbers included, over what somebody wrote.
 fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
     let (mesh, number) = (&config.mesh, |bytes: usize| Some(bytes as u64));
@@ -158,6 +172,15 @@ fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
         max_buffered_bytes: number(mesh.max_buffered_bytes),
         max_sessions: number(mesh.max_sessions),
         slow_consumer_ms: Some(mesh.slow_consumer_ms),
+        reconnect_grace_ms: Some(mesh.reconnect_grace_ms),
+        ack_timeout_ms: Some(mesh.ack_timeout_ms),
+        retention_ms: Some(mesh.retention_ms),
+        topic_max_bytes: Some(mesh.topic_bytes.unwrap_or(0)),
+        dedupe_retention_days: Some(
+            mesh.dedupe_days
+                .map_or_else(|| RawDays::Word("permanent".to_owned()), |days| RawDays::Days(days.into())),
+        ),
+        behind_proxy: Some(config.behind_proxy),
         max_sessions_per_member: number(mesh.max_sessions_per_member),
         max_unauthenticated_sockets: number(config.max_unauthenticated),
         max_sockets_per_address: number(config.addresses.sockets),
