@@ -8,6 +8,7 @@ mod autobahn;
 mod bench;
 mod browser;
 mod deps;
+mod fuzz;
 mod peers;
 mod run;
 mod schemathesis;
@@ -71,6 +72,12 @@ const COMMANDS: &[Command] = &[
         takes: "[--seeds A..B] [ARGS]",
         about: "whole meshes in virtual time with every fault; --shrink, --forever, --mutants, --help",
         start: sim::start,
+    },
+    Command {
+        name: "fuzz",
+        takes: "[--minutes N] [TARGET …]",
+        about: "every parser that reads bytes from outside, by libFuzzer (nightly toolchain)",
+        start: fuzz::start,
     },
     Command {
         name: "autobahn",

@@ -99,6 +99,11 @@ impl Framing {
         }
     }
 
+    /// Whether the last request is complete and the next has not begun.
+    pub fn is_between_requests(&self) -> bool {
+        self.at == At::Head
+    }
+
     /// Whether nothing is looked at any more.
     pub fn is_beyond(&self) -> bool {
         self.at == At::Beyond

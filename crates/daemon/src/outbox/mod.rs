@@ -26,7 +26,7 @@ pub use crate::room::Cap;
 pub use accept::{Accepted, Request};
 pub use admin::{Anew, Patch, Requeued, Withdrawn};
 pub use row::{Entry, Wanted};
-pub use salvage::{Lost, Salvage};
+pub use salvage::{Lost, Salvage, rows_on_pages};
 
 pub(crate) use salvage::salvage;
 

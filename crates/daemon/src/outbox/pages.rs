@@ -3,9 +3,7 @@
 //! What is on a page that is free now looks the same, so whoever asks must know which rows there were.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use rusqlite::types::Value;
 
@@ -16,33 +14,64 @@ const LEAF: u8 = 0x0d;
 /// Bytes of one row that are believed.
 const ROW_BYTES: usize = 64 * 1024 * 1024;
 
-/// Calls `each` with the number and the values of every row of so many columns on any leaf of the file.
-pub(super) fn rows(path: &Path, columns: usize, mut each: impl FnMut(u64, Vec<Value>)) -> io::Result<()> {
-    let file = File::open(path)?;
+/// Where pages are read from.
+pub(super) trait Source {
+    /// Fills `buffer` with what stands at this place, if there is as much.
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<()>;
+    /// How many bytes there are.
+    fn bytes(&self) -> u64;
+}
+
+impl Source for File {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<()> {
+        self.read_exact_at(buffer, at).ok()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.metadata().map_or(0, |file| file.len())
+    }
+}
+
+impl Source for [u8] {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<()> {
+        let rest = self.get(usize::try_from(at).ok()?..)?;
+        buffer.copy_from_slice(rest.get(..buffer.len())?);
+        Some(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+/// Calls `each` with the number and the values of every row of so many columns on any leaf of a file.
+pub(super) fn rows(file: &(impl Source + ?Sized), columns: usize, mut each: impl FnMut(u64, Vec<Value>)) {
     let mut page = vec![0; PAGE_BYTES];
     let mut at = 0;
-    while file.read_exact_at(&mut page, at).is_ok() {
+    while file.fill(&mut page, at).is_some() {
         at += PAGE_BYTES as u64;
         if page[0] != LEAF {
             continue;
         }
         let cells = usize::from(u16::from_be_bytes([page[3], page[4]]));
-        for cell in 0..cells {
-            if let Some((id, record)) = row(&file, &page, cell)
+        // Places of cells stand behind the head of a page: more than fit are damage.
+        for cell in 0..cells.min((PAGE_BYTES - 8) / 2) {
+            if let Some((id, record)) = row(file, &page, cell)
                 && let Some(values) = values(&record).filter(|values| values.len() == columns)
             {
                 each(id, values);
             }
         }
     }
-    Ok(())
 }
 
 /// The number and the record of a cell, whose end may be on other pages.
-fn row(file: &File, page: &[u8], cell: usize) -> Option<(u64, Vec<u8>)> {
+fn row(file: &(impl Source + ?Sized), page: &[u8], cell: usize) -> Option<(u64, Vec<u8>)> {
     let pointer = page.get(8 + 2 * cell..10 + 2 * cell)?;
     let mut rest = page.get(usize::from(u16::from_be_bytes([pointer[0], pointer[1]]))..)?;
-    let bytes = usize::try_from(varint(&mut rest)?).ok().filter(|bytes| *bytes <= ROW_BYTES)?;
+    // No row is longer than its file, or its pages would lead in a circle.
+    let most = ROW_BYTES.min(usize::try_from(file.bytes()).ok()?);
+    let bytes = usize::try_from(varint(&mut rest)?).ok().filter(|bytes| *bytes <= most)?;
     let id = varint(&mut rest)?;
     let here = local(bytes);
     let mut record = rest.get(..here)?.to_vec();
@@ -50,7 +79,7 @@ fn row(file: &File, page: &[u8], cell: usize) -> Option<(u64, Vec<u8>)> {
     let mut overflow = vec![0; PAGE_BYTES];
     while record.len() < bytes {
         let at = next.checked_sub(1)?.checked_mul(PAGE_BYTES as u64)?;
-        file.read_exact_at(&mut overflow, at).ok()?;
+        file.fill(&mut overflow, at)?;
         next = number(&overflow[..4])?;
         let more = (bytes - record.len()).min(PAGE_BYTES - 4);
         record.extend_from_slice(&overflow[4..4 + more]);

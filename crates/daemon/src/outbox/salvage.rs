@@ -138,7 +138,9 @@ fn by_hand(
     ))?;
     let holes = vec!["?"; COLUMNS.len()].join(", ");
     let transaction = found.transaction()?;
-    let read = pages::rows(from, COLUMNS.len(), |id, mut values| {
+    let unread = |error| DbError::Unavailable(format!("read {}: {error}", from.display()));
+    let file = File::open(from).map_err(unread)?;
+    pages::rows(&file, COLUMNS.len(), |id, mut values| {
         if wanted.get(&id).is_some_and(|status| values[STATUS] == *status) && is_whole(&values) {
             values[0] = integer(id).into();
             let sql = format!("INSERT OR IGNORE INTO outbox VALUES ({holes})");
@@ -146,7 +148,6 @@ fn by_hand(
             let _ = put.and_then(|mut put| put.execute(rusqlite::params_from_iter(values)));
         }
     });
-    read.map_err(|error| DbError::Unavailable(format!("read {}: {error}", from.display())))?;
     transaction.commit()?;
     let transaction = fresh.transaction()?;
     salvage.lost.retain(|lost| {
@@ -156,6 +157,13 @@ fn by_hand(
     });
     transaction.commit()?;
     Ok(())
+}
+
+/// How many whole rows stand on the pages of an outbox, given as the bytes of its file: what [`salvage`] finds by hand.
+pub fn rows_on_pages(bytes: &[u8]) -> usize {
+    let mut whole = 0;
+    pages::rows(bytes, COLUMNS.len(), |_, values| whole += usize::from(is_whole(&values)));
+    whole
 }
 
 /// Whether values of a row match their checksum.
