@@ -71,6 +71,7 @@ mutants! {
     NewIdOnRetry "new-id-on-retry" "A daemon sends again under another id.";
     ServiceGoneAtClose "service-gone-at-close" "A service is withdrawn when its session's socket closes.";
     NameHeldAfterEnd "name-held-after-end" "A service's name is not free when its session's lease ends.";
+    GapToldOnce "gap-told-once" "A reader is told once what of its topic is gone, whether it hears that or not.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
 }
 

@@ -19,6 +19,7 @@ mod debt;
 mod deliver;
 mod drain;
 mod fanout;
+mod gaps;
 mod hello;
 mod listing;
 mod messages;

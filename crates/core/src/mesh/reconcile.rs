@@ -130,6 +130,7 @@ impl Mesh {
                 plan.give_up(verdict, reason);
             }
         }
+        self.tell_gaps_again(session, params);
         let results = plan.verdicts;
         let count =
             |action: &[ReconcileAction]| results.iter().filter(|v| action.contains(&v.action)).count();

@@ -1,7 +1,9 @@
 //! Both sides of a break compare what they believe: each row of the table, and what becomes of deliveries.
 
+use tenure_core::MeshConfig;
 use tenure_core::effect::Push;
 use tenure_core::input::Call;
+use tenure_proto::event::EventBody;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, SubId};
 use tenure_proto::number::U53;
@@ -9,10 +11,10 @@ use tenure_proto::reconcile::{
     ClientInflight, ClientSubscription, InflightResult, InflightState, ReconcileAction, ReconcileParams,
     ReconcilePolicy, ReconcileResult, Settle,
 };
-use tenure_proto::subscribe::{AckMode, SubscribeParams};
+use tenure_proto::subscribe::{AckMode, From, SubscribeParams, SubscriptionEventKind};
 
 use super::words::*;
-use super::world::World;
+use super::world::{Engine, World};
 
 use ReconcileAction::{CloseClientSide, CloseServerSide, Keep, RecreateClientSide};
 use ReconcilePolicy::{Conservative, RestoreClient};
@@ -62,6 +64,39 @@ fn what_both_know_is_kept_under_the_servers_name() {
         assert_eq!(verdicts(&result), [(Keep, sub.as_str(), "renamed")]);
         w.post(a, letter(topic("t"), "m1"));
         assert_eq!(w.pushes(b)[0].sub, sub);
+    }
+}
+
+/// A reader whose socket had lost the word of a gap once went on without ever hearing of it.
+#[test]
+fn a_gap_that_a_socket_lost_is_told_again_until_the_position_is_past_it() {
+    let config = MeshConfig { retention_ms: 60_000, ..MeshConfig::default() };
+    let mut w = World::new(Engine::memory(), config);
+    let (a, b) = (w.join(1), w.join(2));
+    for n in 1..=3 {
+        w.post(a, letter(topic("t"), &format!("old{n}")));
+    }
+    w.pass(200_000);
+    let from = From::Seq(U53::saturating(2));
+    let sub = w.subscribe(b, SubscribeParams { from, ..subscription("t", None) }).sub_id;
+    w.pass(1_000);
+    w.drop_socket(b);
+    let mut socket = b;
+    for (position, told) in [(1, vec![(2, 3)]), (2, vec![(3, 3)]), (3, vec![])] {
+        let positions = [("0".to_owned(), U53::saturating(position))].into();
+        let mine = ClientSubscription { positions, ..listed(sub.as_str(), "t", None) };
+        let (next, _) = w.resume_with(2, socket, knowing(RestoreClient, vec![mine]));
+        w.pass(1_000);
+        let events = std::mem::take(&mut w.sockets.get_mut(&next).unwrap().events);
+        let gap = |event| match event {
+            EventBody::Subscription(event) if event.kind == SubscriptionEventKind::Gap => {
+                Some((event.from.unwrap().get(), event.to.unwrap().get()))
+            }
+            _ => None,
+        };
+        assert_eq!(events.into_iter().filter_map(gap).collect::<Vec<_>>(), told, "at {position}");
+        w.drop_socket(next);
+        socket = next;
     }
 }
 
