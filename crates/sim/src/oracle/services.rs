@@ -34,6 +34,9 @@ pub(super) struct Services {
     withdrawn: BTreeMap<(Slot, String), usize>,
     /// What each process offers.
     wanted: BTreeMap<Life, BTreeSet<String>>,
+    /// What each process has given up and not offered again. That reaches the broker when a socket does, and takes the
+    /// name away from whatever other process of the session has it by then.
+    given_up: BTreeMap<Life, BTreeSet<String>>,
     watches: BTreeMap<Life, Watch>,
     alive: Option<BTreeSet<Life>>,
 }
@@ -41,11 +44,15 @@ pub(super) struct Services {
 impl Services {
     pub(super) fn see(&mut self, at: u64, seen: &Seen, world: &World, court: &mut Court) {
         match seen {
-            Seen::Offers(life, name) => _ = self.wanted.entry(*life).or_default().insert(name.clone()),
+            Seen::Offers(life, name) => {
+                self.wanted.entry(*life).or_default().insert(name.clone());
+                self.given_up.entry(*life).or_default().remove(name);
+            }
             Seen::Withdraws(life, name) => {
                 if let Some(wanted) = self.wanted.get_mut(life) {
                     wanted.remove(name);
                 }
+                self.given_up.entry(*life).or_default().insert(name.clone());
                 *self.withdrawn.entry((life.slot, name.clone())).or_default() += 1;
                 self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
             }
@@ -75,6 +82,7 @@ impl Services {
             }
             Seen::Killed(life) | Seen::Ended(life, _) => {
                 self.wanted.remove(life);
+                self.given_up.remove(life);
                 self.watches.remove(life);
             }
             Seen::Rest { alive, .. } => self.alive = Some(alive.iter().copied().collect()),
@@ -91,6 +99,7 @@ impl Services {
         }
         if let Some(other) = self.holders.get(name)
             && other.slot != life.slot
+            && !self.may_be_given_up(other.slot, name)
             && !world.may_have_ended_since(other.slot, other.told_at)
         {
             let text = format!(
@@ -101,6 +110,11 @@ impl Services {
             court.accuse("service", text);
         }
         self.holders.insert(name.to_owned(), Holder { slot: life.slot, told_at: at });
+    }
+
+    /// Whether some process of a session may give up a name that another has.
+    fn may_be_given_up(&self, slot: Slot, name: &str) -> bool {
+        self.given_up.iter().any(|(life, names)| life.slot == slot && names.contains(name))
     }
 
     /// In the end a name that somebody here wants is held by one who is here and wants it; and no name is held by who is

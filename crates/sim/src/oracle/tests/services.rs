@@ -38,6 +38,26 @@ fn two_holders_are_one_too_many() {
 }
 
 #[test]
+fn what_one_process_has_given_up_another_of_its_session_may_lose() {
+    let twin = |gave_up: bool| {
+        let (first, second) = (life(0), nth(0, 1));
+        let mut play = offered(0);
+        play.see(Seen::Detached(first)).see(Seen::SocketLost(Slot(0)));
+        if gave_up {
+            play.see(Seen::Withdraws(first, "db".into()));
+        }
+        // Another process is told that it has the name; then the first is back, and gives it up.
+        play.see(Seen::Born(second)).admit(second, false).attach(second, false).sleep(1);
+        play.see(Seen::Offers(second, "db".into())).see(Seen::OfferJudged(second, "db".into(), Ok(())));
+        play.see(Seen::Ended(second, "replaced".into())).admit(first, false).attach(first, false).sleep(1);
+        judged(&mut play, 1, Ok(()));
+        play
+    };
+    twin(true).holds();
+    twin(false).breaks(&["service"]);
+}
+
+#[test]
 fn a_name_does_not_go_while_its_lease_lives() {
     let mut play = offered(0);
     told(&mut play, "online", 0, 1);
