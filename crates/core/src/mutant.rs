@@ -72,6 +72,8 @@ mutants! {
     ServiceGoneAtClose "service-gone-at-close" "A service is withdrawn when its session's socket closes.";
     NameHeldAfterEnd "name-held-after-end" "A service's name is not free when its session's lease ends.";
     GapToldOnce "gap-told-once" "A reader is told once what of its topic is gone, whether it hears that or not.";
+    StatusDoesNotWait "status-does-not-wait" "`send.status` is answered before sends that came before it are decided.";
+    RequeueByIdAlone "requeue-by-id-alone" "A daemon takes what the broker has under a row's id for that row, whatever it is.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
 }
 

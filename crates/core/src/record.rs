@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, LeaseId, MemberKey, MessageId, RunId, SessionKey, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::SendState;
@@ -412,6 +413,22 @@ pub struct DeadEntry {
     pub at: u64,
 }
 
+/// What became of a message, by its sender's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// The broker's id and the fingerprint of what was accepted, if something was.
+    pub accepted: Option<(MessageId, Fingerprint)>,
+    /// Where it stands.
+    pub state: SendState,
+    /// Why, when it was not delivered.
+    pub reason: Option<String>,
+}
+
+impl Fate {
+    /// The fate of an id under which nothing was accepted, or nothing is remembered.
+    pub const UNKNOWN: Fate = Fate { accepted: None, state: SendState::Unknown, reason: None };
+}
+
 /// What a read found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreFound {
@@ -429,8 +446,8 @@ pub enum StoreFound {
         /// The next seq.
         next: Option<u64>,
     },
-    /// One for each id asked for: the broker's id, the state, and why.
-    Fates(Vec<(Option<MessageId>, SendState, Option<String>)>),
+    /// One for each id asked for.
+    Fates(Vec<Fate>),
     /// Dead letters, and where to go on if there are more.
     Dead {
         /// The dead letters.

@@ -317,6 +317,10 @@ pub struct SendStatus {
     /// Why, when it was not delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The first eight bytes of the fingerprint of what was accepted under this id, in lower-case hex: tells whether
+    /// that is the request that the sender means. Absent when the id is unknown, and from brokers before it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint_prefix: Option<String>,
 }
 
 /// The fate of a send.

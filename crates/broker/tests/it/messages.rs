@@ -319,6 +319,7 @@ async fn what_is_given_back_comes_again_and_in_the_end_goes_to_the_dead_letters(
         (&status["statuses"][0]["state"], &status["statuses"][0]["reason"]),
         (&json!("dead"), &json!("max_attempts"))
     );
+    assert_eq!(status["statuses"][0]["fingerprintPrefix"].as_str().map(str::len), Some(16));
     assert_eq!(status["statuses"][1], json!({"clientMessageId": "never", "state": "unknown"}));
     // Taken out again it may fail as often as a new one.
     let retried = b.call("dead.retry", json!({"log": log, "seqs": [1, 7]})).await;
@@ -896,4 +897,29 @@ async fn bytes_are_bytes_and_everything_is_counted() {
         assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
     }
     assert!(!metrics.contains(&b_who.id()), "no session is a label");
+}
+
+/// Of 200 questions right behind their sends, up to 121 were answered `unknown`.
+#[tokio::test]
+async fn a_status_behind_its_send_knows_of_it() {
+    let broker = broker(LONG).await;
+    let (mut a, _) = join(broker.addr(), "a").await;
+    let mut frames = Vec::new();
+    for n in 0..200 {
+        let id = format!("m{n}");
+        let send = json!({"to": "topic:t", "body": "x", "clientMessageId": id});
+        frames.push(json!({"type": "req", "id": format!("s{n}"), "method": "send", "params": send}));
+        let ask = json!({"clientMessageIds": [id]});
+        frames.push(json!({"type": "req", "id": format!("q{n}"), "method": "send.status", "params": ask}));
+    }
+    a.send_all(&frames).await;
+    // Answers come in any order.
+    let mut asked = 200;
+    while asked > 0 {
+        let frame = a.frame().await;
+        if frame["id"].as_str().is_some_and(|id| id.starts_with('q')) {
+            asked -= 1;
+            assert_eq!(frame["result"]["statuses"][0]["state"], "accepted", "{frame}");
+        }
+    }
 }

@@ -163,7 +163,7 @@ impl Mesh {
             }
             Call::Fetch(params) => self.fetch(conn, &request, session, &params),
             Call::SendStatus(params) => {
-                self.send_status(conn, &request, session, params, effects).map(|()| None)
+                self.send_status(now, conn, &request, session, params, effects).map(|()| None)
             }
             Call::History(params) => self.history(conn, &request, session, &params, effects).map(|()| None),
             Call::TopicsList(params) => {

@@ -2,7 +2,7 @@
 
 use tenure_proto::dead::{DeadDropParams, DeadDropResult, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::limits::{PAGE, PARTITIONS_MAX};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{HistoryParams, SendStatus, SendStatusParams, SendStatusResult};
@@ -14,8 +14,9 @@ use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListPar
 use crate::effect::{Answer, Effect, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::OPEN_MAX;
+use crate::mutant::{self, Mutant};
 use crate::operate::{OperateId, Operated};
-use crate::record::{GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
+use crate::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
 use crate::subs::Fetch;
 use crate::time::Millis;
 
@@ -49,6 +50,16 @@ pub(super) enum Purpose {
     Run(ConnId, RequestId, Ask),
     /// The audit log.
     Audit(OperateId),
+}
+
+/// A `send.status` that waits for the store to have decided about all sends that came before it.
+#[derive(Debug)]
+pub(super) struct StatusQuestion {
+    conn: ConnId,
+    request: RequestId,
+    /// Whose ids are meant.
+    member: MemberKey,
+    params: SendStatusParams,
 }
 
 impl Mesh {
@@ -181,10 +192,21 @@ impl Mesh {
             return Err(WireError::bad_request(format!("at most {PAGE} ids in one request")));
         }
         let Some(lease) = self.leases.get(&session) else { return Ok(()) };
-        let member = crate::accept::scope(lease.member);
-        let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
-        self.read(Purpose::Status(conn, request.clone(), params), read, effects);
+        let question = StatusQuestion { conn, request: request.clone(), member: lease.member, params };
+        if mutant::on(Mutant::StatusDoesNotWait) {
+            self.read_status(question, effects);
+        } else {
+            self.await_all(Awaiting::Status(Box::new(question)), now, effects);
+        }
         Ok(())
+    }
+
+    /// Nothing that a `send.status` must know of is under way any more.
+    pub(super) fn read_status(&mut self, question: StatusQuestion, effects: &mut Vec<Effect>) {
+        let StatusQuestion { conn, request, member, params } = question;
+        let member = crate::accept::scope(member);
+        let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
+        self.read(Purpose::Status(conn, request, params), read, effects);
     }
 
     pub(super) fn fetch(
@@ -470,13 +492,13 @@ impl Mesh {
     }
 }
 
-fn statuses(
-    params: SendStatusParams,
-    fates: Vec<(Option<tenure_proto::MessageId>, tenure_proto::message::SendState, Option<String>)>,
-) -> SendStatusResult {
+fn statuses(params: SendStatusParams, fates: Vec<Fate>) -> SendStatusResult {
     let pairs = params.client_message_ids.into_iter().zip(fates);
-    let status =
-        |(client_message_id, (id, state, reason))| SendStatus { client_message_id, id, state, reason };
+    let status = |(client_message_id, fate)| {
+        let Fate { accepted, state, reason } = fate;
+        let (id, fingerprint_prefix) = accepted.map(|(id, print)| (id, print.prefix())).unzip();
+        SendStatus { client_message_id, id, state, reason, fingerprint_prefix }
+    };
     SendStatusResult { statuses: pairs.map(status).collect() }
 }
 

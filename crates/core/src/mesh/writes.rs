@@ -18,6 +18,7 @@ use super::Mesh;
 use super::calling::PendingRun;
 use super::operating::Asker;
 use super::reading::UNTOLD;
+use super::reads::StatusQuestion;
 use super::send::{Pending, is_answered_early};
 use super::services::{Renewal, Withdrawal};
 
@@ -48,6 +49,8 @@ pub(super) enum Awaiting {
     Pushes(Vec<(ConnId, Push)>),
     /// Somebody who is answered when everything so far is on disk.
     Answer(ConnId, RequestId, Box<Answer>),
+    /// A `send.status`, which is asked of the store when everything so far is on disk.
+    Status(Box<StatusQuestion>),
     /// A hello that settled deliveries, and is answered when that is on disk.
     Hello(ConnId, RequestId, Box<HelloAnswer>),
     /// Dead letters that are taken out again.
@@ -155,6 +158,7 @@ impl Mesh {
             (Awaiting::Answer(conn, request, answer), _) => {
                 effects.push(super::respond(conn, request, *answer));
             }
+            (Awaiting::Status(question), _) => self.read_status(*question, effects),
             (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
             (Awaiting::Revive(asker, log, seqs), StoreOutcome::Revived(found)) => {
                 self.revived(asker, &log, &seqs, found, effects);
@@ -243,6 +247,8 @@ impl Mesh {
                     self.push_instead(pushes);
                 }
             }
+            // What failed was not accepted, which is what the store says of it.
+            Awaiting::Status(question) => self.read_status(*question, effects),
             Awaiting::Hello(conn, request, mut answer) => {
                 // What was said to be settled is not: the client has it in hand and says so again.
                 if let Some(reconcile) = &mut answer.reconcile {

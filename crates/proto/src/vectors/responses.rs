@@ -93,6 +93,7 @@ fn messages() -> Vec<Value> {
         id: (state != SendState::Unknown).then(samples::message_id),
         state,
         reason: reason.map(str::to_owned),
+        fingerprint_prefix: (state != SendState::Unknown).then(|| "0123456789abcdef".to_owned()),
     };
     let statuses = SendStatusResult {
         statuses: vec![

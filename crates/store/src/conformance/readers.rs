@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_core::record::{
-    GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, StoreFound, StoreOutcome,
-    StoreRead, StoreWrite, SubRecord, TopicRecord,
+    Fate, GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, StoreFound,
+    StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
 use tenure_proto::limits::INBOX_TTL_MS;
@@ -240,7 +240,8 @@ pub(crate) fn fates_are_told<E: Engine>() {
             other => panic!("{other:?}"),
         }
     };
-    let told = |n: u64, state: SendState| (Some(plain(n).id), state, None);
+    let told =
+        |n: u64, state: SendState| Fate { accepted: Some((plain(n).id, print(1))), state, reason: None };
     assert_eq!(fates(&store, &[1]), [told(1, SendState::Accepted)], "nobody reads it yet");
     apply(&mut store, advance(&group(1, &log, Lane(1), Reader::Inbox), 4, &[2]));
     let crew = group(2, &topic("t"), Lane(0), Reader::Shared("g".parse().unwrap()));
@@ -265,11 +266,11 @@ pub(crate) fn fates_are_told<E: Engine>() {
             told(3, SendState::Delivered),
             told(5, SendState::Accepted),
             told(7, SendState::Accepted),
-            (None, SendState::Unknown, None),
+            Fate::UNKNOWN,
         ]
     );
     let stranger = StoreRead::Fates { member: member(2), ids: vec!["c-1".parse().unwrap()] };
-    assert_eq!(read(&store, &stranger), StoreFound::Fates(vec![(None, SendState::Unknown, None)]));
+    assert_eq!(read(&store, &stranger), StoreFound::Fates(vec![Fate::UNKNOWN]));
 }
 
 pub(crate) fn expired_is_what_nobody_settled_in_time<E: Engine>() {

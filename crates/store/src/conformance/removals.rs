@@ -31,7 +31,7 @@ fn dead(store: &impl Store, log: &LogName) -> Vec<DeadEntry> {
 fn fate(store: &impl Store, n: u64) -> (SendState, Option<String>) {
     let ids = vec![format!("c-{n}").parse().unwrap()];
     match read(store, &StoreRead::Fates { member: member(1), ids }) {
-        StoreFound::Fates(mut fates) => fates.pop().map(|(_, state, reason)| (state, reason)).unwrap(),
+        StoreFound::Fates(mut fates) => fates.pop().map(|fate| (fate.state, fate.reason)).unwrap(),
         other => panic!("{other:?}"),
     }
 }

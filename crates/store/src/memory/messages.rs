@@ -60,7 +60,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: MessageId,
-    fingerprint: Fingerprint,
+    pub(super) fingerprint: Fingerprint,
     pub(super) log: LogName,
     pub(super) seq: u64,
     first_seen_at: u64,

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Entry, Lane};
 use tenure_core::record::{
-    DeadEntry, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader, RestoredMessages, StoreFound,
-    StoreRead,
+    DeadEntry, Fate, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader, RestoredMessages,
+    StoreFound, StoreRead,
 };
-use tenure_proto::ids::{ClientMessageId, MemberKey, MessageId};
+use tenure_proto::ids::{ClientMessageId, MemberKey};
 use tenure_proto::log::LogName;
-use tenure_proto::message::SendState;
 
 use super::messages::{Group, Kept, Messages};
 use crate::fate;
@@ -58,14 +57,8 @@ impl Messages {
         self.logs.get(log).into_iter().flat_map(move |log| log.lane(lane, after))
     }
 
-    fn fate(
-        &self,
-        member: &MemberKey,
-        id: &ClientMessageId,
-    ) -> (Option<MessageId>, SendState, Option<String>) {
-        let Some(record) = self.records.get(&(*member, id.as_str().into())) else {
-            return (None, SendState::Unknown, None);
-        };
+    fn fate(&self, member: &MemberKey, id: &ClientMessageId) -> Fate {
+        let Some(record) = self.records.get(&(*member, id.as_str().into())) else { return Fate::UNKNOWN };
         let letters = self.dead.iter().filter(|((log, seq, _), _)| (log, *seq) == (&record.log, record.seq));
         // That it expired concerns everybody, whoever gave it up before.
         let dead =
@@ -74,7 +67,7 @@ impl Messages {
         let lost = if entry.is_some() { None } else { record.lost.clone() };
         let settled = entry.is_none_or(|entry| self.is_settled(entry));
         let (state, reason) = fate::of(dead.or(lost), record.log.is_inbox(), settled);
-        (Some(record.id), state, reason)
+        Fate { accepted: Some((record.id, record.fingerprint)), state, reason }
     }
 
     /// Whether the owner of an inbox has settled an entry.

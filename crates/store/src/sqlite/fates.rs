@@ -1,9 +1,8 @@
 //! What became of messages, told to who sent them.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::record::StoreFound;
-use tenure_proto::ids::{ClientMessageId, MemberKey, MessageId};
-use tenure_proto::message::SendState;
+use tenure_core::record::{Fate, StoreFound};
+use tenure_proto::ids::{ClientMessageId, MemberKey};
 
 use super::accept::{self, Record};
 use super::cache;
@@ -11,8 +10,6 @@ use super::fault::Fault;
 use super::{entry, group, integer};
 use crate::Result;
 use crate::fate as rule;
-
-type Fate = (Option<MessageId>, SendState, Option<String>);
 
 /// One fate for each id.
 pub(super) fn fates(
@@ -27,7 +24,7 @@ pub(super) fn fates(
             Some(sender) => accept::record(connection, sender, id.as_str())?,
             None => None,
         };
-        record.map_or(Ok((None, SendState::Unknown, None)), |record| fate(connection, record))
+        record.map_or(Ok(Fate::UNKNOWN), |record| fate(connection, record))
     });
     Ok(StoreFound::Fates(fates.collect::<Result<_, Fault>>()?))
 }
@@ -46,5 +43,5 @@ fn fate(connection: &Connection, record: Record) -> Result<Fate, Fault> {
     let (_, log) = cache::log_name(connection, place.log)?;
     let settled = log.is_inbox() && (!there || group::is_settled(connection, place)?);
     let (state, reason) = rule::of(dead.or(lost), log.is_inbox(), settled);
-    Ok((Some(record.id), state, reason))
+    Ok(Fate { accepted: Some((record.id, record.fingerprint)), state, reason })
 }

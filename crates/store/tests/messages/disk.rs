@@ -5,9 +5,10 @@ use tenure_core::effect::Answer;
 use tenure_core::input::Call;
 use tenure_core::record::{StoreFound, StoreRead};
 use tenure_proto::error::ErrorCode;
+use tenure_proto::fingerprint::fingerprint;
 use tenure_proto::ids::ConnId;
 use tenure_proto::log::LogName;
-use tenure_proto::message::{HistoryParams, SendParams, SendState, TagsParams};
+use tenure_proto::message::{HistoryParams, Priority, SendParams, SendState, SendStatusParams, TagsParams};
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::{FetchParams, UnsubscribeParams};
 
@@ -37,6 +38,35 @@ fn sends_are_unavailable_and_work_again_later() {
     w.subscribe(a, subscription("t", None));
     w.post(b, letter(topic("t"), "t1"));
     assert_eq!(bodies(&w.pushes(a)), ["t1"]);
+}
+
+/// A question about a send that was on its way to the disk was answered `unknown`.
+#[test]
+fn a_status_waits_for_what_is_on_its_way_to_the_disk() {
+    let (mut w, a, b) = two();
+    let asking =
+        |id: &str| Call::SendStatus(SendStatusParams { client_message_ids: vec![id.parse().unwrap()] });
+    w.set_disk(Disk::Holds);
+    w.ask_send(a, letter(to(2), "m1"));
+    let questions = [w.ask(a, asking("m1")), w.ask(b, asking("m1"))];
+    for (conn, question) in [a, b].into_iter().zip(&questions) {
+        assert!(w.answered(conn, question).is_none(), "the store has not decided");
+    }
+    w.commit(usize::MAX);
+    let print = fingerprint(&to(2), None, Priority::default(), None, b"m1").unwrap();
+    for (conn, question) in [a, b].into_iter().zip(&questions) {
+        let Some(Ok(Answer::Statuses(told))) = w.answered(conn, question) else { panic!("no answer") };
+        let status = &told.statuses[0];
+        assert_eq!((status.state, status.id.is_some()), (SendState::Accepted, true), "from any socket");
+        assert_eq!(status.fingerprint_prefix, Some(print.prefix()));
+    }
+    // What failed was not accepted, and the question is answered all the same.
+    w.ask_send(a, letter(to(2), "m2"));
+    let question = w.ask(b, asking("m2"));
+    w.set_disk(Disk::Fails);
+    w.commit(usize::MAX);
+    let Some(Ok(Answer::Statuses(told))) = w.answered(b, &question) else { panic!("no answer") };
+    assert_eq!((told.statuses[0].state, &told.statuses[0].fingerprint_prefix), (SendState::Unknown, &None));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The end of a program: everything works again, and every promise is looked at.
 
-use tenure_core::record::{StoreFound, StoreRead};
+use tenure_core::record::{Fate, StoreFound, StoreRead};
 use tenure_proto::ids::{MemberKey, MessageId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{SendParams, SendState};
@@ -62,8 +62,8 @@ impl Sim {
     fn judge_inbox(&mut self, params: &SendParams, member: MemberKey, id: MessageId) {
         let ids = vec![params.client_message_id.clone()];
         let StoreFound::Fates(fates) = self.world.read(&StoreRead::Fates { member, ids }) else { panic!() };
-        let (known, state, reason) = fates[0].clone();
-        assert_eq!(known, Some(id), "{params:?}");
+        let Fate { accepted, state, reason } = fates[0].clone();
+        assert_eq!(accepted.map(|(id, _)| id), Some(id), "{params:?}");
         let reached = self.reached.contains(&(Reader::Inbox, id));
         match state {
             SendState::Delivered => assert!(reached, "settled, but it reached nobody: {params:?}"),
