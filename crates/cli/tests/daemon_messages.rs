@@ -230,6 +230,29 @@ async fn what_is_dead_is_sent_anew_or_taken_back() {
     host.fails(&["outbox", "list"], 5, &["tenure daemon up"]);
 }
 
+/// Another program had used a row's id at the broker: the row was called done, its body was gone, and nobody got it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_whose_id_another_message_has_at_the_broker_is_sent_anew() {
+    let (host, _broker) = connected().await;
+    for (id, body) in [("deploy-417", "mine"), ("deploy-500", "mine too")] {
+        host.good(&["send", "topic:deploys", "of another program", "--id", id, "--direct"]);
+        host.fails(&["send", "topic:deploys", body, "--id", id, "--wait"], 4, &["idempotency_key_reused"]);
+    }
+    let taken = host.run(&["outbox", "requeue", "deploy-417", "--new-client-id", "deploy-500"]);
+    assert_eq!(taken.status.code(), Some(4), "{}", stderr(&taken));
+    assert!(stderr(&taken).contains("the new id is used already"), "{}", stderr(&taken));
+    let anew = host.good(&["outbox", "requeue", "deploy-417", "--new-client-id", "deploy-418"]);
+    assert!(stderr(&anew).contains("sent anew") && anew.stdout == b"deploy-418\n", "{}", stderr(&anew));
+    let file = host.path("body.txt");
+    std::fs::write(&file, "patched").unwrap();
+    let patch = ["--patch-body", file.to_str().unwrap()];
+    host.good(&[&["outbox", "requeue", "deploy-500", "--new-client-id", "deploy-501"][..], &patch].concat());
+    until("both are with the broker", || host.status()["outbox"]["done"] == 2);
+    let read = ["sub", "deploys", "--group", "all", "--from", "earliest", "--count", "4", "--json"];
+    let all = host.lines(&read);
+    assert_eq!(bodies(&all), ["of another program", "of another program", "mine", "patched"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_can_have_a_session_of_its_own() {
     let (host, _broker) = connected().await;

@@ -71,12 +71,16 @@ pub enum Mismatch {
 }
 
 impl Conflict {
-    /// The name of the conflict, one for each cell of the table.
+    /// The name of the conflict, one for each cell of the table. The three that match and are not used up occur only
+    /// where an id must be new ([`free`]).
     pub const fn name(&self) -> &'static str {
         match (self.status, self.mismatch) {
-            (Status::Pending, _) => "outbox_pending_fingerprint_mismatch",
-            (Status::Inflight, _) => "outbox_inflight_fingerprint_mismatch",
-            (Status::Done, _) => "outbox_done_fingerprint_mismatch",
+            (Status::Pending, Mismatch::Match) => "outbox_pending_fingerprint_match",
+            (Status::Pending, Mismatch::Mismatch) => "outbox_pending_fingerprint_mismatch",
+            (Status::Inflight, Mismatch::Match) => "outbox_inflight_fingerprint_match",
+            (Status::Inflight, Mismatch::Mismatch) => "outbox_inflight_fingerprint_mismatch",
+            (Status::Done, Mismatch::Match) => "outbox_done_fingerprint_match",
+            (Status::Done, Mismatch::Mismatch) => "outbox_done_fingerprint_mismatch",
             (Status::Dead, Mismatch::Match) => "outbox_dead_fingerprint_match",
             (Status::Dead, Mismatch::Mismatch) => "outbox_dead_fingerprint_mismatch",
             (Status::Aborted, Mismatch::Match) => "outbox_aborted_fingerprint_match",
@@ -93,18 +97,27 @@ pub fn meant<'a>(held: Option<(&str, &'a str)>, written: &str) -> Option<&'a str
 /// What a request with `fingerprint` is answered, given what is `held` under its id.
 pub fn decide(held: Option<&Held>, fingerprint: &Fingerprint) -> Answer {
     let Some(held) = held else { return Answer::Insert };
-    let mismatch = if held.fingerprint == *fingerprint { Mismatch::Match } else { Mismatch::Mismatch };
-    match (held.status, mismatch) {
-        (Status::Pending, Mismatch::Match) => Answer::Queued,
-        (Status::Inflight, Mismatch::Match) => Answer::Inflight,
-        (Status::Done, Mismatch::Match) => Answer::Done(held.place.clone()),
-        (status, mismatch) => {
-            let place = held.place.clone().filter(|_| status == Status::Done);
-            let dead = status == Status::Dead && mismatch == Mismatch::Match;
-            let reason = held.last_error.clone().filter(|_| dead);
-            Answer::Conflict(Conflict { status, mismatch, held: held.fingerprint, place, reason })
-        }
+    match (held.status, held.fingerprint == *fingerprint) {
+        (Status::Pending, true) => Answer::Queued,
+        (Status::Inflight, true) => Answer::Inflight,
+        (Status::Done, true) => Answer::Done(held.place.clone()),
+        _ => Answer::Conflict(conflict(held, fingerprint)),
     }
+}
+
+/// Whether an id is free for a message that must be new under it: a row that is sent anew is no retry of another row,
+/// not even of an equal one.
+pub fn free(held: Option<&Held>, fingerprint: &Fingerprint) -> Result<(), Conflict> {
+    held.map_or(Ok(()), |held| Err(conflict(held, fingerprint)))
+}
+
+fn conflict(held: &Held, fingerprint: &Fingerprint) -> Conflict {
+    let status = held.status;
+    let mismatch = if held.fingerprint == *fingerprint { Mismatch::Match } else { Mismatch::Mismatch };
+    let place = held.place.clone().filter(|_| status == Status::Done);
+    let dead = status == Status::Dead && mismatch == Mismatch::Match;
+    let reason = held.last_error.clone().filter(|_| dead);
+    Conflict { status, mismatch, held: held.fingerprint, place, reason }
 }
 
 #[cfg(test)]
@@ -188,6 +201,18 @@ mod tests {
         assert_eq!(same, ("outbox_aborted_fingerprint_match", None, None));
         let other = conflict(answer(Status::Aborted, OTHER));
         assert_eq!(other, ("outbox_aborted_fingerprint_mismatch", None, None));
+    }
+
+    #[test]
+    fn an_id_that_must_be_new_is_free_only_when_nothing_is_held_under_it() {
+        assert_eq!(free(None, &SAME), Ok(()));
+        for status in Status::ALL {
+            for (print, suffix) in [(SAME, "match"), (OTHER, "mismatch")] {
+                let conflict = free(Some(&held(status)), &print).unwrap_err();
+                assert_eq!(conflict.name(), format!("outbox_{}_fingerprint_{suffix}", status.as_str()));
+                assert_eq!(conflict.held, SAME);
+            }
+        }
     }
 
     proptest! {

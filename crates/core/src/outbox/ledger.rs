@@ -11,8 +11,9 @@ use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::{Address, SendParams};
 
-use super::accept::{Answer, Held, decide};
+use super::accept::{Answer, Conflict, Held, decide, free};
 use super::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
+use super::requeue::{Candidate, Lookup, Refusal, Requeue, requeue};
 use super::row::{Place, Status, Step};
 use super::schedule::LaneId;
 use super::verdict::{LAPSED, Verdict};
@@ -45,6 +46,28 @@ pub struct Row {
     pub last_error: Option<String>,
 }
 
+/// What came of the wish to send a row anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requeued {
+    /// There is no such row.
+    NoSuchRow,
+    /// The row stays as it is.
+    Refused(Refusal),
+    /// The broker must be asked first.
+    Ask,
+    /// The broker has it: the row is done.
+    Finished(Place),
+    /// The new id is used already.
+    IdTaken(Box<Conflict>),
+    /// The row is aborted, and a new one in its place.
+    Replaced {
+        /// The new row.
+        row: u64,
+        /// Its lane.
+        lane: LaneId,
+    },
+}
+
 /// An outbox of one mesh.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
@@ -64,20 +87,66 @@ impl Ledger {
         fingerprint: Fingerprint,
         wall: u64,
     ) -> (Answer, Option<(u64, LaneId)>) {
-        let id = params.client_message_id.as_str();
-        let held = self.ids.get(id).and_then(|row| self.rows.get(row)).map(|row| Held {
+        let answer = decide(self.held(params.client_message_id.as_str()).as_ref(), &fingerprint);
+        if answer != Answer::Insert {
+            return (answer, None);
+        }
+        (answer, Some(self.insert(sender, params, fingerprint, wall)))
+    }
+
+    /// Sends row `number` anew as `params`, which differ from its own in id and perhaps body; or says why not.
+    pub fn requeue(
+        &mut self,
+        number: u64,
+        params: &SendParams,
+        fingerprint: Fingerprint,
+        lookup: &Lookup,
+        wall: u64,
+    ) -> Requeued {
+        let Some(row) = self.rows.get(&number) else { return Requeued::NoSuchRow };
+        let (sender, patched) = (row.sender, row.fingerprint != fingerprint);
+        let candidate =
+            Candidate { status: row.status, attempts: row.attempts, fingerprint: &row.fingerprint, patched };
+        match requeue(candidate, lookup, false) {
+            Requeue::Refuse(refusal) => return Requeued::Refused(refusal),
+            Requeue::Ask => return Requeued::Ask,
+            Requeue::Finish(place) => {
+                self.step(number, Step::Known);
+                if let Some(row) = self.rows.get_mut(&number) {
+                    row.place = Some(place.clone());
+                }
+                return Requeued::Finished(place);
+            }
+            Requeue::Replace => {}
+        }
+        if let Err(conflict) = free(self.held(params.client_message_id.as_str()).as_ref(), &fingerprint) {
+            return Requeued::IdTaken(Box::new(conflict));
+        }
+        let (row, lane) = self.insert(sender, params, fingerprint, wall);
+        self.step(number, Step::Withdrawn);
+        Requeued::Replaced { row, lane }
+    }
+
+    /// What is held under an id.
+    fn held(&self, id: &str) -> Option<Held> {
+        self.ids.get(id).and_then(|row| self.rows.get(row)).map(|row| Held {
             status: row.status,
             fingerprint: row.fingerprint,
             place: row.place.clone(),
             last_error: row.last_error.clone(),
-        });
-        let answer = decide(held.as_ref(), &fingerprint);
-        if answer != Answer::Insert {
-            return (answer, None);
-        }
+        })
+    }
+
+    fn insert(
+        &mut self,
+        sender: SessionKey,
+        params: &SendParams,
+        fingerprint: Fingerprint,
+        wall: u64,
+    ) -> (u64, LaneId) {
         let lane = self.lane(sender, params);
         let number = self.rows.len() as u64 + 1;
-        self.ids.insert(id.to_owned(), number);
+        self.ids.insert(params.client_message_id.as_str().to_owned(), number);
         self.open.entry(lane).or_default().insert(number);
         let row = Row {
             sender,
@@ -92,7 +161,7 @@ impl Ledger {
             last_error: None,
         };
         self.rows.insert(number, row);
-        (answer, Some((number, lane)))
+        (number, lane)
     }
 
     /// Begins to drain a lane: marks its oldest rows as sent, before they are. What is marked already is nobody's any

@@ -27,7 +27,7 @@ pub mod schedule;
 pub mod verdict;
 pub mod window;
 
-pub use accept::{Answer, Conflict, Held, Mismatch, decide, meant};
+pub use accept::{Answer, Conflict, Held, Mismatch, decide, free, meant};
 pub use drain::{Drain, FoundLane, Outgoing, Settled, Settlement};
 pub use row::{Place, Status, Step};
 pub use schedule::{LaneId, Schedule};

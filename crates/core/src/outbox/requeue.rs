@@ -3,7 +3,10 @@
 //! A row that was ever attempted may be at the broker although nobody heard of it: sent anew, it would arrive twice. So
 //! the broker is asked first.
 
+use tenure_proto::fingerprint::Fingerprint;
+
 use super::row::{Place, Status};
+use crate::mutant::{self, Mutant};
 
 /// What is known at the broker of a row's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +20,26 @@ pub enum Lookup {
         /// How often.
         attempts: u32,
     },
-    /// The broker has it.
-    Known(Place),
+    /// The broker has accepted something under its id.
+    Known {
+        /// Where that is.
+        place: Place,
+        /// The first bytes of its fingerprint ([`Fingerprint::prefix`]), unless the broker is too old to say.
+        prefix: Option<String>,
+    },
+}
+
+/// What is known of a row that is to be sent anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Where it stands.
+    pub status: Status,
+    /// How often it was sent.
+    pub attempts: u32,
+    /// What was asked for under its id.
+    pub fingerprint: &'a Fingerprint,
+    /// Whether it is to be sent with another body.
+    pub patched: bool,
 }
 
 /// What comes of the wish to send a row anew.
@@ -45,9 +66,16 @@ pub enum Refusal {
     Final(Status),
     /// It was attempted, and the broker cannot say whether it has it.
     #[error(
-        "it may be at the broker, which cannot be asked now; force it if you accept that it may arrive twice"
+        "it may be at the broker, which cannot say so now; try again when that is reachable, or force it if you accept \
+         that it may arrive twice"
     )]
     MayHaveArrived,
+    /// The broker has it as it was, and it was to be sent with another body.
+    #[error(
+        "the broker has it with its old body, and that cannot be changed any more; requeue it without a new body to \
+         mark it done, and send the new one as a message of its own"
+    )]
+    AlreadyThere,
     /// Its sender's session was let go: another would speak for it.
     #[error(
         "its session was let go, and another would send it; ask for that session again, or force it to be sent by the \
@@ -61,19 +89,42 @@ pub const fn sender(here: bool, force: bool) -> Result<(), Refusal> {
     if here || force { Ok(()) } else { Err(Refusal::SenderGone) }
 }
 
-/// Whether a row with `status`, sent `attempts` times, is sent anew.
-pub fn requeue(status: Status, attempts: u32, lookup: &Lookup, force: bool) -> Requeue {
+impl Refusal {
+    /// The name of the conflict, as programs read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::Inflight => "outbox_inflight",
+            Refusal::Final(Status::Aborted) => "outbox_aborted",
+            Refusal::Final(_) => "outbox_done",
+            Refusal::MayHaveArrived => "outbox_may_have_arrived",
+            Refusal::AlreadyThere => "outbox_already_there",
+            Refusal::SenderGone => "outbox_sender_gone",
+        }
+    }
+}
+
+/// Whether a row is sent anew.
+///
+/// The broker having *something* under the row's id does not mean that it has the row: another program may have sent
+/// another message under it. Only an equal fingerprint says so; a different one says that the row never was there, nor
+/// can come to be.
+pub fn requeue(row: Candidate<'_>, lookup: &Lookup, force: bool) -> Requeue {
+    let Candidate { status, attempts, fingerprint, patched } = row;
     if let Err(refusal) = withdraw(status) {
         return Requeue::Refuse(refusal);
     }
+    let same = |prefix: &str| prefix == fingerprint.prefix() || mutant::on(Mutant::RequeueByIdAlone);
     match lookup {
-        Lookup::Known(place) => Requeue::Finish(place.clone()),
+        Lookup::Known { prefix: Some(prefix), .. } if !same(prefix) => Requeue::Replace,
+        Lookup::Known { prefix: Some(_), .. } if patched => Requeue::Refuse(Refusal::AlreadyThere),
+        Lookup::Known { prefix: Some(_), place } => Requeue::Finish(place.clone()),
         _ if attempts == 0 => Requeue::Replace,
         Lookup::Unknown { attempts: then } if *then == attempts => Requeue::Replace,
         // Sent once more meanwhile, it may be there by now.
         Lookup::Unknown { .. } | Lookup::NotAsked => Requeue::Ask,
-        Lookup::Unreachable if force => Requeue::Replace,
-        Lookup::Unreachable => Requeue::Refuse(Refusal::MayHaveArrived),
+        // A broker that has something and does not say what cannot be asked either.
+        Lookup::Unreachable | Lookup::Known { prefix: None, .. } if force => Requeue::Replace,
+        Lookup::Unreachable | Lookup::Known { prefix: None, .. } => Requeue::Refuse(Refusal::MayHaveArrived),
     }
 }
 
@@ -93,6 +144,25 @@ mod tests {
     use super::*;
     use crate::outbox::row::Step;
 
+    const MINE: Fingerprint = Fingerprint([1; 32]);
+    const OTHER: Fingerprint = Fingerprint([2; 32]);
+
+    fn row(status: Status, attempts: u32) -> Candidate<'static> {
+        Candidate { status, attempts, fingerprint: &MINE, patched: false }
+    }
+
+    fn patched(status: Status, attempts: u32) -> Candidate<'static> {
+        Candidate { patched: true, ..row(status, attempts) }
+    }
+
+    fn place() -> Place {
+        Place { id: MessageId::from_parts(1, 1), seq: None }
+    }
+
+    fn known(fingerprint: &Fingerprint) -> Lookup {
+        Lookup::Known { place: place(), prefix: Some(fingerprint.prefix()) }
+    }
+
     #[test]
     fn nobody_speaks_for_a_session_that_is_gone_unless_told_to() {
         assert_eq!(sender(false, false), Err(Refusal::SenderGone));
@@ -103,25 +173,55 @@ mod tests {
     fn what_was_never_attempted_is_replaced_unasked() {
         for status in [Status::Pending, Status::Dead] {
             for lookup in [Lookup::NotAsked, Lookup::Unreachable, Lookup::Unknown { attempts: 0 }] {
-                assert_eq!(requeue(status, 0, &lookup, false), Requeue::Replace);
+                assert_eq!(requeue(row(status, 0), &lookup, false), Requeue::Replace);
             }
         }
     }
 
     #[test]
     fn what_was_attempted_is_looked_up_first() {
-        let place = Place { id: MessageId::from_parts(1, 1), seq: None };
         for (status, force) in [(Status::Pending, false), (Status::Dead, false), (Status::Dead, true)] {
-            assert_eq!(requeue(status, 1, &Lookup::NotAsked, force), Requeue::Ask);
+            assert_eq!(requeue(row(status, 1), &Lookup::NotAsked, force), Requeue::Ask);
             let unknown = Lookup::Unknown { attempts: 1 };
-            assert_eq!(requeue(status, 1, &unknown, force), Requeue::Replace);
-            assert_eq!(requeue(status, 2, &unknown, force), Requeue::Ask, "sent once more since");
-            let known = requeue(status, 1, &Lookup::Known(place.clone()), force);
-            assert_eq!(known, Requeue::Finish(place.clone()), "force does not double what is known");
+            assert_eq!(requeue(row(status, 1), &unknown, force), Requeue::Replace);
+            assert_eq!(requeue(row(status, 2), &unknown, force), Requeue::Ask, "sent once more since");
+            let known = requeue(row(status, 1), &known(&MINE), force);
+            assert_eq!(known, Requeue::Finish(place()), "force does not double what is known");
         }
         let refused = Requeue::Refuse(Refusal::MayHaveArrived);
-        assert_eq!(requeue(Status::Dead, 3, &Lookup::Unreachable, false), refused);
-        assert_eq!(requeue(Status::Dead, 3, &Lookup::Unreachable, true), Requeue::Replace);
+        assert_eq!(requeue(row(Status::Dead, 3), &Lookup::Unreachable, false), refused);
+        assert_eq!(requeue(row(Status::Dead, 3), &Lookup::Unreachable, true), Requeue::Replace);
+    }
+
+    /// Another program's message under the same id once made the row done, and its body was gone.
+    #[test]
+    fn another_message_under_the_same_id_is_not_this_one() {
+        for status in [Status::Pending, Status::Dead] {
+            for (attempts, force) in [(1, false), (1, true), (7, false)] {
+                assert_eq!(requeue(row(status, attempts), &known(&OTHER), force), Requeue::Replace);
+                assert_eq!(requeue(patched(status, attempts), &known(&OTHER), force), Requeue::Replace);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_there_already_cannot_be_patched() {
+        for force in [false, true] {
+            let refused = Requeue::Refuse(Refusal::AlreadyThere);
+            assert_eq!(requeue(patched(Status::Dead, 1), &known(&MINE), force), refused);
+        }
+        assert_eq!(
+            requeue(patched(Status::Dead, 1), &Lookup::Unknown { attempts: 1 }, false),
+            Requeue::Replace
+        );
+    }
+
+    #[test]
+    fn a_broker_that_does_not_say_what_it_has_is_as_good_as_out_of_reach() {
+        let silent = Lookup::Known { place: place(), prefix: None };
+        let refused = Requeue::Refuse(Refusal::MayHaveArrived);
+        assert_eq!(requeue(row(Status::Dead, 1), &silent, false), refused);
+        assert_eq!(requeue(row(Status::Dead, 1), &silent, true), Requeue::Replace);
     }
 
     #[test]
@@ -130,11 +230,11 @@ mod tests {
             assert_eq!(withdraw(status).is_ok(), status.after(Step::Withdrawn).is_some(), "{status:?}");
         }
         assert_eq!(
-            requeue(Status::Inflight, 0, &Lookup::Unknown { attempts: 0 }, true),
+            requeue(row(Status::Inflight, 0), &Lookup::Unknown { attempts: 0 }, true),
             Requeue::Refuse(Refusal::Inflight)
         );
         assert_eq!(
-            requeue(Status::Done, 0, &Lookup::NotAsked, true),
+            requeue(row(Status::Done, 0), &Lookup::NotAsked, true),
             Requeue::Refuse(Refusal::Final(Status::Done))
         );
     }

@@ -11,7 +11,7 @@ use tenure_core::outbox::{Place, Status};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::ClientMessageId;
 use tenure_proto::limits::MAX_PAYLOAD_BYTES;
-use tenure_proto::message::{Bytes, SendState, SendStatusParams, SendStatusResult};
+use tenure_proto::message::{Bytes, SendState, SendStatus, SendStatusParams, SendStatusResult};
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
@@ -22,11 +22,15 @@ use super::document::{self, Refusals};
 use super::guard::Caller;
 use super::inbox::page;
 use super::problem::Problem;
+use crate::link::Standing;
 use crate::outbox::{Anew, Entry, Patch, Requeued, Wanted, Withdrawn};
 use crate::shared::Shared;
 
 /// How often the broker is asked about a row that is sent once more meanwhile.
 const LOOKS: u32 = 3;
+
+/// How long a session that has just begun may take to be attached before the broker counts as out of reach.
+const BEGINNING: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Which rows are wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -209,7 +213,8 @@ pub(crate) struct RequeueAnswer {
 }
 
 /// Sends a dead or pending row anew under another id; the old one is never free again. A row that was attempted is
-/// first looked up at the broker.
+/// first looked up at the broker: only if that has the very same request under its id, by its fingerprint, is the row
+/// done and nothing sent. Then another body is refused (`outbox_already_there`).
 #[utoipa::path(post, path = "/v1/outbox/{id}/requeue", params(("id" = u64, Path, description = "The row")),
     request_body = RequeueRequest, responses(
     (status = 202, description = "Queued anew", body = RequeueAnswer),
@@ -264,8 +269,9 @@ pub(crate) async fn requeue(
         Requeued::Finished(place) => answer(StatusCode::OK, &told("done", None, None, Some(place))),
         Requeued::NoSuchRow => return Err(no_such_row()),
         Requeued::Refused(refusal) => return Err(refused(refusal)),
-        Requeued::IdTaken => {
-            let problem = Problem::of(ErrorCode::IdempotencyKeyReused, "the new id is used already");
+        Requeued::IdTaken(conflict, request) => {
+            let problem =
+                Problem::conflict(&conflict, &request).saying("the new id is used already; take another");
             return Err(problem.at("/newClientMessageId"));
         }
         Requeued::Damaged(why) => return Err(Problem::of(ErrorCode::Conflict, why)),
@@ -285,9 +291,18 @@ async fn sender_is_here(shared: &Shared, row: u64, force: bool) -> Result<(), Pr
 async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
     let entry = shared.outbox.get(row).await?.ok_or_else(no_such_row)?;
     let mesh = entry.mesh.parse().map_err(|_| no_such_row())?;
-    // Ids are the member's, so any of its sessions may ask.
-    let Some(local) = shared.sessions.own(&mesh) else { return Ok(Lookup::Unreachable) };
-    if !local.standing.borrow().is_attached() {
+    // By the session that sends it, if that is here: then the broker has dealt with everything that came before the
+    // question. Of another session's socket it may have bytes that it has not read. Ids are the member's, so for a
+    // session that is gone the daemon's own may ask.
+    let sender = shared.sessions.get(&mesh, &entry.sender);
+    let Some(local) = sender.or_else(|| shared.sessions.own(&mesh)) else { return Ok(Lookup::Unreachable) };
+    // One that has just begun is about to be attached, or to know that it cannot be.
+    let mut standing = local.standing.clone();
+    let begun = standing.wait_for(|standing| !matches!(standing, Standing::Away(None)));
+    if !tokio::time::timeout(BEGINNING, begun)
+        .await
+        .is_ok_and(|begun| begun.is_ok_and(|now| now.is_attached()))
+    {
         return Ok(Lookup::Unreachable);
     }
     let id: ClientMessageId = entry.client_message_id.parse().map_err(|_| no_such_row())?;
@@ -295,11 +310,13 @@ async fn look_up(shared: &Shared, row: u64) -> Result<Lookup, Problem> {
     let answer = asking(shared, local.client.request(Method::SendStatus, params)).await;
     let answer: Result<SendStatusResult, _> = answer;
     let status = answer.ok().and_then(|answer| answer.statuses.into_iter().next());
-    Ok(match status.map(|status| (status.state, status.id)) {
+    Ok(match status {
         None => Lookup::Unreachable,
-        Some((SendState::Unknown, _)) => Lookup::Unknown { attempts: entry.attempts },
-        Some((_, Some(id))) => Lookup::Known(Place { id, seq: None }),
-        Some((_, None)) => Lookup::Unreachable,
+        Some(status) if status.state == SendState::Unknown => Lookup::Unknown { attempts: entry.attempts },
+        Some(SendStatus { id: Some(id), fingerprint_prefix: prefix, .. }) => {
+            Lookup::Known { place: Place { id, seq: None }, prefix }
+        }
+        Some(_) => Lookup::Unreachable,
     })
 }
 
@@ -340,5 +357,5 @@ fn no_such_row() -> Problem {
 }
 
 fn refused(refusal: Refusal) -> Problem {
-    Problem::of(ErrorCode::Conflict, refusal.to_string())
+    Problem::of(ErrorCode::Conflict, refusal.to_string()).with("conflict", serde_json::json!(refusal.name()))
 }

@@ -74,6 +74,12 @@ impl Problem {
         self
     }
 
+    /// The same in other words.
+    pub(crate) fn saying(mut self, detail: impl Into<String>) -> Problem {
+        self.detail = detail.into();
+        self
+    }
+
     /// The same with a fact.
     pub(crate) fn with(mut self, key: &str, value: Value) -> Problem {
         self.more.insert(key.to_owned(), value);

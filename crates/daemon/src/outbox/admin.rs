@@ -1,9 +1,10 @@
 //! What a person does about a row: send it anew, take it back.
 
 use rusqlite::Connection;
-use tenure_core::outbox::requeue::{Lookup, Refusal, Requeue, requeue as rule, withdraw};
-use tenure_core::outbox::{LaneId, Place, Step};
+use tenure_core::outbox::requeue::{Candidate, Lookup, Refusal, Requeue, requeue as rule, withdraw};
+use tenure_core::outbox::{Conflict, LaneId, Place, Step, free};
 use tenure_proto::Codec;
+use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::message::Bytes;
 use tenure_proto::name::MeshName;
@@ -47,8 +48,8 @@ pub enum Requeued {
     Ask(String),
     /// The broker has it: the row is done.
     Finished(Place),
-    /// The new id is used already.
-    IdTaken,
+    /// The new id is used already, by what the first says; the second is what was to be sent under it.
+    IdTaken(Box<Conflict>, Fingerprint),
     /// The old row cannot be read.
     Damaged(String),
     /// The new row, its id and the lane it stands in.
@@ -78,7 +79,11 @@ pub enum Withdrawn {
 /// The old row becomes aborted and the new one keeps all routing, both or neither.
 pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -> Result<Requeued, DbError> {
     let Some(entry) = row::get(connection, id)? else { return Ok(Requeued::NoSuchRow) };
-    match rule(entry.status, entry.attempts, &anew.lookup, anew.force) {
+    let held = row::held(connection, &entry.mesh, &entry.client_message_id)?;
+    let Some(fingerprint) = held.map(|held| held.fingerprint) else { return Ok(Requeued::NoSuchRow) };
+    let (status, attempts, patched) = (entry.status, entry.attempts, anew.body.is_some());
+    let candidate = Candidate { status, attempts, fingerprint: &fingerprint, patched };
+    match rule(candidate, &anew.lookup, anew.force) {
         Requeue::Refuse(refusal) => return Ok(Requeued::Refused(refusal)),
         Requeue::Ask => return Ok(Requeued::Ask(entry.client_message_id)),
         Requeue::Finish(place) => {
@@ -86,9 +91,6 @@ pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -
             return Ok(Requeued::Finished(place));
         }
         Requeue::Replace => {}
-    }
-    if row::held(connection, &entry.mesh, anew.client_message_id.as_str())?.is_some() {
-        return Ok(Requeued::IdTaken);
     }
     let mut params = match row::frozen(connection, id)? {
         Ok(params) => params,
@@ -105,6 +107,10 @@ pub(super) fn requeue(connection: &Connection, id: u64, anew: Anew, wall: u64) -
         Ok(request) => request.named(row::name(connection, id)?),
         Err(error) => return Ok(Requeued::Damaged(error.message)),
     };
+    let held = row::held(connection, &entry.mesh, anew.client_message_id.as_str())?;
+    if let Err(conflict) = free(held.as_ref(), &request.fingerprint) {
+        return Ok(Requeued::IdTaken(Box::new(conflict), request.fingerprint));
+    }
     let payload = Codec::Json.encode(&request.params);
     let (new, lane) = insert(connection, &request, &payload, wall)?;
     drain::set(connection, id, Step::Withdrawn)?;

@@ -232,10 +232,11 @@ async fn a_row_is_sent_anew_with_all_its_routing() {
         outbox.requeue(row, anew("2", Lookup::Unreachable), 30).await.unwrap(),
         Requeued::Refused(Refusal::MayHaveArrived)
     );
-    assert_eq!(
-        outbox.requeue(row, anew("1", Lookup::Unknown { attempts: 1 }), 30).await.unwrap(),
-        Requeued::IdTaken
-    );
+    let taken = outbox.requeue(row, anew("1", Lookup::Unknown { attempts: 1 }), 30).await.unwrap();
+    let Requeued::IdTaken(conflict, presented) = taken else { panic!("{taken:?}") };
+    let print = *request("1", "topic:a", "one").fingerprint();
+    assert_eq!((conflict.name(), conflict.held), ("outbox_dead_fingerprint_match", print));
+    assert_eq!(presented, print);
     let patched =
         Anew { body: Some(Patch::Text("uno".into())), ..anew("2", Lookup::Unknown { attempts: 1 }) };
     let Requeued::Replaced { row: new, lane: same, .. } = outbox.requeue(row, patched, 30).await.unwrap()
@@ -264,13 +265,43 @@ async fn what_the_broker_has_is_not_sent_anew() {
     let (row, lane) = insert(&outbox, "1", "one").await;
     take(&outbox, lane).await.unwrap();
     settle(&outbox, lane, row, Verdict::Again { error: "?".into(), wish_ms: None }, 20, 30).await;
-    let known = outbox.requeue(row, anew("2", Lookup::Known(place(4))), 30).await.unwrap();
+    let known = || Lookup::Known {
+        place: place(4),
+        prefix: Some(request("1", "topic:a", "one").fingerprint().prefix()),
+    };
+    let patched = Anew { body: Some(Patch::Text("uno".into())), ..anew("2", known()) };
+    let refused = outbox.requeue(row, patched, 30).await.unwrap();
+    assert_eq!(refused, Requeued::Refused(Refusal::AlreadyThere), "it cannot be patched any more");
+    assert_eq!(outbox.get(row).await.unwrap().unwrap().status, Status::Pending);
+    let known = outbox.requeue(row, anew("2", known()), 30).await.unwrap();
     assert_eq!(known, Requeued::Finished(place(4)));
     assert_eq!(outbox.get(row).await.unwrap().unwrap().status, Status::Done);
     assert_eq!(
         outbox.withdraw(row, "op".into(), 40).await.unwrap(),
         Withdrawn::Refused(Refusal::Final(Status::Done))
     );
+}
+
+/// The broker had another program's message under the row's id: the row was called done, and its body was gone.
+#[tokio::test]
+async fn another_message_under_a_rows_id_at_the_broker_is_not_that_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = open(dir.path());
+    for (old, new, patch) in [("1", "2", None), ("3", "4", Some("uno"))] {
+        let (row, lane) = insert(&outbox, old, "one").await;
+        take(&outbox, lane).await.unwrap();
+        settle(&outbox, lane, row, Verdict::Dead { error: "idempotency_key_reused: no".into() }, 20, 0).await;
+        let other = request(old, "topic:a", "another").fingerprint().prefix();
+        let lookup = Lookup::Known { place: place(4), prefix: Some(other) };
+        let body = patch.map(|text| Patch::Text(text.into()));
+        let replaced = outbox.requeue(row, Anew { body, ..anew(new, lookup) }, 30).await.unwrap();
+        let Requeued::Replaced { row: fresh, .. } = replaced else { panic!("{replaced:?}") };
+        assert_eq!(outbox.get(row).await.unwrap().unwrap().status, Status::Aborted);
+        let sent = take(&outbox, lane).await.unwrap();
+        let expected = request(new, "topic:a", patch.unwrap_or("one"));
+        assert_eq!((sent.id, &sent.params), (fresh, expected.params()));
+        settle(&outbox, lane, fresh, Verdict::Done(place(5)), 40, 0).await;
+    }
 }
 
 #[tokio::test]

@@ -10,10 +10,28 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Accept { id: u8, other: bool },
-    Take { lane: u8, limit: usize },
-    Settle { verdicts: Vec<u8>, take: usize },
-    Expire { before: u64 },
+    Accept {
+        id: u8,
+        other: bool,
+    },
+    Take {
+        lane: u8,
+        limit: usize,
+    },
+    Settle {
+        verdicts: Vec<u8>,
+        take: usize,
+    },
+    Expire {
+        before: u64,
+    },
+    /// Row `row` is sent anew under an id, with another body or not; the broker has something under its old id, or not.
+    Requeue {
+        row: u64,
+        id: u8,
+        patch: bool,
+        lookup: u8,
+    },
     Crash,
 }
 
@@ -24,6 +42,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (proptest::collection::vec(0..4u8, 0..5), 0..4usize)
             .prop_map(|(verdicts, take)| Op::Settle { verdicts, take }),
         1 => (0..60u64).prop_map(|before| Op::Expire { before }),
+        2 => (0..30u64, 0..60u8, proptest::bool::weighted(0.3), 0..4u8)
+            .prop_map(|(row, id, patch, lookup)| Op::Requeue { row, id, patch, lookup }),
         1 => Just(Op::Crash),
     ];
     proptest::collection::vec(op, 1..60)
@@ -88,6 +108,7 @@ impl Pair {
                     self.ledger.expire(before)
                 );
             }
+            Op::Requeue { row, id, patch, lookup } => self.requeue(row, id, patch, lookup).await,
             Op::Crash => {
                 let from = self.dir();
                 self.crashes += 1;
@@ -96,6 +117,36 @@ impl Pair {
                 self.ledger.restart();
                 self.batches.clear();
             }
+        }
+    }
+
+    async fn requeue(&mut self, row: u64, id: u8, patch: bool, lookup: u8) {
+        let Some(old) = self.ledger.rows().find(|(number, _)| *number == row).map(|(_, row)| row.clone())
+        else {
+            return;
+        };
+        let known = |prefix| Lookup::Known { place: place(row), prefix };
+        let lookup = match lookup {
+            0 => Lookup::NotAsked,
+            1 => Lookup::Unknown { attempts: old.attempts },
+            2 => known(Some(old.fingerprint.prefix())),
+            _ => known(Some("0123456789abcdef".to_owned())),
+        };
+        let body = if patch { format!("patched {}", self.wall) } else { old.params.body.clone().unwrap() };
+        let request = request(&id.to_string(), &old.params.to.to_string(), &body);
+        let body = patch.then(|| Patch::Text(body));
+        let model = self.ledger.requeue(row, request.params(), *request.fingerprint(), &lookup, self.wall);
+        let real = self.outbox.requeue(row, Anew { body, ..anew(&id.to_string(), lookup) }, self.wall).await;
+        use tenure_core::outbox::ledger::Requeued as Model;
+        match (real.unwrap(), model) {
+            (Requeued::Refused(real), Model::Refused(model)) => assert_eq!(real, model),
+            (Requeued::Finished(real), Model::Finished(model)) => assert_eq!(real, model),
+            (Requeued::IdTaken(real, _), Model::IdTaken(model)) => assert_eq!(real, model),
+            (Requeued::Replaced { row: a, lane: b, .. }, Model::Replaced { row, lane }) => {
+                assert_eq!((a, b), (row, lane));
+            }
+            (Requeued::Ask(_), Model::Ask) => {}
+            other => panic!("{other:?}"),
         }
     }
 

@@ -23,6 +23,10 @@ enum Op {
         lane: u8,
         fate: Fate,
     },
+    /// Another program of the same member sends another message under so-many-th id, without the daemon.
+    Foreign {
+        id: u8,
+    },
     /// The machine dies: the files as they are at this moment are all there is.
     Crash,
     /// A person sends a row anew, or takes it back.
@@ -63,6 +67,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => (0..12u8, proptest::bool::weighted(0.2)).prop_map(|(id, other)| Op::Send { id, other }),
         6 => (0..3u8, fate).prop_map(|(lane, fate)| Op::Drain { lane, fate }),
         1 => Just(Op::Crash),
+        1 => (0..12u8).prop_map(|id| Op::Foreign { id }),
         1 => (0..14u8).prop_map(|row| Op::Requeue { row }),
         1 => (0..14u8).prop_map(|row| Op::Withdraw { row }),
         1 => (0..60u8).prop_map(|before| Op::Expire { before }),
@@ -75,13 +80,20 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 struct Broker {
     known: BTreeMap<String, (String, u64)>,
     log: Vec<(String, String)>,
+    /// The prefix of the fingerprint of each body.
+    prints: BTreeMap<String, String>,
 }
+
+/// The body of what another program sent to the broker.
+const FOREIGN: &str = "of another program";
 
 impl Broker {
     fn accept(&mut self, params: &SendParams) -> Place {
         let id = params.client_message_id.to_string();
         let body = params.body.clone().unwrap();
         let next = self.log.len() as u64 + 1;
+        let print = params.fingerprint.as_ref().unwrap()[..16].to_owned();
+        assert_eq!(*self.prints.entry(body.clone()).or_insert(print.clone()), print);
         let (held, seq) = self.known.entry(id.clone()).or_insert((body.clone(), next)).clone();
         assert_eq!(held, body, "{id} was altered on its way");
         if seq == next {
@@ -92,7 +104,23 @@ impl Broker {
 
     fn lookup(&self, id: &str, attempts: u32) -> Lookup {
         let unknown = Lookup::Unknown { attempts };
-        self.known.get(id).map_or(unknown, |(_, seq)| Lookup::Known(super::place(*seq)))
+        let known = |(body, seq): &(String, u64)| {
+            let prefix = Some(self.prints[body].clone());
+            Lookup::Known { place: super::place(*seq), prefix }
+        };
+        self.known.get(id).map_or(unknown, known)
+    }
+
+    /// Another program of the member sends something of its own under an id.
+    fn take_foreign(&mut self, id: &str) {
+        let params = request(id, "topic:t0", FOREIGN);
+        if !self.known.contains_key(id) {
+            self.accept(params.params());
+        }
+    }
+
+    fn is_foreign(&self, id: &str) -> bool {
+        self.known.get(id).is_some_and(|(body, _)| body == FOREIGN)
     }
 }
 
@@ -166,6 +194,10 @@ impl World {
         );
         let unheard = || Verdict::Again { error: "unavailable: no answer".into(), wish_ms: None };
         let verdict = match fate {
+            Fate::Accepted | Fate::AcceptedUnheard if self.broker.is_foreign(&id) => {
+                Verdict::Dead { error: "idempotency_key_reused: another message".into() }
+            }
+            Fate::AcceptedAndCrash if self.broker.is_foreign(&id) => return self.crash(),
             Fate::Accepted => Verdict::Done(self.broker.accept(&row.params)),
             Fate::AcceptedAndCrash => {
                 self.broker.accept(&row.params);
@@ -195,6 +227,7 @@ impl World {
                 self.promised.insert(id, held);
             }
             Requeued::Finished(place) => {
+                assert!(!self.broker.is_foreign(&old.client_message_id), "another message was taken for it");
                 assert_eq!(place.seq, Some(self.broker.known[&old.client_message_id].1))
             }
             Requeued::Refused(_) => {}
@@ -224,14 +257,17 @@ impl World {
                 Status::Dead | Status::Aborted => {}
                 Status::Pending | Status::Inflight => panic!("{id} is forgotten: {row:?}"),
             }
-            assert!(at_broker.is_none_or(|(body, _)| *body == self.promised[id].0));
+            let own = at_broker.is_none_or(|(body, _)| *body == self.promised[id].0);
+            assert!(own || self.broker.is_foreign(id) && row.status != Status::Done, "{id}");
         }
-        for (id, body) in &self.broker.log {
+        for (id, body) in self.broker.log.iter().filter(|(_, body)| body != FOREIGN) {
             assert_eq!(self.promised[id].0, *body);
         }
         // One message is not sent under two ids unless the broker was asked.
         for row in rows.iter().filter(|row| row.superseded_by.is_some()) {
-            assert!(!self.broker.known.contains_key(&row.client_message_id), "{row:?} arrived twice");
+            let id = &row.client_message_id;
+            let arrived = self.broker.known.contains_key(id) && !self.broker.is_foreign(id);
+            assert!(!arrived, "{row:?} arrived twice");
         }
         // Of what was done, the broker has each lane in the order of the rows.
         for lane in 0..3 {
@@ -255,6 +291,7 @@ proptest! {
                 match op {
                     Op::Send { id, other } => world.send(id, other).await,
                     Op::Drain { lane, fate } => world.drain(lane, fate).await,
+                    Op::Foreign { id } => world.broker.take_foreign(&format!("id-{id}")),
                     Op::Crash => world.crash(),
                     Op::Requeue { row } => world.requeue(u64::from(row)).await,
                     Op::Withdraw { row } => {
