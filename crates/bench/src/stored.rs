@@ -217,6 +217,7 @@ impl Preload {
             replace: false,
             put: put.collect(),
             del: Vec::new(),
+            settlers: Default::default(),
         };
         writes.push(maker.write(StoreWrite::Group(Box::new(group))));
         store.apply(&writes).map_err(failed)?;

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_proto::ids::{SessionKey, SubId};
 
 use crate::mutant::{self, Mutant};
-use crate::record::{OpenRecord, Origin};
+use crate::record::{OpenRecord, Origin, SettlerRecord};
+use crate::settlers::{SettlerChanges, Settlers};
 use crate::time::Millis;
 
 /// Entries that may be open in one group; at the bound it reads on when some of them are settled.
@@ -95,6 +96,8 @@ pub struct Changes {
     pub put: Vec<OpenRecord>,
     /// Entries that are not open any more.
     pub del: Vec<u64>,
+    /// Who settled entries that several had in hand.
+    pub settlers: SettlerChanges,
 }
 
 /// A group.
@@ -111,6 +114,8 @@ pub struct Group {
     touched: BTreeSet<u64>,
     /// Entries whose row must go.
     gone: Vec<u64>,
+    /// Who settled entries that several had in hand.
+    settlers: Settlers,
     moved: bool,
     replace: bool,
 }
@@ -145,6 +150,16 @@ impl Group {
             OpenState::Held { until: Some(until), .. } => drop(self.timeouts.insert((until, seq))),
             OpenState::Held { until: None, .. } => {}
         }
+    }
+
+    /// Takes up who settled an entry, as the store remembers it.
+    pub fn restore_settler(&mut self, record: SettlerRecord) {
+        self.settlers.restore(record);
+    }
+
+    /// Remembers who settled an entry, for others who had it in hand before.
+    pub fn note_settler(&mut self, seq: u64, attempt: u32, session: SessionKey) {
+        self.settlers.note(seq, attempt, session);
     }
 
     /// The last entry that was read.
@@ -235,6 +250,7 @@ impl Group {
         match self.claim(seq, attempt, session) {
             Claim::Good => {}
             Claim::Done => return Verdict::Again,
+            Claim::DoneByOther => return Verdict::Stale("requeued"),
             Claim::Stale(reason) => return Verdict::Stale(reason),
         }
         match self.remove(seq) {
@@ -249,7 +265,11 @@ impl Group {
     /// Whether a tag is good: the entry is in that session's hand, or was given back and not handed out since.
     pub fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
         let Some(open) = self.open.get(&seq) else {
-            return if seq <= self.cursor { Claim::Done } else { Claim::Stale("never_delivered") };
+            return match seq <= self.cursor {
+                false => Claim::Stale("never_delivered"),
+                true if self.settlers.is_by_other(seq, attempt, session) => Claim::DoneByOther,
+                true => Claim::Done,
+            };
         };
         match &open.state {
             _ if mutant::on(Mutant::SettleMovedOn) => Claim::Good,
@@ -381,7 +401,8 @@ impl Group {
 
     /// Whether the store does not know all of this yet.
     pub fn is_dirty(&self) -> bool {
-        self.moved || self.replace || !self.touched.is_empty() || !self.gone.is_empty()
+        let opens = self.moved || self.replace || !self.touched.is_empty() || !self.gone.is_empty();
+        opens || self.settlers.is_dirty()
     }
 
     /// What the store has to be told; from here on it counts as told.
@@ -391,6 +412,7 @@ impl Group {
         let touched = std::mem::take(&mut self.touched);
         let del = std::mem::take(&mut self.gone);
         let del = if replace { Vec::new() } else { del };
+        let settlers = self.settlers.take_changes(replace);
         let mut put = Vec::with_capacity(touched.len());
         for seq in touched {
             if let Some(open) = self.open.get_mut(&seq) {
@@ -398,7 +420,7 @@ impl Group {
                 put.push(open.record(seq));
             }
         }
-        Changes { replace, put, del }
+        Changes { replace, put, del, settlers }
     }
 
     /// The store did not take what it was told: all of it is to be said again.
@@ -429,6 +451,8 @@ pub enum Claim {
     Good,
     /// It has taken effect already.
     Done,
+    /// Its entry was handed out again, and settled by who got it then.
+    DoneByOther,
     /// It is not, and why.
     Stale(&'static str),
 }

@@ -54,6 +54,7 @@ pub mod secret;
 pub mod send;
 pub mod service;
 pub mod setting;
+pub mod settlers;
 pub mod stream;
 pub mod subs;
 pub mod thaw;

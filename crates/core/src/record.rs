@@ -16,6 +16,7 @@ use crate::input::LeaseRecord;
 use crate::service::Facts;
 
 pub use crate::run::record::{RunEnding, RunRecord};
+pub use crate::settlers::SettlerChanges;
 
 /// A group: one reader's, or one crew's, place in one lane of a log. Unique across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +78,21 @@ pub struct GroupWrite {
     pub put: Vec<OpenRecord>,
     /// Entries that are not open any more.
     pub del: Vec<u64>,
+    /// Who settled entries that several had in hand; all of them, if `replace`.
+    pub settlers: SettlerChanges,
+}
+
+/// Who settled an entry of a group that was handed out more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettlerRecord {
+    /// The entry.
+    pub seq: u64,
+    /// Under which attempt.
+    pub attempt: u32,
+    /// Who.
+    pub session: SessionKey,
+    /// Its place in the order in which the group's entries were settled.
+    pub nth: u64,
 }
 
 /// A topic.
@@ -503,6 +519,8 @@ pub struct GroupState {
     pub passed: (u64, u64),
     /// What is open; of an inbox with who sent it.
     pub open: Vec<(OpenRecord, Option<Origin>)>,
+    /// Who settled entries that several had in hand, ordered by seq.
+    pub settlers: Vec<SettlerRecord>,
 }
 
 /// Who is to be told of an entry's fate.

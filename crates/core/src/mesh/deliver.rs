@@ -12,7 +12,7 @@ use crate::effect::{Answer, Effect, Note, ReadId};
 use crate::group::Holder;
 use crate::lease::State;
 use crate::mutant::{self, Mutant};
-use crate::record::{GroupId, GroupWrite, Reader, StoreRead, StoreWrite};
+use crate::record::{GroupId, GroupWrite, Reader, SettlerChanges, StoreRead, StoreWrite};
 use crate::subs::Fetch;
 use crate::time::Millis;
 
@@ -255,6 +255,7 @@ impl Mesh {
             replace: changes.replace,
             put: changes.put,
             del: changes.del,
+            settlers: changes.settlers,
         };
         if reading.placed == Placed::No {
             reading.placed = Placed::Asked;
@@ -282,8 +283,10 @@ impl Mesh {
                 continue;
             }
             reading.floor_told = cursor;
-            let write =
-                GroupWrite { record, cursor, used_at: wall, replace: true, put: Vec::new(), del: Vec::new() };
+            // Nobody but its one reader has its entries in hand.
+            let settlers = SettlerChanges::default();
+            let (put, del) = (Vec::new(), Vec::new());
+            let write = GroupWrite { record, cursor, used_at: wall, replace: true, put, del, settlers };
             self.write_for(Awaiting::Floor(id), StoreWrite::Group(Box::new(write)), effects);
         }
     }

@@ -7,6 +7,7 @@ use tenure_proto::event::{Receipt, ReceiptState};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
+use tenure_proto::tag::TagParts;
 
 use crate::effect::Push;
 use crate::envelope::Entry;
@@ -137,6 +138,13 @@ impl Reading {
             return Claim::Stale("requeued");
         }
         self.group.claim(seq, attempt, session)
+    }
+
+    /// Remembers who settled an entry, if others may have had it in hand.
+    pub(super) fn note_settler(&mut self, parts: &TagParts) {
+        if self.is_contended() {
+            self.group.note_settler(parts.seq, parts.attempt, parts.session);
+        }
     }
 
     /// Whether nothing can be known of a delivery of an earlier lease: this inbox has no such entry in hand or waiting,

@@ -202,7 +202,7 @@ impl Mesh {
         let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
         match reading.claim(seq, parts.attempt, &session) {
             Claim::Done => return InflightResult::Settled,
-            Claim::Stale(_) => return InflightResult::Requeued,
+            Claim::DoneByOther | Claim::Stale(_) => return InflightResult::Requeued,
             Claim::Good => {}
         }
         let held = reading.group.open(seq).is_some_and(|open| open.holder().is_some());

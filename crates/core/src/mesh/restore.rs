@@ -100,6 +100,9 @@ impl Mesh {
                 reading.group.restore(&record, place, origin);
             }
         }
+        if let Some(reading) = self.messages.readings.get_mut(&id) {
+            state.settlers.into_iter().for_each(|record| reading.group.restore_settler(record));
+        }
         self.messages.touch(id);
     }
 

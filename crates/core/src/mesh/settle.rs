@@ -100,7 +100,8 @@ impl Mesh {
         match reading.claim(parts.seq, parts.attempt, &session) {
             Claim::Stale(reason) => return Err(reason),
             // There is nothing to prolong, and whoever works on it may stop.
-            Claim::Done if matches!(how, How::Progress) => return Err("settled"),
+            Claim::Done | Claim::DoneByOther if matches!(how, How::Progress) => return Err("settled"),
+            Claim::DoneByOther => return Err("requeued"),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
                 self.messages.urgent |= self.messages.dirty.contains(&id) || self.messages.owed.is_due();
@@ -118,7 +119,7 @@ impl Mesh {
         }
         match how {
             How::Ack => self.ack(id, parts),
-            How::Nack(params) => self.nack(now, id, parts.seq, params),
+            How::Nack(params) => self.nack(now, id, &parts, params),
             How::Progress => {
                 let until = self.ack_deadline(now, id);
                 if let Some(reading) = self.messages.readings.get_mut(&id) {
@@ -143,6 +144,7 @@ impl Mesh {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session)
         {
+            reading.note_settler(&parts);
             reading.receipt(open.origin, ReceiptState::Delivered, None);
             self.messages.touch(id);
             self.released(id, parts.seq, holder);
@@ -150,7 +152,8 @@ impl Mesh {
     }
 
     /// Gives an entry back, or sends it to the dead letters when it has failed often enough.
-    fn nack(&mut self, now: Millis, id: GroupId, seq: u64, params: &NackParams) {
+    fn nack(&mut self, now: Millis, id: GroupId, parts: &TagParts, params: &NackParams) {
+        let seq = parts.seq;
         let delay_ms = params.delay_ms.map_or(0, |ms| ms.get());
         let delay = (delay_ms > 0).then(|| (now.plus(delay_ms), self.wall.saturating_add(delay_ms)));
         let Some(open) = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq)) else {
@@ -168,7 +171,7 @@ impl Mesh {
         if params.dead || worn_out {
             let given = params.reason.as_deref().filter(|_| params.dead);
             let reason = given.unwrap_or(if params.dead { "rejected" } else { "max_attempts" });
-            self.kill(id, seq, reason);
+            self.kill(id, parts, reason);
             return;
         }
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
@@ -178,10 +181,12 @@ impl Mesh {
         self.released(id, seq, holder);
     }
 
-    /// Sends an open entry to the dead letters.
-    fn kill(&mut self, id: GroupId, seq: u64, reason: &str) {
+    /// Sends an open entry to the dead letters, by the word of who has it in hand.
+    fn kill(&mut self, id: GroupId, parts: &TagParts, reason: &str) {
+        let seq = parts.seq;
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         let Some(open) = reading.group.remove(seq) else { return };
+        reading.note_settler(parts);
         let holder = open.holder().cloned();
         self.messages.bury(id, seq, Some(open), reason, ReceiptState::Dead, self.wall, None);
         self.released(id, seq, holder);

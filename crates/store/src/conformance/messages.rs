@@ -156,6 +156,7 @@ pub(crate) fn advance(record: &GroupRecord, cursor: u64, open: &[u64]) -> StoreW
         replace: true,
         put: open.iter().map(|seq| opened(*seq)).collect(),
         del: Vec::new(),
+        settlers: Default::default(),
     }))
 }
 

@@ -75,6 +75,7 @@ macro_rules! suite {
             a_page_is_bounded_but_never_empty,
             history_reads_all_lanes_in_order,
             fates_are_told,
+            settlers_are_kept_with_their_group,
             expired_is_what_nobody_settled_in_time,
             a_reader_sees_what_is_committed,
         );

@@ -10,8 +10,8 @@ use serde_json::json;
 use tenure_core::accept::{Accept, Route};
 use tenure_core::envelope::{Body, Envelope, Lane};
 use tenure_core::record::{
-    Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, RunEnding, StoreFound, StoreOutcome,
-    StoreRead, StoreWrite, SubRecord, TopicRecord,
+    Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, RunEnding, SettlerChanges, SettlerRecord,
+    StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
 use tenure_proto::error::{ErrorCode, WireError};
@@ -275,7 +275,11 @@ impl Program {
             .partition(|seq| (open >> (seq % 8)) & 1 == 1);
         let used_at = NOW + self.clock;
         let put = put.iter().map(|seq| OpenRecord { ready_at: Some(used_at), ..opened(*seq) }).collect();
-        StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del }))
+        // What was settled after more than one had it, and what is forgotten of that.
+        let settler = |seq: &u64| SettlerRecord { seq: *seq, attempt: 2, session: session(n), nth: *seq };
+        let settled = del.iter().filter(|seq| *seq % 2 == 0).map(settler).collect();
+        let settlers = SettlerChanges { put: settled, del: vec![passed / 2] };
+        StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del, settlers }))
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_core::record::{
-    Fate, GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, StoreFound,
-    StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
+    Fate, GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, SettlerChanges,
+    SettlerRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::U53;
 use tenure_proto::limits::INBOX_TTL_MS;
@@ -72,7 +72,8 @@ pub(crate) fn a_group_keeps_its_place_and_what_is_open<E: Engine>() {
         let (put, del) = (put.to_vec(), del.to_vec());
         let used_at = NOW + cursor;
         let record = record.clone();
-        StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del }))
+        let settlers = SettlerChanges::default();
+        StoreWrite::Group(Box::new(GroupWrite { record, cursor, used_at, replace, put, del, settlers }))
     };
     let waiting =
         OpenRecord { seq: 3, attempt: 1, tries: 1, holder: None, ready_at: Some(NOW + 50), lasting: true };
@@ -225,6 +226,32 @@ pub(crate) fn history_reads_all_lanes_in_order<E: Engine>() {
     assert_eq!(found(1, 9, 250), (vec![1, 2], Some(3)));
     assert_eq!(found(1, 9, 0), (vec![1], Some(2)));
     assert_eq!(found(8, 9, 0), (vec![], None));
+}
+
+pub(crate) fn settlers_are_kept_with_their_group<E: Engine>() {
+    let place = E::new();
+    let mut store = place.open();
+    let log = topic("t");
+    fill(&mut store, &log, 1..9);
+    let record = group(7, &log, Lane(0), Reader::Shared("g".parse().unwrap()));
+    let by = |seq: u64, n: u8, nth: u64| SettlerRecord { seq, attempt: 2, session: session(n), nth };
+    let change = |replace: bool, put: Vec<SettlerRecord>, del: Vec<u64>| {
+        let settlers = SettlerChanges { put, del };
+        let StoreWrite::Group(mut write) = advance(&record, 8, &[]) else { panic!() };
+        (write.replace, write.settlers) = (replace, settlers);
+        StoreWrite::Group(write)
+    };
+    let kept = |store: &mut E::Store| store.restore(&mesh()).unwrap().groups[0].settlers.clone();
+    apply(&mut store, change(false, vec![by(5, 1, 0), by(3, 2, 1)], Vec::new()));
+    apply(&mut store, change(false, vec![by(5, 2, 2), by(6, 1, 3)], vec![3]));
+    drop(store);
+    let mut store = place.open();
+    assert_eq!(kept(&mut store), [by(5, 2, 2), by(6, 1, 3)], "the last word on each, by seq");
+    apply(&mut store, change(true, vec![by(8, 1, 4)], Vec::new()));
+    assert_eq!(kept(&mut store), [by(8, 1, 4)]);
+    apply(&mut store, StoreWrite::DropGroup(GroupId(7)));
+    apply(&mut store, advance(&record, 8, &[]));
+    assert_eq!(kept(&mut store), [], "they go with their group");
 }
 
 pub(crate) fn fates_are_told<E: Engine>() {

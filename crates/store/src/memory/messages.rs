@@ -7,7 +7,7 @@ use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::{Entry, Envelope, Lane};
 use tenure_core::record::{
     Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, RunRecord,
-    ServiceRecord, StoreOutcome, StoreWrite, SubRecord, TopicRecord,
+    ServiceRecord, SettlerRecord, StoreOutcome, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{MemberKey, MessageId, RunId, SessionKey, SubId};
@@ -55,6 +55,7 @@ pub(super) struct Group {
     pub(super) cursor: u64,
     pub(super) used_at: u64,
     pub(super) open: BTreeMap<u64, OpenRecord>,
+    pub(super) settlers: BTreeMap<u64, SettlerRecord>,
 }
 
 #[derive(Debug)]
@@ -289,6 +290,7 @@ impl Messages {
             cursor,
             used_at,
             open: BTreeMap::new(),
+            settlers: BTreeMap::new(),
         });
         (group.cursor, group.used_at) = (cursor, used_at);
         group
@@ -298,9 +300,12 @@ impl Messages {
         let group = self.put_group(&write.record, write.cursor, write.used_at);
         if write.replace {
             group.open.clear();
+            group.settlers.clear();
         }
         write.del.iter().for_each(|seq| _ = group.open.remove(seq));
         group.open.extend(write.put.iter().map(|open| (open.seq, open.clone())));
+        write.settlers.del.iter().for_each(|seq| _ = group.settlers.remove(seq));
+        group.settlers.extend(write.settlers.put.iter().map(|settler| (settler.seq, settler.clone())));
     }
 
     fn bury(&mut self, burial: &Burial) {

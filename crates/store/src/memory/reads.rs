@@ -133,7 +133,7 @@ impl Messages {
     }
 
     fn state(&self, group: &Group) -> GroupState {
-        let Group { record, cursor, used_at, open } = group;
+        let Group { record, cursor, used_at, open, settlers } = group;
         let origin = |open: &OpenRecord| {
             let kept = self.kept(&record.log, open.seq).filter(|_| record.reader == Reader::Inbox)?;
             let envelope = &kept.entry.envelope;
@@ -146,6 +146,7 @@ impl Messages {
             used_at: *used_at,
             passed: self.passed(record, *cursor),
             open: open.values().map(|open| (open.clone(), origin(open))).collect(),
+            settlers: settlers.values().cloned().collect(),
         }
     }
 }

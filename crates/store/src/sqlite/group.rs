@@ -2,7 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::envelope::Lane;
-use tenure_core::record::{GroupId, GroupRecord, GroupWrite, OpenRecord, Placed, Reader};
+use tenure_core::record::{
+    GroupId, GroupRecord, GroupWrite, OpenRecord, Placed, Reader, SettlerChanges, SettlerRecord,
+};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
@@ -77,7 +79,47 @@ pub(super) fn write(connection: &Connection, mesh: &mut Mesh, group: &GroupWrite
             open.lasting,
         ])?;
     }
+    write_settlers(connection, (mesh.id, id), &group.settlers)
+}
+
+fn write_settlers(
+    connection: &Connection,
+    (mesh, id): (i64, i64),
+    changes: &SettlerChanges,
+) -> Result<(), Fault> {
+    if changes.put.is_empty() && changes.del.is_empty() {
+        return Ok(());
+    }
+    let mut forgetting =
+        connection.prepare_cached("DELETE FROM settlers WHERE mesh = ?1 AND grp = ?2 AND seq = ?3")?;
+    for seq in &changes.del {
+        forgetting.execute(params![mesh, id, integer(*seq)])?;
+    }
+    let mut noting = connection.prepare_cached(
+        "INSERT OR REPLACE INTO settlers (mesh, grp, seq, attempt, session, nth) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    for SettlerRecord { seq, attempt, session, nth } in &changes.put {
+        noting.execute(params![mesh, id, integer(*seq), attempt, session.0, integer(*nth)])?;
+    }
     Ok(())
+}
+
+/// Who settled entries of a group that several had in hand, in the order of their seqs.
+pub(super) fn settlers(connection: &Connection, (mesh, id): (i64, i64)) -> Result<Vec<SettlerRecord>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, attempt, session, nth FROM settlers WHERE mesh = ?1 AND grp = ?2 ORDER BY seq",
+    )?;
+    let mut rows = statement.query(params![mesh, id])?;
+    let mut settlers = Vec::new();
+    while let Some(row) = rows.next()? {
+        settlers.push(SettlerRecord {
+            seq: natural(row.get(0)?, "a seq")?,
+            attempt: row.get(1)?,
+            session: SessionKey(row.get(2)?),
+            nth: natural(row.get(3)?, "nth")?,
+        });
+    }
+    Ok(settlers)
 }
 
 fn put(
@@ -113,7 +155,7 @@ fn put(
     Ok(())
 }
 
-/// Forgets a group and what is open in it.
+/// Forgets a group, what is open in it and who settled what.
 pub(super) fn drop(connection: &Connection, mesh: i64, id: GroupId) -> Result<(), Fault> {
     let id = integer(id.0);
     close_all(connection, mesh, id)?;
@@ -170,6 +212,9 @@ pub(super) fn close_everywhere(connection: &Connection, place: Place) -> Result<
 fn close_all(connection: &Connection, mesh: i64, id: i64) -> Result<(), Fault> {
     connection
         .prepare_cached("DELETE FROM open_entries WHERE mesh = ?1 AND grp = ?2")?
+        .execute(params![mesh, id])?;
+    connection
+        .prepare_cached("DELETE FROM settlers WHERE mesh = ?1 AND grp = ?2")?
         .execute(params![mesh, id])?;
     Ok(())
 }

@@ -203,6 +203,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
                  expires_at INTEGER, lost TEXT, PRIMARY KEY (sender, client_id)) STRICT, WITHOUT ROWID;
              INSERT INTO dedupe SELECT * FROM kept;
              DROP TABLE kept;
+             DROP TABLE settlers;
              DROP TABLE calls;
              DROP TABLE services;
              DROP TABLE founded;

@@ -215,6 +215,20 @@ CREATE INDEX calls_living ON calls (mesh, id) WHERE ended_at IS NULL;
 CREATE INDEX calls_ended ON calls (ended_at) WHERE ended_at IS NOT NULL;
 ";
 
+/// Who settled an entry of a group that several had in hand, so that a late settle of another is told from its own.
+pub(super) const SETTLERS: &str = "
+-- Settled entries of groups that were handed out more than once, and by whom they were settled; the last 4,096 of a group.
+CREATE TABLE settlers (
+    mesh    INTEGER NOT NULL,
+    grp     INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,                       -- the one that settled it
+    session BLOB NOT NULL CHECK (length(session) = 32),
+    nth     INTEGER NOT NULL,                       -- the order in which they were settled
+    PRIMARY KEY (mesh, grp, seq)
+) STRICT, WITHOUT ROWID;
+";
+
 /// The fifth step.
 pub(super) const CANCELLED_CALLS: &str = "
 ALTER TABLE calls ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;  -- 1: its caller wants it stopped

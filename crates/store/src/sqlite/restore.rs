@@ -84,6 +84,7 @@ fn groups(connection: &Connection, mesh: i64) -> Result<Vec<GroupState>, Fault> 
             record,
             cursor,
             open,
+            settlers: group::settlers(connection, (mesh, id))?,
         });
     }
     Ok(groups)

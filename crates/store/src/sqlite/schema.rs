@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::access_schema::ACCESS;
 use super::fault::Fault;
-use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES};
+use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES, SETTLERS};
 use super::service::SERVICES;
 use super::transact;
 use crate::{Result, StoreError};
@@ -70,6 +70,7 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     ACCESS,
     // What `mesh_settings` keeps, for each mesh.
     "DROP TABLE settings; DROP TABLE settings_version;",
+    SETTLERS,
 ];
 
 /// The schema version of this program.

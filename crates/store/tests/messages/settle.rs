@@ -96,6 +96,50 @@ fn a_settle_counts_after_the_break_until_somebody_else_has_it() {
     w.ack_all(b, &again);
 }
 
+/// Once the new holder had settled, a late settle of the former one was answered as if it had counted.
+#[test]
+fn a_settle_by_a_former_holder_is_stale_also_after_another_settled_it() {
+    for (dead, restart) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (mut w, a, b, job) = crew(MeshConfig::default());
+        w.drop_socket(a);
+        w.pass(6_000);
+        let again = w.pushes(b);
+        assert_eq!(again[0].attempt, 2);
+        let settle = match dead {
+            true => Call::Nack(NackParams { dead: true, ..nacked(vec![tag(&again[0])]) }),
+            false => Call::Ack(TagsParams { tags: vec![tag(&again[0])] }),
+        };
+        assert_eq!(w.settle(b, settle.clone()).settled.len(), 1);
+        let (a, b) = match restart {
+            true => {
+                w.restart();
+                (w.resume(2, a), w.resume(1, b))
+            }
+            false => (w.resume(2, a), b),
+        };
+        let tags = vec![tag(&job)];
+        for call in [
+            Call::Ack(TagsParams { tags: tags.clone() }),
+            Call::Nack(nacked(tags.clone())),
+            Call::Nack(NackParams { dead: true, ..nacked(tags.clone()) }),
+        ] {
+            let late = w.settle(a, call);
+            assert_eq!(
+                (late.settled.len(), late.stale[0].reason.as_str()),
+                (0, "requeued"),
+                "{dead} {restart}"
+            );
+        }
+        let progress = w.settle(a, Call::Progress(TagsParams { tags: tags.clone() }));
+        assert_eq!(progress.stale[0].reason, "settled");
+        let listed = ClientInflight { tag: tag(&job), state: InflightState::Settled, settle: None };
+        let params = ReconcileParams { inflight: vec![listed], ..ReconcileParams::default() };
+        assert_eq!(w.resume_with(2, a, params).1.inflight[0].result, InflightResult::Requeued);
+        assert_eq!(w.settle(b, settle).settled.len(), 1, "who settled it may say so again");
+        assert_eq!(w.dead(b, &job.entry.log).len(), usize::from(dead), "and nothing else came of it");
+    }
+}
+
 #[test]
 fn without_grace_it_goes_back_at_once() {
     let (mut w, a, b, _) = crew(grace(0));
@@ -275,6 +319,7 @@ fn no_more_dead_letters_come_back_than_a_reader_may_have_open() {
         replace: true,
         put: (2..=open + 1).map(ready).collect(),
         del: Vec::new(),
+        settlers: Default::default(),
     };
     let write = StoreWrite::Group(Box::new(write));
     let (mesh, run) = (w.name.clone(), w.run);

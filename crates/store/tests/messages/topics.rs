@@ -231,7 +231,14 @@ fn a_million_that_wait_are_not_read_at_a_start() {
         GroupRecord { id, log: inbox(2), lane: tenure_core::envelope::Lane(1), reader: Reader::Inbox };
     let messages = RestoredMessages {
         logs: vec![LogRecord { log: inbox(2), lanes }],
-        groups: vec![GroupState { record, cursor: 0, used_at: 0, passed: (0, 0), open: Vec::new() }],
+        groups: vec![GroupState {
+            record,
+            cursor: 0,
+            used_at: 0,
+            passed: (0, 0),
+            open: Vec::new(),
+            settlers: Vec::new(),
+        }],
         ..RestoredMessages::default()
     };
     let now = Now { at: Millis(0), wall: 1_700_000_000_000 };
