@@ -481,6 +481,11 @@ impl Open {
         }
     }
 
+    /// Whether it was handed out once by its reader's word alone: a crash came before the store knew.
+    pub fn is_assumed(&self) -> bool {
+        self.assumed
+    }
+
     /// Whether its present attempt is counted among those that failed.
     pub fn has_failed(&self) -> bool {
         self.failed == Some(self.attempt)

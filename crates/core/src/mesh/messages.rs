@@ -104,6 +104,8 @@ pub(super) struct Moment {
 pub(super) struct Handed {
     pub(super) entry: Arc<Entry>,
     pub(super) attempt: u32,
+    /// Whether somebody may have seen it before.
+    pub(super) redelivered: bool,
 }
 
 impl Messages {
@@ -225,7 +227,8 @@ impl Messages {
             group.take_ready(seq, holder, None);
         }
         let attempt = group.open(seq)?.attempt;
-        Some(Handed { entry, attempt })
+        // The break may have come before its claim was on disk.
+        Some(Handed { entry, attempt, redelivered: true })
     }
 
     /// The next entry for `holder`, taken into its hand.
@@ -261,14 +264,16 @@ impl Messages {
                 self.readings.get_mut(&id)?.group.give_back(seq, Some(delay), false);
                 continue;
             }
+            let before = self.was_maybe_handed(id, seq);
             let reading = self.readings.get_mut(&id)?;
+            let before = before || reading.group.open(seq).is_some_and(Open::is_assumed);
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
             if entry.log.is_inbox() {
                 reading.group.know_origin(seq, || origin(&entry));
             }
             reading.again.remove(&seq);
             self.claim_run(&entry, holder.session);
-            return Some(Handed { entry, attempt });
+            return Some(Handed { entry, attempt, redelivered: before || attempt > 1 });
         }
         loop {
             let entry = self.next_new(id)?;
@@ -293,10 +298,22 @@ impl Messages {
                 None => {
                     reading.group.take_new(seq, holder.clone(), until, origin);
                     self.claim_run(&entry, holder.session);
-                    return Some(Handed { entry, attempt: 1 });
+                    let redelivered = self.was_maybe_handed(id, seq);
+                    return Some(Handed { entry, attempt: 1, redelivered });
                 }
             }
         }
+    }
+
+    /// Whether an entry may have been handed out before the broker started, although nothing is known of it: the store
+    /// knows of a private reader only up to where it had settled everything, and that as of some seconds before a crash.
+    /// What was in the log at the start and is not settled may be new to its reader, or not: it counts as seen.
+    fn was_maybe_handed(&self, id: GroupId, seq: u64) -> bool {
+        let Some(reading) = self.readings.get(&id).filter(|reading| reading.is_private()) else {
+            return false;
+        };
+        let lane = self.logs.lane(&reading.record.log, reading.record.lane);
+        reading.restored_at.is_some() && lane.is_some_and(|lane| seq <= lane.restored_end)
     }
 
     /// Counts an entry as passed.

@@ -12,7 +12,7 @@ use crate::mutant::{self, Mutant};
 use crate::record::GroupId;
 use crate::subs::Sub;
 
-use super::messages::{Messages, Moment};
+use super::messages::{Handed, Messages, Moment};
 
 /// Deliveries in one batch.
 pub(super) const PUSHES: usize = 128;
@@ -92,9 +92,8 @@ fn pull_unread(
         let Some(handed) = messages.again(group, seq) else { return false };
         sub.unread.remove(&(group, seq));
         messages.pushed_again(group, seq, moment);
-        let (attempt, entry) = (handed.attempt, handed.entry);
-        // The break may have come before its claim was on disk.
-        let (sub, redelivered, cleared) = (id.clone(), true, false);
+        let Handed { attempt, entry, redelivered } = handed;
+        let (sub, cleared) = (id.clone(), false);
         batch.add(Push { sub, group, attempt, session, redelivered, entry, cleared });
     }
     true
@@ -137,9 +136,9 @@ fn pull_new(
             continue;
         };
         idle = 0;
-        let (attempt, entry) = (handed.attempt, handed.entry);
+        let Handed { attempt, entry, redelivered } = handed;
         sub.hold(group, entry.seq);
-        let (name, redelivered, cleared) = (id.clone(), attempt > 1, false);
+        let (name, cleared) = (id.clone(), false);
         batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         if !sub.is_inbox() {
             // Partitions take turns; the lanes of an inbox do not: the urgent one goes first.
@@ -166,9 +165,9 @@ pub(super) fn fetch_from(
     for group in sub.groups.clone() {
         while batch.pushes.len() < limit && batch.bytes < PUSH_BYTES && sub.in_hand() < IN_HAND {
             let Some(handed) = messages.hand_out(group, &holder, moment) else { break };
-            let (attempt, entry) = (handed.attempt, handed.entry);
+            let Handed { attempt, entry, redelivered } = handed;
             sub.hold_freely(group, entry.seq);
-            let (name, redelivered, cleared) = (id.clone(), attempt > 1, false);
+            let (name, cleared) = (id.clone(), false);
             batch.add(Push { sub: name, group, attempt, session, redelivered, entry, cleared });
         }
         messages.touch(group);

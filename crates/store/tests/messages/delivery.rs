@@ -1,5 +1,6 @@
 //! From `send` to `ack`, on good days and over a crash.
 
+use tenure_core::effect::Push;
 use tenure_proto::message::SendState;
 
 use super::words::*;
@@ -19,6 +20,32 @@ fn a_message_is_delivered_once_and_its_sender_hears_of_it() {
     assert_eq!(w.receipts(a).len(), 1);
     assert_eq!(w.status(a, &["m1"]), [(SendState::Delivered, None)]);
     assert!(w.pushes(b).is_empty());
+}
+
+/// The store knows of a private reader only what it had settled some seconds ago: what it had settled since came again as
+/// if it were new.
+#[test]
+fn what_a_private_reader_may_have_seen_before_a_crash_is_said_to_be_redelivered() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.subscribe(b, subscription("t", None));
+    for id in ["m1", "m2", "m3"] {
+        w.post(a, letter(topic("t"), id));
+    }
+    let pushes = w.pushes(b);
+    assert!(pushes.iter().all(|push| !push.redelivered));
+    w.ack_all(b, &pushes[..1]);
+    w.pass(6_000);
+    w.ack_all(b, &pushes[1..2]);
+    w.crash(0);
+    let (a, b) = (w.resume(1, a), w.resume(2, b));
+    w.post(a, letter(topic("t"), "m4"));
+    let told = |pushes: Vec<Push>| {
+        let told = pushes.iter().map(|push| (body(push), push.attempt, push.redelivered));
+        told.collect::<Vec<_>>()
+    };
+    let expected = [("m2".to_owned(), 1, true), ("m3".to_owned(), 1, true), ("m4".to_owned(), 1, false)];
+    assert_eq!(told(w.pushes(b)), expected, "m2 was settled, and m3 was in its hand; m4 is new");
 }
 
 #[test]
