@@ -298,7 +298,7 @@ async fn protocol_and_features_are_checked_before_anything_else() {
     sock.bye().await;
     let mut sock = Sock::open(broker.addr()).await;
     let mut hello = sock.hello_of(&who);
-    hello["features"] = json!({"require": ["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs"], "optional": ["teleport"]});
+    hello["features"] = json!({"require": ["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs", "services"], "optional": ["teleport"]});
     assert!(sock.hello(hello).await["features"]["resume"]["version"].is_u64());
     still_serves(broker.addr()).await;
 }
