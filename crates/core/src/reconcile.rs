@@ -26,7 +26,7 @@ use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::reconcile::{
     ClientSubscription, ReconcileAction, ReconcileParams, ReconcilePolicy, SubscriptionVerdict,
 };
-use tenure_proto::subscribe::AckMode;
+use tenure_proto::subscribe::{AckMode, Subscription};
 
 /// A subscription to a topic as the server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,8 +147,12 @@ impl<'a> Work<'a> {
 
     fn judge(&mut self, listed: &'a ClientSubscription) {
         if is_implicit(&listed.sub_id) {
-            let name = &listed.sub_id;
-            return self.say(ReconcileAction::Keep, name, Some(name), Some(name), "implicit");
+            // The server knows it under no other name, and without settings.
+            self.say(ReconcileAction::Keep, &listed.sub_id, Some(listed), None, "implicit");
+            if let Some(verdict) = self.plan.verdicts.last_mut() {
+                verdict.server = Some(listed.sub_id.clone());
+            }
+            return;
         }
         let identity = (&listed.topic, listed.group.as_ref(), listed.partition);
         if !self.names.insert(&listed.sub_id) || !self.seen.insert(identity) {
@@ -158,12 +162,12 @@ impl<'a> Work<'a> {
         self.judged.insert(&view.sub);
         if (view.ack_mode, view.prefetch) != (listed.ack_mode, listed.prefetch) {
             self.plan.drop.push(view.sub.clone());
-            return self.close(listed, Some(&view.sub), "settings_differ");
+            return self.close(listed, Some(view), "settings_differ");
         }
         self.living += 1;
         let same = view.sub == listed.sub_id;
         let reason = if same { "same" } else { "renamed" };
-        self.say(ReconcileAction::Keep, &view.sub, Some(&listed.sub_id), Some(&view.sub), reason);
+        self.say(ReconcileAction::Keep, &view.sub, Some(listed), Some(view), reason);
     }
 
     fn judge_client_only(&mut self, listed: &'a ClientSubscription) {
@@ -171,8 +175,8 @@ impl<'a> Work<'a> {
             ReconcilePolicy::RestoreClient => self.restore(listed),
             ReconcilePolicy::Conservative if self.resumed => self.close(listed, None, "client_only"),
             ReconcilePolicy::Conservative => {
-                let name = &listed.sub_id;
-                self.say(ReconcileAction::RecreateClientSide, name, Some(name), None, "client_only");
+                let action = ReconcileAction::RecreateClientSide;
+                self.say(action, &listed.sub_id, Some(listed), None, "client_only");
             }
         }
     }
@@ -195,13 +199,13 @@ impl<'a> Work<'a> {
             prefetch: listed.prefetch,
         };
         self.plan.restore.push(Restore { verdict: self.plan.verdicts.len(), view, positions });
-        self.say(ReconcileAction::Keep, &sub, Some(&listed.sub_id), None, "restored");
+        self.say(ReconcileAction::Keep, &sub, Some(listed), None, "restored");
     }
 
     fn judge_unlisted(&mut self, view: &'a SubView) {
         if self.judged.insert(&view.sub) {
             self.plan.drop.push(view.sub.clone());
-            self.say(ReconcileAction::CloseServerSide, &view.sub, None, Some(&view.sub), "server_only");
+            self.say(ReconcileAction::CloseServerSide, &view.sub, None, Some(view), "server_only");
         }
     }
 
@@ -217,26 +221,53 @@ impl<'a> Work<'a> {
         name
     }
 
-    fn close(&mut self, listed: &ClientSubscription, server: Option<&SubId>, reason: &str) {
-        let name = &listed.sub_id;
-        self.say(ReconcileAction::CloseClientSide, name, Some(name), server, reason);
+    fn close(&mut self, listed: &ClientSubscription, server: Option<&SubView>, reason: &str) {
+        self.say(ReconcileAction::CloseClientSide, &listed.sub_id, Some(listed), server, reason);
     }
 
     fn say(
         &mut self,
         action: ReconcileAction,
         sub: &SubId,
-        client: Option<&SubId>,
-        server: Option<&SubId>,
+        client: Option<&ClientSubscription>,
+        server: Option<&SubView>,
         reason: &str,
     ) {
         self.plan.verdicts.push(SubscriptionVerdict {
             action,
             sub_id: sub.clone(),
-            client: client.cloned(),
-            server: server.cloned(),
+            client: client.map(|listed| listed.sub_id.clone()),
+            server: server.map(|view| view.sub.clone()),
             reason: reason.to_owned(),
+            client_view: client.map(|listed| Box::new(as_listed(listed))),
+            server_view: server.map(|view| Box::new(view.shown())),
         });
+    }
+}
+
+/// A subscription as the client described it.
+fn as_listed(listed: &ClientSubscription) -> Subscription {
+    Subscription {
+        sub_id: listed.sub_id.clone(),
+        topic: listed.topic.clone(),
+        group: listed.group.clone(),
+        partition: listed.partition,
+        ack_mode: listed.ack_mode,
+        prefetch: listed.prefetch,
+    }
+}
+
+impl SubView {
+    /// What a client is shown of it.
+    fn shown(&self) -> Subscription {
+        Subscription {
+            sub_id: self.sub.clone(),
+            topic: self.topic.clone(),
+            group: self.group.clone(),
+            partition: self.partition,
+            ack_mode: self.ack_mode,
+            prefetch: self.prefetch,
+        }
     }
 }
 

@@ -73,6 +73,22 @@ fn the_same_on_both_sides_is_kept() {
     }
 }
 
+/// A verdict alone did not tell what the two sides had believed.
+#[test]
+fn a_verdict_carries_what_either_side_believed() {
+    let (mine, theirs) = (view("s1", "a"), SubView { prefetch: 7, ..view("s9", "a") });
+    let unlisted = shared("s3", "b", "crew");
+    let plan = run(Conservative, std::slice::from_ref(&mine), &[theirs.clone(), unlisted.clone()], true);
+    let views: Vec<_> =
+        plan.verdicts.iter().map(|v| (v.client_view.as_deref(), v.server_view.as_deref())).collect();
+    assert_eq!(views, [(Some(&mine.shown()), Some(&theirs.shown())), (None, Some(&unlisted.shown()))]);
+    for (policy, resumed) in CASES {
+        let plan = run(policy, std::slice::from_ref(&mine), &[], resumed);
+        let verdict = &plan.verdicts[0];
+        assert_eq!((verdict.client_view.as_deref(), &verdict.server_view), (Some(&mine.shown()), &None));
+    }
+}
+
 #[test]
 fn another_name_alone_is_taken_over_from_the_server() {
     for (policy, resumed) in CASES {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{SubId, Tag};
 use crate::name::{GroupName, TopicName};
 use crate::number::U53;
-use crate::subscribe::{AckMode, DEFAULT_PREFETCH};
+use crate::subscribe::{AckMode, DEFAULT_PREFETCH, Subscription};
 
 /// What to do about subscriptions that only the client knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +128,12 @@ pub struct SubscriptionVerdict {
     pub server: Option<SubId>,
     /// Why.
     pub reason: String,
+    /// The subscription as the client listed it, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_view: Option<Box<Subscription>>,
+    /// The subscription as the server knew it before this reconciliation, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_view: Option<Box<Subscription>>,
 }
 
 /// What becomes of a subscription.

@@ -235,6 +235,14 @@ pub(super) fn reconcile_params() -> ReconcileParams {
 }
 
 pub(super) fn reconcile_result() -> ReconcileResult {
+    let seen = |name: &str, prefetch: u32| Subscription {
+        sub_id: id(name),
+        topic: id("jobs"),
+        group: Some(id("crew")),
+        partition: None,
+        ack_mode: AckMode::Manual,
+        prefetch,
+    };
     let verdict =
         |action, sub: &str, client: Option<&str>, server: Option<&str>, reason: &str| SubscriptionVerdict {
             action,
@@ -242,6 +250,8 @@ pub(super) fn reconcile_result() -> ReconcileResult {
             client: client.map(id),
             server: server.map(id),
             reason: reason.to_owned(),
+            client_view: client.map(|name| Box::new(seen(name, 32))),
+            server_view: server.map(|name| Box::new(seen(name, 16))),
         };
     ReconcileResult {
         results: vec![
