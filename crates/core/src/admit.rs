@@ -222,7 +222,12 @@ fn token_verdict(hello: &HelloParams, gate: &Gate<'_>) -> TokenVerdict {
     let token = match ResumeToken::verify(&resume.token, gate.token_key) {
         Ok(token) => token,
         Err(tenure_proto::token::TokenError::Malformed) => return TokenVerdict::Rejected("malformed"),
-        Err(tenure_proto::token::TokenError::BadSignature) => return TokenVerdict::Rejected("bad_signature"),
+        Err(tenure_proto::token::TokenError::BadSignature) => {
+            // Clusters have keys of their own: a token of another one names it, and no key of ours can have signed it.
+            let foreign =
+                ResumeToken::unverified(&resume.token).is_ok_and(|token| token.bid != *gate.cluster);
+            return TokenVerdict::Rejected(if foreign { "other_cluster" } else { "bad_signature" });
+        }
     };
     if token.bid != *gate.cluster {
         TokenVerdict::Rejected("other_cluster")

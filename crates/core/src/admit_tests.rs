@@ -346,6 +346,7 @@ fn a_bad_token_beside_a_good_attestation_is_told_why_and_never_refuses() {
         ("malformed", token().issue(&ours).replace("tenure-resume.v1", "tenure-resume.v2")),
         ("bad_signature", token().issue(&key(9))),
         ("other_cluster", other_cluster.issue(&ours)),
+        ("other_cluster", other_cluster.issue(&key(9))),
         ("other_mesh", other_mesh.issue(&ours)),
         ("other_session", other_session.issue(&ours)),
     ];
