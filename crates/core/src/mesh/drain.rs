@@ -2,7 +2,8 @@
 //!
 //! A socket is closed when its client has been told everything, waits for no answer, and has nothing in hand that it
 //! could still settle; at the deadline whatever it waits for. Nobody is handed anything more meanwhile: it would be in
-//! hand when the socket closes. So a drain lasts as long as its slowest reader works, and no longer than its deadline.
+//! hand when the socket closes; a new subscription is refused for that reason, and sends are accepted until the end. So a
+//! drain lasts as long as its slowest reader works, and no longer than its deadline.
 //! Runs are not waited for: they go on through a restart.
 //! Who comes back meanwhile has a moment to say what it has to say, but is not waited for.
 
@@ -69,6 +70,12 @@ impl Drain {
     fn slot(&self, session: &SessionKey) -> u64 {
         let [a, b, c, d, ..] = session.0;
         u64::from(u32::from_be_bytes([a, b, c, d])) * self.spread / u64::from(u32::MAX)
+    }
+
+    /// What a session that is here is told that wants to begin reading something.
+    pub(super) fn not_now(&self, now: Millis, session: &SessionKey) -> WireError {
+        let text = "this broker is stopping and hands out nothing more; subscribe again after the reconnect";
+        WireError::new(ErrorCode::Draining, text).retry_after(self.reconnect_after(now, session))
     }
 
     /// What a hello is told that no token speaks for.

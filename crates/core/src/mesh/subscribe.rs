@@ -77,6 +77,9 @@ impl Mesh {
             return Err(WireError::new(ErrorCode::Busy, text));
         }
         self.check_place(params)?;
+        if let Some(drain) = &self.drain {
+            return Err(drain.not_now(self.now, &session));
+        }
         self.ensure_topic(topic, effects)?;
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);

@@ -1,6 +1,8 @@
 //! What becomes of messages on their way when a broker stops in good order.
 
+use tenure_core::input::Call;
 use tenure_core::{Input, MeshConfig};
+use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::ConnId;
 
@@ -40,6 +42,25 @@ fn what_is_in_hand_can_be_settled_until_the_deadline_and_nothing_more_is_handed_
         let b = w.resume(2, b);
         assert_eq!(w.drain(b), ["third"], "what was settled during the drain is on disk");
     }
+}
+
+/// A subscription that was made during a drain was handed nothing, and kept on disk for nobody.
+#[test]
+fn nothing_new_is_subscribed_during_a_drain_and_sends_are_still_accepted() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    let known = w.subscribe(b, subscription("known", None));
+    w.post(a, letter(to(2), "slow"));
+    assert_eq!(w.pushes(b).len(), 1);
+    stop(&mut w);
+    let refused = w.call(b, Call::Subscribe(subscription("new", Some("crew"))));
+    assert_eq!(code(&refused), ErrorCode::Draining);
+    let error = refused.unwrap_err();
+    assert!(error.retryable && error.retry_after_ms.is_some_and(|ms| ms.get() >= 5_000), "{error:?}");
+    assert_eq!(w.subscribe(b, subscription("known", None)), known, "what it has it has");
+    w.post(b, letter(topic("known"), "late"));
+    w.pass(2_900);
+    w.post(b, letter(topic("known"), "later"));
 }
 
 #[test]
