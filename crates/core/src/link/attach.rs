@@ -129,7 +129,7 @@ impl Link {
             epoch: result.events.epoch.clone(),
             last_seq,
         });
-        self.current = Some(Current { sock, since: now, pinged: now, probe_until: None });
+        self.current = Some(Current { sock, since: now, pinged: now, probe_until: None, leave: None });
         let (lease, replay, verdicts) = (result.lease, result.events.replay, result.reconcile.clone());
         effects.push(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
         // A reconciliation that was announced must be the next frame.

@@ -117,6 +117,11 @@ impl Hands {
         true
     }
 
+    /// Whether nothing is in hand, settled without an answer or not, besides what `apart` says is no matter.
+    pub(super) fn are_empty_but(&self, apart: impl Fn(&DeliveryId) -> bool) -> bool {
+        self.hands.keys().all(apart)
+    }
+
     /// How many of a subscription the application has not said a last word about.
     fn unsettled(&self, sub: SubHandle) -> usize {
         self.hands.values().filter(|hand| hand.sub == sub && hand.settling.is_none()).count()
@@ -208,6 +213,7 @@ impl Link {
     /// Lets every settlement of this turn leave.
     pub fn flush(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
         self.settle_all(now.at, effects);
+        self.leave_if_done(now.at, effects);
         self.wake = self.next_deadline();
     }
 

@@ -88,6 +88,9 @@ impl Link {
     /// A socket is lost; the session is not.
     pub(super) fn lose(&mut self, now: Millis, sock: SockId, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
         if self.current.as_ref().is_some_and(|current| current.sock == sock) {
+            // A broker that had said when it wants to be dialled again need not say it twice.
+            let asked = self.current.as_ref().and_then(|current| current.leave).map(|leave| leave.wait(now));
+            let loss = Loss { retry_after: loss.retry_after.or(asked), ..loss };
             if let Some(current) = self.current.take()
                 && now.since(current.since) >= STEADY_MS
             {

@@ -12,7 +12,8 @@
 //! stream of messages ended with a typed [`SubEnd`]; an entry handed out once while it is in hand or acked; the chunks
 //! of a run in order, each once, and its end once.
 //!
-//! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `requests` for what is
+//! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `leave` for a broker that
+//! stops, `requests` for what is
 //! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`; for runs `runs`; for what it
 //! offers `services`.
 
@@ -25,6 +26,7 @@ mod delivery;
 mod effect;
 mod feed;
 mod inflight;
+mod leave;
 mod loss;
 mod peers;
 mod reconcile;
@@ -58,6 +60,7 @@ pub use services::{OfferHandle, OfferItem};
 
 use crate::time::{Millis, Now};
 use inflight::Hands;
+use leave::Leave;
 use loss::Loss;
 use reconcile::Told;
 use requests::Requests;
@@ -119,6 +122,8 @@ struct Current {
     pinged: Millis,
     /// Until when it must answer, when its life is in doubt.
     probe_until: Option<Millis>,
+    /// The broker is stopping, and has said until when this socket may be used.
+    leave: Option<Leave>,
 }
 
 #[derive(Debug)]
@@ -219,6 +224,7 @@ impl Link {
             }
             LinkInput::Gone(sock, code) => self.gone(now.at, sock, code, effects),
         }
+        self.leave_if_done(now.at, effects);
         self.wake = self.next_deadline();
     }
 
@@ -249,6 +255,7 @@ impl Link {
             self.dial(at, effects);
         }
         self.watch(at, effects);
+        self.leave_if_done(at, effects);
         self.wake = self.next_deadline();
     }
 
@@ -265,7 +272,9 @@ impl Link {
         let next = self.next.as_ref().map(|next| next.until);
         let asked = [self.requests.next_deadline(), self.receipts.next_deadline()];
         let pause = self.current.as_ref().and_then(|_| self.hands.next_deadline());
-        let own = [watch, next, self.redial_at, self.bye_until, pause, self.offers.next_deadline()];
+        let leave = self.current.as_ref().and_then(|current| current.leave).map(|leave| leave.until);
+        let leave = leave.filter(|_| self.next.is_none() && self.bye_until.is_none());
+        let own = [watch, next, self.redial_at, self.bye_until, pause, leave, self.offers.next_deadline()];
         own.into_iter().chain(asked).flatten().min()
     }
 
@@ -413,6 +422,7 @@ impl Link {
             body => {
                 match &body {
                     EventBody::Receipt(receipt) => self.receipts.came(receipt, effects),
+                    EventBody::Shutdown(shutdown) => self.asked_to_leave(now, shutdown),
                     EventBody::Resync(resync) if resync.what.contains(&ResyncWhat::Receipts) => {
                         self.ask_receipts(effects);
                     }

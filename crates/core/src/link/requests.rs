@@ -127,6 +127,11 @@ impl Requests {
         self.open.values().filter(own).count()
     }
 
+    /// Whether one has left and has no answer.
+    pub(super) fn has_unanswered(&self) -> bool {
+        self.open.values().any(|open| open.sent && !open.waits)
+    }
+
     /// How many have an end or a time to be sent again.
     pub(super) fn deadlines(&self) -> (usize, usize) {
         (self.until.len() + self.again.len(), 2 * self.open.len())
@@ -186,9 +191,9 @@ impl Link {
         self.ask_on(self.sock(), purpose, (method, params, ROOM), effects)
     }
 
-    /// The socket that carries the session, if one does.
+    /// The socket that carries the session, if one does that may be asked something.
     pub(super) fn sock(&self) -> Option<SockId> {
-        self.current.as_ref().map(|current| current.sock)
+        self.current.as_ref().filter(|_| !self.is_packed()).map(|current| current.sock)
     }
 
     /// Asks on `sock`, or later, in a frame that begins with room for so many bytes.

@@ -51,6 +51,11 @@ impl Serving {
         self.table.contains_key(&handle)
     }
 
+    /// Whether a delivery is a run that is answered here.
+    pub(crate) fn is_served(&self, delivery: &DeliveryId) -> bool {
+        self.table.values().any(|served| served.delivery == *delivery)
+    }
+
     /// What the chunks of a run that wait for their answers cost, at most.
     pub(crate) fn unanswered(&self) -> usize {
         self.table.values().map(|served| served.unanswered.values().sum()).max().unwrap_or(0)

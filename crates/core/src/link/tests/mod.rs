@@ -1,6 +1,7 @@
 //! The link against a scripted broker, in virtual time.
 
 mod calling;
+mod leaving;
 mod model;
 mod offering;
 mod peer;
