@@ -17,7 +17,7 @@ use tenure_proto::message::{HistoryParams, HistoryResult};
 use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch};
-use tenure_proto::run::{RunGetResult, RunIdParams};
+use tenure_proto::run::{RunGetResult, RunIdParams, RunInfo, RunsListParams, RunsListResult};
 use tenure_proto::service::{
     RelayOpenParams, RelayOpenResult, Service, ServiceKind, ServicesListParams, ServicesListResult,
 };
@@ -345,6 +345,23 @@ impl Session {
     /// How a run stands, for its caller's member and its callee's; an ended one is known for a day.
     pub async fn run_get(&self, run_id: RunId) -> Result<RunGetResult, WireError> {
         self.request(Method::RunGet, RunIdParams { run_id }).await
+    }
+
+    /// One page of the runs under way that this member called or this session answers. A broker that has no such list
+    /// answers `unknown_method`; the feature `runs` tells by `list`.
+    pub async fn runs_page(&self, params: RunsListParams) -> Result<RunsListResult, WireError> {
+        self.request(Method::RunsList, params).await
+    }
+
+    /// The runs under way that this member called or this session answers, oldest first.
+    pub async fn runs(&self) -> Result<Vec<RunInfo>, WireError> {
+        let (mut runs, mut params) = (Vec::new(), RunsListParams::default());
+        loop {
+            let page = self.runs_page(params).await?;
+            runs.extend(page.runs);
+            let Some(next) = page.next else { return Ok(runs) };
+            params = RunsListParams { after: Some(next), limit: None };
+        }
     }
 
     /// Asks for a run of this member to be stopped.

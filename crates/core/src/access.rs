@@ -112,9 +112,8 @@ pub const fn needs(method: Method) -> Option<Right> {
         Method::Subscribe | Method::Fetch | Method::History | Method::TopicsList => Some(Right::Read),
         Method::Ack | Method::Nack | Method::Progress => Some(Right::Read),
         Method::DeadList | Method::DeadRetry | Method::DeadDrop => Some(Right::Read),
-        Method::RunStart | Method::RunChunk | Method::RunEnd | Method::RunCancel | Method::RunGet => {
-            Some(Right::Run)
-        }
+        Method::RunStart | Method::RunChunk | Method::RunEnd | Method::RunCancel => Some(Right::Run),
+        Method::RunGet | Method::RunsList => Some(Right::Run),
         Method::ServiceRenew => Some(Right::Serve),
         Method::RelayOpen => None,
     }

@@ -36,6 +36,11 @@ impl<K: Ord + Copy> Deadlines<K> {
         }
     }
 
+    /// The deadline of `key`.
+    pub fn at(&self, key: &K) -> Option<Millis> {
+        self.by_key.get(key).copied()
+    }
+
     /// Whether `key` has one.
     pub fn has(&self, key: &K) -> bool {
         self.by_key.contains_key(key)

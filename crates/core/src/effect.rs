@@ -13,7 +13,7 @@ use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::reconcile::ReconcileResult;
-use tenure_proto::run::{RunGetResult, RunStartResult};
+use tenure_proto::run::{RunGetResult, RunStartResult, RunsListResult};
 use tenure_proto::service::{ServiceRenewResult, ServicesListResult};
 use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
@@ -182,6 +182,8 @@ pub enum Answer {
     RunStart(RunStartResult),
     /// To `run.get`.
     RunGet(Box<RunGetResult>),
+    /// To `runs.list`.
+    RunsList(Box<RunsListResult>),
     /// To `send.status`.
     Statuses(SendStatusResult),
     /// To `subscribe`.

@@ -25,6 +25,7 @@ fn params(bit: &str, config: &MeshConfig) -> Value {
     match bit {
         "maxPayload" => json!({"version": 1, "bytes": config.max_payload}),
         "dedupe" => dedupe(config.dedupe_days),
+        "runs" => json!({"version": 1, "list": true}),
         _ => json!({"version": 1}),
     }
 }

@@ -8,7 +8,7 @@ use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head, Response};
 use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
-use tenure_proto::limits::{PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
+use tenure_proto::limits::{PAGE, PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
 use tenure_proto::message::{Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::name::MeshName;
@@ -148,6 +148,7 @@ fn call(
         Some(Method::RunEnd) => run_end(frame::params(codec, bytes)?, house),
         Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
         Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
+        Some(Method::RunsList) => Ok(Call::RunsList(frame::params_or_default(codec, bytes)?)),
         Some(Method::ServiceRenew) => Ok(Call::ServiceRenew(frame::params(codec, bytes)?)),
         Some(Method::ServiceWithdraw) => Ok(Call::ServiceWithdraw(frame::params(codec, bytes)?)),
         Some(Method::RelayOpen) => Ok(Call::RelayOpen(frame::params(codec, bytes)?)),
@@ -197,6 +198,9 @@ fn json_bytes(value: &impl serde::Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
 }
 
+/// Bytes of a full page of `runs.list`, about.
+const RUNS_PAGE_BYTES: usize = PAGE * 512;
+
 /// Roughly the memory that a call, or its answer, holds until that has left.
 pub fn weight(call: &Call, max_payload: usize) -> usize {
     match call {
@@ -206,6 +210,7 @@ pub fn weight(call: &Call, max_payload: usize) -> usize {
         Call::RunEnd(params) => run::end_weight(params.result.as_ref(), params.error.as_ref()),
         // A page of entries is as large as one body may be.
         Call::ServicesList(_) => SERVICES_PAGE_BYTES,
+        Call::RunsList(_) => RUNS_PAGE_BYTES,
         Call::History(_) | Call::Fetch(_) | Call::DeadList(_) | Call::RunGet(_) => max_payload,
         _ => 0,
     }
@@ -252,6 +257,7 @@ pub fn response(
         Ok(Answer::Send(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::RunStart(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::RunGet(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::RunsList(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Statuses(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Subscribe(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Settle(result)) => codec.encode(&Response::new(request, Ok(result))),

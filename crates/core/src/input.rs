@@ -8,7 +8,7 @@ use tenure_proto::method::{Method, PresenceListParams, StoreHealth};
 use tenure_proto::name::{Cap, ServiceName};
 use tenure_proto::peer::{Profile, ProfilePatch};
 use tenure_proto::reconcile::ReconcileParams;
-use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams};
+use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams, RunsListParams};
 use tenure_proto::service::{RelayOpenParams, ServiceRenewParams, ServiceWithdrawParams, ServicesListParams};
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
 use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
@@ -227,6 +227,8 @@ pub enum Call {
     RunCancel(RunIdParams),
     /// `run.get`.
     RunGet(RunIdParams),
+    /// `runs.list`.
+    RunsList(RunsListParams),
     /// `send.status`.
     SendStatus(SendStatusParams),
     /// `subscribe`.
@@ -276,6 +278,7 @@ impl Call {
             Call::RunEnd(_) => Method::RunEnd,
             Call::RunCancel(_) => Method::RunCancel,
             Call::RunGet(_) => Method::RunGet,
+            Call::RunsList(_) => Method::RunsList,
             Call::SendStatus(_) => Method::SendStatus,
             Call::Subscribe(_) => Method::Subscribe,
             Call::Unsubscribe(_) => Method::Unsubscribe,

@@ -20,8 +20,9 @@ use tenure_proto::event::EventBody;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_WATCHERS};
 use tenure_proto::log::LogName;
+use tenure_proto::message::Address;
 use tenure_proto::number::U53;
-use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunState};
+use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunInfo, RunState};
 
 use record::{RunEnding, RunRecord};
 
@@ -188,6 +189,27 @@ impl Run {
             last_seq: U53::saturating(self.last_seq),
             result: ending.and_then(|ending| ending.result.clone()),
             error: ending.and_then(|ending| ending.error.clone()),
+        }
+    }
+
+    /// What `runs.list` says of one that has not ended.
+    pub fn info(&self, deadline: Option<u64>) -> RunInfo {
+        let to = match &self.log {
+            LogName::Session(session) => Address::Session(*session),
+            LogName::Member(member) => Address::Member(*member),
+            // A run is a message in an inbox.
+            LogName::Topic(topic, _) => Address::Topic(topic.clone()),
+        };
+        RunInfo {
+            run_id: self.id,
+            state: self.state(),
+            to,
+            caller: self.caller,
+            callee: self.callee,
+            last_seq: U53::saturating(self.last_seq),
+            cancelled: self.cancelled,
+            started_at: U53::saturating(self.id.unix_ms()),
+            deadline: deadline.map(U53::saturating),
         }
     }
 

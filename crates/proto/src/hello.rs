@@ -14,6 +14,7 @@ use crate::name::{Cap, MeshName};
 use crate::number::U53;
 use crate::peer::{Profile, SharedPeer};
 use crate::reconcile::{ReconcileParams, ReconcileResult};
+use crate::run::RunInfo;
 use crate::service::Service;
 use crate::subscribe::Subscription;
 
@@ -369,6 +370,12 @@ pub struct Snapshot {
     /// What waits for this session in each of them, and in its inboxes; one that never had anything is left out.
     #[serde(default)]
     pub queues: Vec<Queue>,
+    /// The first runs that have not ended and that this session's member called or this session answers.
+    #[serde(default)]
+    pub runs: Vec<RunInfo>,
+    /// Whether there are more of them: `runs.list` goes on after the last one here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_runs: bool,
     /// How the broker is.
     pub health: HealthStatus,
     /// How long it has been up.

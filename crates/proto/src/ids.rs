@@ -181,6 +181,11 @@ macro_rules! ulid {
             pub fn from_parts(unix_ms: u64, entropy: u128) -> Self {
                 $type(ulid::Ulid::from_parts(unix_ms, entropy).0)
             }
+
+            /// When it was made, Unix milliseconds.
+            pub fn unix_ms(self) -> u64 {
+                ulid::Ulid(self.0).timestamp_ms()
+            }
         }
 
         impl fmt::Display for $type {

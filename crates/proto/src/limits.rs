@@ -192,6 +192,8 @@ pub const SERVICES_PER_SESSION: usize = 64;
 pub const SERVICES_PER_MESH: usize = 65_536;
 /// Services of one `service.renew`, and names of one `service.withdraw`.
 pub const SERVICES_PER_RENEWAL: usize = 256;
+/// Runs of a hello's snapshot.
+pub const SNAPSHOT_RUNS: usize = 100;
 /// Services of a hello's snapshot, and of one page of `services.list`.
 pub const SERVICES_PAGE: usize = 500;
 /// Bytes of those, about, past which a page ends.

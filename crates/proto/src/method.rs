@@ -60,6 +60,7 @@ methods! {
     RunEnd "run.end";
     RunCancel "run.cancel";
     RunGet "run.get";
+    RunsList "runs.list";
     ServicesList "services.list";
     ServiceRenew "service.renew";
     ServiceWithdraw "service.withdraw";

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::WireError;
-use crate::ids::RunId;
+use crate::ids::{MemberKey, RunId, SessionKey};
 use crate::limits::RUN_KEY_BYTES;
 use crate::message::Address;
 use crate::number::U53;
@@ -145,6 +145,57 @@ pub struct RunGetResult {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<WireError>,
+}
+
+/// The params of `runs.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct RunsListParams {
+    /// Begin after this run: the `next` of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<RunId>,
+    /// At most so many, up to 256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<U53>,
+}
+
+/// The result of `runs.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct RunsListResult {
+    /// Runs that have not ended, ordered by id, which is about the order of their start.
+    pub runs: Vec<RunInfo>,
+    /// What to pass as `after` to go on, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<RunId>,
+}
+
+/// A run that has not ended, in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RunInfo {
+    /// The run.
+    pub run_id: RunId,
+    /// `queued` or `running`.
+    pub state: RunState,
+    /// Whose inbox its message is in: who was called.
+    pub to: Address,
+    /// The member that called.
+    pub caller: MemberKey,
+    /// The session that answers, once one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee: Option<SessionKey>,
+    /// The last chunk's number, as far as this broker has seen since it started.
+    pub last_seq: U53,
+    /// Whether its caller wants it stopped.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cancelled: bool,
+    /// When it was accepted, Unix milliseconds.
+    pub started_at: U53,
+    /// When its time is over, Unix milliseconds; absent when its end is decided and on its way to the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<U53>,
 }
 
 /// `event run`, to the caller (`seq` with `data` or `end`) or to the callee (`cancel`).

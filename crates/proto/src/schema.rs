@@ -32,6 +32,7 @@ use crate::peer::ProfilePatch;
 use crate::reconcile::{ReconcileParams, ReconcileResult};
 use crate::run::{
     RunChunkParams, RunEndParams, RunEvent, RunGetResult, RunIdParams, RunStartParams, RunStartResult,
+    RunsListParams, RunsListResult,
 };
 use crate::service::{
     RelayOpenParams, RelayOpenResult, ServiceEvent, ServiceRenewParams, ServiceRenewResult,
@@ -209,6 +210,7 @@ fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
         Method::RunEnd => pair::<RunEndParams, Empty>(book),
         Method::RunCancel => pair::<RunIdParams, Empty>(book),
         Method::RunGet => pair::<RunIdParams, RunGetResult>(book),
+        Method::RunsList => pair::<RunsListParams, RunsListResult>(book),
         Method::ServicesList => pair::<ServicesListParams, ServicesListResult>(book),
         Method::ServiceRenew => pair::<ServiceRenewParams, ServiceRenewResult>(book),
         Method::ServiceWithdraw => pair::<ServiceWithdrawParams, Empty>(book),

@@ -40,7 +40,7 @@ async fn an_answer_streams_back() {
     let broker = broker(LONG).await;
     let (mut a, _) = join(broker.addr(), "caller").await;
     let (mut b, b_who) = join(broker.addr(), "callee").await;
-    assert_eq!(a.result["features"]["runs"], json!({"version": 1}));
+    assert_eq!(a.result["features"]["runs"], json!({"version": 1, "list": true}));
     let run = a.starts(ring(&to_session(&b_who), "k1"), "queued").await;
     let delivery = b.delivery().await;
     let message = &delivery["message"];
@@ -93,6 +93,17 @@ async fn breaks_of_both_ends_cost_nothing() {
     b.cut();
     in_grace(&mut watcher, &b_who).await;
     assert_eq!(a.call("run.get", json!({"runId": run})).await["state"], "running");
+    let listed = a.call("runs.list", json!({})).await;
+    let [under_way] = listed["runs"].as_array().unwrap().as_slice() else { panic!("{listed}") };
+    assert_eq!(
+        (&under_way["runId"], &under_way["state"], &under_way["lastSeq"]),
+        (&run, &json!("running"), &json!(2))
+    );
+    a.refuses("runs.list", json!({"limit": 0}), "bad_request", "limit").await;
+    let fresh = enter(&broker, &a_who).await;
+    assert_eq!(fresh.result["snapshot"]["runs"][0]["runId"], run, "a new process sees it at once");
+    let mut a = fresh;
+    assert_eq!(a.starts(ring(&to_session(&b_who), "k"), "running").await, run);
     let mut b = back(&broker, &b_who, &past).await;
     b.says(&run, 2, json!(2)).await;
     b.ends(&run, 3, json!("done")).await;

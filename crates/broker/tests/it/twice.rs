@@ -87,6 +87,7 @@ const ROWS: &[Row] = &[
     ("health", |_| json!({}), Some(|_| json!("later"))),
     ("presence.list", |_| json!({"debug": true}), Some(|_| json!("later"))),
     ("services.list", |_| json!({}), None),
+    ("runs.list", |_| json!({}), None),
     ("service.renew", |_| json!({"services": [{"name": "db", "kind": "tcp"}]}), None),
     ("service.withdraw", |_| json!({"names": ["db"]}), None),
     ("profile.set", |_| json!({"summary": "once"}), None),

@@ -8,7 +8,7 @@ use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
 use tenure_proto::limits::{RUN_WATCHERS, RUNS_PER_MEMBER, RUNS_PER_MESH};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Sender};
-use tenure_proto::run::{RunEvent, RunStartResult, RunState};
+use tenure_proto::run::{RunEvent, RunInfo, RunStartResult, RunState, RunsListParams, RunsListResult};
 
 use crate::accept::{Accept, Accepted, Route};
 use crate::access::Right;
@@ -18,7 +18,7 @@ use crate::record::{RunRecord, StoreFound, StoreRead, StoreWrite};
 use crate::run::{Run, Waiter, start::Start};
 
 use super::Mesh;
-use super::reads::Purpose;
+use super::reads::{Purpose, page};
 use super::runs::LINGER_MS;
 use super::serving::Ask;
 use super::writes::{Awaiting, unreadable};
@@ -205,6 +205,37 @@ impl Mesh {
         } else {
             Err(no_such_run())
         }
+    }
+
+    /// `runs.list`: what is under way, called by this session's member or answered by this session.
+    pub(super) fn runs_list(
+        &self,
+        session: SessionKey,
+        params: &RunsListParams,
+    ) -> Result<Answer, WireError> {
+        let (runs, next) = self.runs_page(session, params.after, page(params.limit)? as usize);
+        Ok(Answer::RunsList(Box::new(RunsListResult { runs, next })))
+    }
+
+    /// A page of the runs under way that a session may see, and where to go on.
+    pub(super) fn runs_page(
+        &self,
+        session: SessionKey,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> (Vec<RunInfo>, Option<RunId>) {
+        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else {
+            return (Vec::new(), None);
+        };
+        let (ids, more) = self.messages.runs.under_way(&member, &session, after, limit);
+        let next = ids.last().copied().filter(|_| more);
+        let info = |id: RunId| {
+            let due = self.messages.runs.due.at(&id);
+            let run = self.messages.runs.get(&id)?;
+            let deadline = due.filter(|_| run.is_living()).map(|due| self.wall + due.since(self.now));
+            Some(run.info(deadline))
+        };
+        (ids.into_iter().filter_map(info).collect(), next)
     }
 
     pub(super) fn run_cancel(

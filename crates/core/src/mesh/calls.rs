@@ -144,6 +144,7 @@ impl Mesh {
             Call::RunEnd(params) => self.run_end(conn, &request, session, *params, effects),
             Call::RunCancel(params) => self.run_cancel(conn, &request, session, params.run_id, effects),
             Call::RunGet(params) => self.run_get(conn, &request, session, params.run_id, effects),
+            Call::RunsList(params) => self.runs_list(session, &params).map(Some),
             Call::Subscribe(params) => return self.subscribe(conn, request, session, &params, effects),
             Call::Ack(params) => {
                 return self.settle(conn, request, session, &params.tags, How::Ack, effects);

@@ -180,8 +180,11 @@ impl Mesh {
         allowed.then_some(log).ok_or_else(foreign)
     }
 
+    /// `send.status`: the store is asked when everything that was under way when the question came is on disk or has
+    /// failed, from whatever socket that was. Else a send that the broker is about to accept would be `unknown`.
     pub(super) fn send_status(
         &mut self,
+        now: Millis,
         conn: ConnId,
         request: &RequestId,
         session: SessionKey,
@@ -510,7 +513,7 @@ pub(super) fn past_the_end(log: &LogName, next: u64) -> WireError {
 }
 
 /// How many a page may hold.
-fn page(limit: Option<U53>) -> Result<u32, WireError> {
+pub(super) fn page(limit: Option<U53>) -> Result<u32, WireError> {
     match limit.map_or(PAGE as u64, U53::get) {
         limit @ 1..=256 => Ok(limit as u32),
         _ => Err(WireError::bad_request(format!("limit must be between 1 and {PAGE}"))),

@@ -4,6 +4,7 @@
 //! the store's to tell.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{MemberKey, RunId, SessionKey};
@@ -33,8 +34,8 @@ const CHUNKS_SLACK: usize = 1_024;
 pub(super) struct Runs {
     /// Those that have not ended are bounded by [`RUNS_PER_MESH`], the others too.
     runs: BTreeMap<RunId, Run>,
-    /// How many each member has that have not ended.
-    callers: BTreeMap<MemberKey, usize>,
+    /// What each member has called that has not ended.
+    callers: BTreeMap<MemberKey, BTreeSet<RunId>>,
     /// Where the messages of those are.
     places: BTreeMap<(LogName, u64), RunId>,
     /// Who answers which of those.
@@ -78,8 +79,25 @@ impl Runs {
 
     /// Those of a member.
     pub(super) fn living_of(&self, member: &MemberKey) -> usize {
-        let of = |runs: &BTreeMap<MemberKey, usize>| runs.get(member).copied().unwrap_or_default();
-        of(&self.callers) + of(&self.starting)
+        let starting = self.starting.get(member).copied().unwrap_or_default();
+        self.callers.get(member).map_or(0, BTreeSet::len) + starting
+    }
+
+    /// Runs that have not ended, after `after`, that `member` called or `session` answers: at most `limit`, in the order
+    /// of their ids, and whether there are more. Costs what it gives, however many there are.
+    pub(super) fn under_way(
+        &self,
+        member: &MemberKey,
+        session: &SessionKey,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> (Vec<RunId>, bool) {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let sets = [self.callers.get(member), self.serving.get(session)].into_iter().flatten();
+        let firsts = sets.flat_map(|ids| ids.range(range).take(limit + 1));
+        let found: BTreeSet<RunId> = firsts.copied().collect();
+        let more = found.len() > limit;
+        (found.into_iter().take(limit).collect(), more)
     }
 
     /// The store is asked to accept a run of this member.
@@ -96,7 +114,7 @@ impl Runs {
 
     /// Takes up a run that has not ended.
     pub(super) fn insert(&mut self, id: RunId, run: Run, due: Millis) {
-        *self.callers.entry(run.caller).or_default() += 1;
+        self.callers.entry(run.caller).or_default().insert(id);
         self.places.insert((run.log.clone(), run.seq), id);
         if let Some(callee) = run.callee {
             self.serving.entry(callee).or_default().insert(id);
@@ -118,7 +136,7 @@ impl Runs {
         let Some(run) = self.runs.get(&id) else { return };
         let (caller, callee, place) = (run.caller, run.callee, (run.log.clone(), run.seq));
         self.places.remove(&place);
-        one_less(&mut self.callers, &caller);
+        remove(&mut self.callers, &caller, &id);
         if let Some(callee) = callee {
             remove(&mut self.serving, &callee, &id);
         }
@@ -328,11 +346,11 @@ fn one_less(counts: &mut BTreeMap<MemberKey, usize>, member: &MemberKey) {
     }
 }
 
-fn remove(index: &mut BTreeMap<SessionKey, BTreeSet<RunId>>, session: &SessionKey, id: &RunId) {
-    if let Some(ids) = index.get_mut(session) {
+fn remove<K: Ord>(index: &mut BTreeMap<K, BTreeSet<RunId>>, key: &K, id: &RunId) {
+    if let Some(ids) = index.get_mut(key) {
         ids.remove(id);
         if ids.is_empty() {
-            index.remove(session);
+            index.remove(key);
         }
     }
 }

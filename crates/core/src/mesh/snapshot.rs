@@ -2,9 +2,10 @@
 
 use tenure_proto::hello::{HealthStatus, Queue, Snapshot, StateVersion};
 use tenure_proto::ids::{SessionKey, SubId};
-use tenure_proto::limits::{PRESENCE_PAGE, SERVICES_PAGE};
+use tenure_proto::limits::{PRESENCE_PAGE, SERVICES_PAGE, SNAPSHOT_RUNS};
 use tenure_proto::number::U53;
 
+use crate::access::Right;
 use crate::subs::Sub;
 
 use super::Mesh;
@@ -24,6 +25,10 @@ impl Mesh {
             |(id, sub): (&SubId, &Sub)| Queue { sub_id: id.clone(), depth: U53::saturating(depth(sub)) };
         let queues = subs.into_iter().flat_map(|subs| subs.iter()).map(queue).collect();
         let (presence, more) = self.presence.page(None, PRESENCE_PAGE);
+        let (runs, more_runs) = match self.may(session, Right::Run) {
+            Ok(()) => self.runs_page(session, None, SNAPSHOT_RUNS),
+            Err(_) => (Vec::new(), None),
+        };
         Snapshot {
             presence,
             more,
@@ -31,6 +36,8 @@ impl Mesh {
             more_services: next.is_some(),
             subscriptions: subscriptions.collect(),
             queues,
+            runs,
+            more_runs: more_runs.is_some(),
             health: self.health_status(),
             uptime_ms: U53::saturating(self.uptime_ms()),
         }

@@ -12,7 +12,7 @@ use crate::message::{
 use crate::method::{Empty, Method, PresenceListParams};
 use crate::peer::{ProfilePatch, Status};
 use crate::reconcile::ReconcileParams;
-use crate::run::{RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams};
+use crate::run::{RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams, RunsListParams};
 use crate::service::{
     RelayOpenParams, RelayRole, ServiceKind, ServiceMetadata, ServiceOffer, ServiceRenewParams,
     ServiceWithdrawParams, ServicesListParams,
@@ -146,6 +146,7 @@ fn runs() -> Vec<Value> {
     let error = WireError::new(ErrorCode::Internal, "the tool failed").with_details(json!({"exit": 1}));
     let bad = RunEndParams { status: RunEndStatus::Error, result: None, error: Some(error), ..good.clone() };
     let this = || RunIdParams { run_id: samples::run_id() };
+    let more = RunsListParams { after: Some(samples::run_id()), limit: Some(n(10)) };
     vec![
         request("run.start", Method::RunStart, start),
         request("run.chunk", Method::RunChunk, chunk),
@@ -154,6 +155,8 @@ fn runs() -> Vec<Value> {
         request("run.end, not well", Method::RunEnd, bad),
         request("run.cancel", Method::RunCancel, this()),
         request("run.get", Method::RunGet, this()),
+        request("runs.list", Method::RunsList, RunsListParams::default()),
+        request("runs.list, the next page", Method::RunsList, more),
     ]
 }
 

@@ -14,7 +14,7 @@ use crate::message::{
 };
 use crate::method::{Empty, GroupsHealth, HealthResult, Method, PingResult, PresenceListResult, StoreHealth};
 use crate::peer::SharedPeer;
-use crate::run::{RunGetResult, RunStartResult, RunState};
+use crate::run::{RunGetResult, RunStartResult, RunState, RunsListResult};
 use crate::service::{RelayOpenResult, ServiceRenewResult, ServiceVerdict, ServicesListResult};
 use crate::subscribe::{FetchResult, SubscribeResult};
 use crate::topic::{GroupInfo, TopicInfo, TopicsListResult};
@@ -186,6 +186,7 @@ fn runs_and_services() -> Vec<Value> {
         ..running.clone()
     };
     let done = RunGetResult { state: RunState::Ok, result: Some(json!([1, "two"])), ..running.clone() };
+    let under_way = RunsListResult { runs: samples::runs(), next: Some(samples::run_id()) };
     let taken = WireError::new(ErrorCode::NameTaken, "another session holds that name");
     let verdicts = ServiceRenewResult {
         results: vec![
@@ -211,6 +212,7 @@ fn runs_and_services() -> Vec<Value> {
         response("run.get, running", Method::RunGet, Ok(running)),
         response("run.get, failed", Method::RunGet, Ok(failed)),
         response("run.get, done", Method::RunGet, Ok(done)),
+        response("runs.list", Method::RunsList, Ok(under_way)),
         response("services.list", Method::ServicesList, Ok(listed)),
         response("service.renew", Method::ServiceRenew, Ok(verdicts)),
         response("relay.open", Method::RelayOpen, Ok(opened)),

@@ -22,6 +22,7 @@ use crate::reconcile::{
     ClientInflight, ClientSubscription, InflightResult, InflightState, InflightVerdict, ReconcileAction,
     ReconcileParams, ReconcilePolicy, ReconcileResult, Settle, SubscriptionVerdict,
 };
+use crate::run::{RunInfo, RunState};
 use crate::service::{Service, ServiceKind, ServiceMetadata, ServiceState};
 use crate::subscribe::{AckMode, Subscription};
 
@@ -185,9 +186,36 @@ fn snapshot() -> Snapshot {
             Queue { sub_id: id("inbox"), depth: n(0) },
             Queue { sub_id: subscription().sub_id, depth: n(12) },
         ],
+        runs: runs(),
+        more_runs: true,
         health: HealthStatus::Ok,
         uptime_ms: n(123_456),
     }
+}
+
+/// A run that nobody has taken, and one that is being answered.
+pub(super) fn runs() -> Vec<RunInfo> {
+    let queued = RunInfo {
+        run_id: run_id(),
+        state: RunState::Queued,
+        to: Address::Member(member()),
+        caller: member(),
+        callee: None,
+        last_seq: n(0),
+        cancelled: false,
+        started_at: n(NOW),
+        deadline: Some(n(NOW + 600_000)),
+    };
+    let running = RunInfo {
+        state: RunState::Running,
+        to: Address::Session(session()),
+        callee: Some(session()),
+        last_seq: n(3),
+        cancelled: true,
+        deadline: None,
+        ..queued.clone()
+    };
+    vec![queued, running]
 }
 
 pub(super) fn peer() -> Peer {

@@ -21,7 +21,8 @@ use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceList
 use tenure_proto::peer::ProfilePatch;
 use tenure_proto::reconcile::{ReconcileParams, ReconcileResult};
 use tenure_proto::run::{
-    RunChunkParams, RunEndParams, RunGetResult, RunIdParams, RunStartParams, RunStartResult,
+    RunChunkParams, RunEndParams, RunGetResult, RunIdParams, RunStartParams, RunStartResult, RunsListParams,
+    RunsListResult,
 };
 use tenure_proto::service::{
     RelayOpenParams, RelayOpenResult, ServiceRenewParams, ServiceRenewResult, ServiceWithdrawParams,
@@ -104,6 +105,7 @@ pub(crate) fn method_types(method: Method) -> (Transcode, Transcode) {
         Method::RunEnd => (request::<RunEndParams>, response::<Empty>),
         Method::RunCancel => (request::<RunIdParams>, response::<Empty>),
         Method::RunGet => (request::<RunIdParams>, response::<RunGetResult>),
+        Method::RunsList => (bare_request::<RunsListParams>, response::<RunsListResult>),
         Method::ServicesList => (bare_request::<ServicesListParams>, response::<ServicesListResult>),
         Method::ServiceRenew => (request::<ServiceRenewParams>, response::<ServiceRenewResult>),
         Method::ServiceWithdraw => (request::<ServiceWithdrawParams>, response::<Empty>),

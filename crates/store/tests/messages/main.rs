@@ -19,6 +19,7 @@ mod props;
 mod reconcile;
 mod run_breaks;
 mod run_caps;
+mod run_list;
 mod run_props;
 mod runs;
 mod settle;

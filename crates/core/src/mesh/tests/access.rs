@@ -6,7 +6,9 @@ use tenure_proto::ids::{GrantId, MessageId, RunId};
 use tenure_proto::invite::{Invite, Role};
 use tenure_proto::message::Address;
 use tenure_proto::number::U53;
-use tenure_proto::run::{RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams};
+use tenure_proto::run::{
+    RunChunkParams, RunEndParams, RunEndStatus, RunIdParams, RunStartParams, RunsListParams,
+};
 use tenure_proto::service::{ServiceState, ServicesListParams};
 use tenure_proto::{Cap, ErrorCode, MemberKey};
 
@@ -304,6 +306,7 @@ fn whoever_may_not_run_is_refused_all_of_it() {
         start(None),
         start(Some(U53::from(1))),
         Call::RunGet(RunIdParams { run_id }),
+        Call::RunsList(RunsListParams::default()),
         Call::RunCancel(RunIdParams { run_id }),
         Call::RunChunk(RunChunkParams { run_id, seq: U53::from(1), data: json!(1) }),
         Call::RunEnd(Box::new(end())),
