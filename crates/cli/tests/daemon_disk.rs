@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
 #[path = "../../daemon/tests/http/client.rs"]
 #[allow(dead_code)]
 mod http;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -55,15 +57,20 @@ fn can_mount(home: &Path) -> bool {
     can
 }
 
-/// A daemon on a disk of six megabytes, half of which are taken by a file called `ballast`.
+/// A daemon on a disk of six megabytes, half of which are taken by a file called `ballast`, with a broker that is not there.
 async fn small() -> Option<House> {
+    small_at("ws://127.0.0.1:9").await
+}
+
+/// The same with the broker at `url`.
+async fn small_at(url: &str) -> Option<House> {
     let dir = TempDir::new().unwrap();
     if !can_mount(dir.path()) {
         return None;
     }
     let script = r#"mount -t tmpfs -o size=6m none "$TENURE_HOME" && head -c 3000000 /dev/zero > "$TENURE_HOME/ballast" \
                     && exec "$TENURE" daemon up --foreground --log error"#;
-    let child = apart(dir.path(), script).stdout(Stdio::null()).spawn().unwrap();
+    let child = apart(dir.path(), script).env("TENURE_BROKER", url).stdout(Stdio::null()).spawn().unwrap();
     // Who is not in the namespace sees it through the process.
     let inside = dir.path().strip_prefix("/").unwrap();
     let home = Path::new("/proc").join(child.id().to_string()).join("root").join(inside);
@@ -121,6 +128,79 @@ async fn a_full_disk_is_507_and_takes_nothing_and_loses_nothing() {
     assert_eq!((status, &sent["status"]), (202, &json!("queued")), "with room it goes on: {sent}");
     taken.push(refused.to_string());
     assert_eq!(rows(&client).await, taken);
+}
+
+/// Sends until the disk is full, and then fills what is left of it; gives the ids that were taken.
+async fn fill(house: &House, client: &Client) -> Vec<String> {
+    let mut taken = Vec::new();
+    loop {
+        assert!(taken.len() < 1_000, "the disk never fills");
+        let (status, _) = client.post("/v1/send", &message(taken.len())).await;
+        if status != 202 {
+            break;
+        }
+        taken.push(taken.len().to_string());
+    }
+    let mut rest = std::fs::File::create(house.home.join("rest")).unwrap();
+    while rest.write_all(&[1; 4_096]).is_ok() {}
+    taken
+}
+
+/// A broker that has the port for itself, on a disk with room.
+async fn broker_at(world: &common::World, port: u16) -> common::Broker {
+    world.broker_at(&format!("127.0.0.1:{port}")).await
+}
+
+async fn until(what: &str, client: &Client, path: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let there = async {
+        loop {
+            last = client.get(path).await.1;
+            if is(&last) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let came = tokio::time::timeout(PATIENCE, there).await;
+    assert!(came.is_ok(), "{what} never came true: {last}");
+    last
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_what_was_taken_is_sent_and_what_is_new_waits_for_room() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let Some(house) = small_at(&format!("ws://127.0.0.1:{port}")).await else { return };
+    let client = Client::new(house.home.join("daemon.sock"));
+    let taken = fill(&house, &client).await;
+    assert!(taken.len() > 10, "{} fit", taken.len());
+    let (_, health) = client.get("/v1/health").await;
+    assert_eq!((&health["outbox"]["space"], &health["inbox"]["space"]), (&json!("full"), &json!("full")));
+    let told = health["diskFull"].as_str().unwrap_or_else(|| panic!("{health}"));
+    assert!(told.contains("the disk is full: free ") && told.contains("bytes under"), "{told}");
+    let (status, problem) = client.post("/v1/send", &message(taken.len())).await;
+    assert_eq!(status, 507, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("the disk is full"), "{problem}");
+    let (_, daemon) = client.get("/v1/status").await;
+    assert_eq!(daemon["diskFull"], health["diskFull"], "{daemon}");
+
+    let world = common::World::new();
+    let _broker = broker_at(&world, port).await;
+    let sent = |status: &Value| status["outbox"]["done"] == taken.len();
+    until("everything sent", &client, "/v1/status", sent).await;
+    let (status, again) = client.post("/v1/send", &message(0)).await;
+    assert_eq!((status, &again["status"]), (200, &json!("done")), "the settlement is on the disk: {again}");
+    assert_eq!(client.post("/v1/send", &message(taken.len())).await.0, 507, "the disk is as full as before");
+
+    for file in ["ballast", "rest"] {
+        std::fs::remove_file(house.home.join(file)).unwrap();
+    }
+    until("room again", &client, "/v1/health", |health| health["diskFull"] == Value::Null).await;
+    assert_eq!(client.post("/v1/send", &message(taken.len())).await.0, 202);
+    let sent = |status: &Value| status["outbox"]["done"] == taken.len() + 1;
+    until("the last one sent", &client, "/v1/status", sent).await;
+    let (_, health) = client.get("/v1/health").await;
+    assert_eq!(health["outbox"]["space"], "ok", "{health}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::db::DbError;
+use crate::disk::Disk;
 use crate::home::{Home, HomeError};
 use crate::hooks;
 use crate::inbox::{Inbox, PutAside};
@@ -80,9 +81,11 @@ impl Daemon {
         if is_unfinished(home.path()) {
             return Err(StartError::Unrecovered);
         }
-        let outbox = Outbox::open(home.path(), config.outbox_cap).map_err(StartError::Outbox)?;
+        let disk = Arc::new(Disk::open(home.path()));
+        let outbox =
+            Outbox::open_on(Arc::clone(&disk), home.path(), config.outbox_cap).map_err(StartError::Outbox)?;
         let (inbox, put_aside) =
-            Inbox::open(home.path(), config.inbox_cap, clock.wall()).map_err(StartError::Inbox)?;
+            Inbox::open_on(disk, home.path(), config.inbox_cap, clock.wall()).map_err(StartError::Inbox)?;
         let tasks = TaskTracker::new();
         let sessions = Sessions::start(&config, &home, &tasks)?;
         let newest = inbox.newest().await.map_err(StartError::Inbox)?;

@@ -227,8 +227,8 @@ async fn orphans(shared: &Shared, local: &Local) -> Result<Vec<FoundLane>, DbErr
 
 /// What a failure of the disk means: whether waiting for it can help.
 fn fault(error: DbError) -> DiskFault {
-    // A disk that failed for good was named once, by who writes; it is asked again and again.
-    if !matches!(error, DbError::Poisoned(_)) {
+    // A disk that is full or has failed for good was named by who writes; it is asked again and again.
+    if !matches!(error, DbError::Poisoned(_) | DbError::Full(_)) {
         tracing::error!(event = "drain_disk", %error);
     }
     match error {

@@ -13,6 +13,7 @@ use ed25519_dalek::SigningKey;
 use tenure_proto::text;
 
 use crate::clock::Clock;
+use crate::disk;
 use crate::utc::utc;
 
 /// How often a lock that somebody has is tried, and how long apart: who only looks whether it is held has it for an
@@ -124,7 +125,10 @@ impl Home {
             }
         }
         let who = format!("{} {}\n", std::process::id(), utc(Clock::start().wall()));
-        lock.set_len(0).and_then(|()| lock.write_all(who.as_bytes())).map_err(file("write", &lock_path))?;
+        let mut write = || lock.set_len(0).and_then(|()| lock.write_all(who.as_bytes()));
+        // What was kept for a full disk is for this as well.
+        let written = write().or_else(|error| if disk::release(path) > 0 { write() } else { Err(error) });
+        written.map_err(file("write", &lock_path))?;
         Ok(Home { path: path.to_owned(), _lock: lock })
     }
 
@@ -231,7 +235,8 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-fn private() -> OpenOptions {
+/// How a file is made that nobody else can read.
+pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options

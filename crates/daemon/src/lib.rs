@@ -18,6 +18,7 @@ mod clock;
 pub mod config;
 mod daemon;
 pub mod db;
+mod disk;
 mod drain;
 pub mod group;
 mod home;

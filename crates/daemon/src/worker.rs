@@ -1,6 +1,6 @@
 //! Who works on a file: one thread that writes, and shares a commit among all that waits; one that reads.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -8,6 +8,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use crate::db::DbError;
+use crate::disk::{Claim, Disk, LOOK};
 
 /// Jobs that may wait; one more is told that this is too many.
 const WAITING: usize = 4_096;
@@ -47,10 +48,15 @@ pub(crate) struct Worker {
 pub(crate) type Pending<T> = oneshot::Receiver<Result<T, DbError>>;
 
 impl Worker {
-    /// A thread that writes: what waits is one transaction, and everybody in it is answered after its sync.
-    pub(crate) fn writer(name: &str, connection: Connection) -> Result<Worker, DbError> {
+    /// A thread that writes: what waits is one transaction, and everybody in it is answered after its sync. It sees to it
+    /// that a full `disk` is told, and makes what room it can.
+    pub(crate) fn writer(
+        name: &str,
+        connection: Connection,
+        disk: (Arc<Disk>, Claim),
+    ) -> Result<Worker, DbError> {
         let file = name.to_owned();
-        Worker::start(name, move |jobs, fault| write(&file, connection, &jobs, fault))
+        Worker::start(name, move |jobs, fault| write(&file, connection, &jobs, fault, (&disk.0, disk.1)))
     }
 
     /// A thread that reads: every job sees one moment.
@@ -136,8 +142,27 @@ pub(crate) async fn answer<T>(pending: Pending<T>) -> Result<T, DbError> {
     pending.await.unwrap_or_else(|_| Err(DbError::Unavailable("the file is closed".to_owned())))
 }
 
-fn write(file: &str, mut connection: Connection, jobs: &Receiver<Job>, fault: &OnceLock<DbError>) {
-    while let Ok(first) = jobs.recv() {
+/// The next job; none when there will be none. While the disk is full somebody looks whether it still is.
+fn next(jobs: &Receiver<Job>, disk: &Disk) -> Option<Job> {
+    while disk.is_full() {
+        match jobs.recv_timeout(LOOK) {
+            Ok(job) => return Some(job),
+            Err(RecvTimeoutError::Timeout) => disk.look(),
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    jobs.recv().ok()
+}
+
+fn write(
+    file: &str,
+    mut connection: Connection,
+    jobs: &Receiver<Job>,
+    fault: &OnceLock<DbError>,
+    (disk, claim): (&Disk, Claim),
+) {
+    while let Some(first) = next(jobs, disk) {
+        disk.look();
         let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH - 1)).collect();
         let mut batch = batch.into_iter();
         if let Some(error) = fault.get() {
@@ -150,6 +175,11 @@ fn write(file: &str, mut connection: Connection, jobs: &Receiver<Job>, fault: &O
             && fault.set(error.clone()).is_ok()
         {
             tracing::error!(event = "disk_failed", file, %error);
+        }
+        match &outcome {
+            Ok(()) => disk.committed(&connection),
+            Err(DbError::Full(_)) => disk.ran_out(file, &connection, claim),
+            Err(_) => {}
         }
         told.into_iter().for_each(|tell: Tell| tell(outcome.clone()));
         if let Err(error) = &outcome {
@@ -209,13 +239,18 @@ mod tests {
 
     use super::*;
 
+    fn disk(dir: &std::path::Path) -> (Arc<Disk>, Claim) {
+        (Arc::new(Disk::open(dir)), Claim::Reserve)
+    }
+
     fn disk_fails(_: &Connection) -> Result<(), DbError> {
         Err(DbError::Poisoned("input/output error".to_owned()))
     }
 
     #[tokio::test]
     async fn after_a_failed_sync_everybody_is_told_that_and_nothing_else() {
-        let worker = Worker::writer("w", Connection::open_in_memory().unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let worker = Worker::writer("w", Connection::open_in_memory().unwrap(), disk(dir.path())).unwrap();
         let ((go, wait), (begin, begun)) = (channel::<()>(), channel::<()>());
         // The writer is kept busy until all of the others wait, and so share a batch.
         let busy = worker.submit(move |_| {
@@ -244,7 +279,7 @@ mod tests {
         held.execute_batch("BEGIN IMMEDIATE").unwrap();
         let connection = Connection::open(&path).unwrap();
         connection.busy_timeout(std::time::Duration::ZERO).unwrap();
-        let worker = Worker::writer("w", connection).unwrap();
+        let worker = Worker::writer("w", connection, disk(dir.path())).unwrap();
         let refused = answer(worker.submit(|_| Ok(()))).await.unwrap_err();
         assert!(matches!(&refused, DbError::Unavailable(why) if why.contains("locked")), "{refused}");
         held.execute_batch("ROLLBACK").unwrap();

@@ -17,7 +17,8 @@ use tenure_proto::name::MeshName;
 
 pub use rows::{Filter, Letter};
 
-use crate::db::{self, DbError};
+use crate::db::{self, DbError, integer};
+use crate::disk::{Claim, Disk};
 use crate::room::{Cap, Room, used};
 use crate::worker::{Worker, answer};
 
@@ -39,12 +40,23 @@ pub struct Inbox {
     writer: Worker,
     reader: Worker,
     room: Arc<Room>,
+    disk: Arc<Disk>,
 }
 
 impl Inbox {
     /// Opens the inbox in `dir`, or makes it. A damaged one is renamed to `inbox.db.corrupt-<wall>` and an empty one
     /// takes its place: what was settled is history, what was not comes again. One of a newer program is refused.
     pub fn open(dir: &Path, cap: Cap, wall: u64) -> Result<(Inbox, Option<PutAside>), DbError> {
+        Inbox::open_on(Arc::new(Disk::open(dir)), dir, cap, wall)
+    }
+
+    /// The same on a disk that others use as well.
+    pub(crate) fn open_on(
+        disk: Arc<Disk>,
+        dir: &Path,
+        cap: Cap,
+        wall: u64,
+    ) -> Result<(Inbox, Option<PutAside>), DbError> {
         let path = dir.join("inbox.db");
         let (connection, aside) = match db::open(&path, schema::SCHEMA) {
             Ok(connection) => (connection, None),
@@ -57,7 +69,9 @@ impl Inbox {
         };
         let reader = Worker::reader("inbox-reader", db::open_reader(&path)?)?;
         let room = Arc::new(Room::new("inbox", cap));
-        Ok((Inbox { writer: Worker::writer("inbox-writer", connection)?, reader, room }, aside))
+        connection.pragma_update(None, "wal_autocheckpoint", integer(disk.log_pages()))?;
+        let writer = Worker::writer("inbox-writer", connection, (Arc::clone(&disk), Claim::Nothing))?;
+        Ok((Inbox { writer, reader, room, disk }, aside))
     }
 
     /// Keeps a message, unless it is kept already: then nothing, and it must not be shown again. Only when this has
@@ -69,10 +83,15 @@ impl Inbox {
         message: &Message,
         wall: u64,
     ) -> Result<Option<Letter>, DbError> {
-        let (json, room) = (Codec::Json.encode(message), Arc::clone(&self.room));
+        let (room, disk) = (Arc::clone(&self.room), Arc::clone(&self.disk));
+        let json = Codec::Json.encode(message);
         let bytes = json.len();
         let new = rows::New::of(&mesh, &recipient, message, json, wall);
         answer(self.writer.submit_plain(move |connection| {
+            // What is left is for what is sent; the broker keeps what comes.
+            if let Err(full) = disk.check() {
+                return if rows::is_kept(connection, &new)? { Ok(None) } else { Err(full) };
+            }
             if let Err(full) = room.take(connection, bytes) {
                 if rows::is_kept(connection, &new)? {
                     return Ok(None);

@@ -17,6 +17,7 @@ use super::document::Refusals;
 use super::guard::Caller;
 use super::mesh::MeshQuery;
 use super::problem::Problem;
+use crate::room::Cap;
 use crate::shared::Shared;
 
 /// How the daemon is.
@@ -39,6 +40,9 @@ pub(crate) struct Health {
     outbox: OutboxHealth,
     /// What has come.
     inbox: InboxHealth,
+    /// That the disk is full, and what to do; absent while it has room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_full: Option<String>,
     /// The daemon's version.
     version: &'static str,
 }
@@ -54,7 +58,7 @@ pub(crate) struct OutboxHealth {
     dead: u64,
     /// Bytes in use.
     bytes: u64,
-    /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, and then nothing new is taken.
+    /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, or while the disk is full, and then nothing new is taken.
     space: &'static str,
     /// Why nothing is written any more until the daemon is started again, if that is so.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,6 +90,8 @@ pub(crate) async fn health(
     let census = shared.outbox.census().await?;
     let inbox = shared.inbox.bytes().await?;
     let standing = local.standing.borrow().clone();
+    let disk_full = shared.outbox.disk_full();
+    let space = |cap: Cap, bytes| if disk_full.is_some() { "full" } else { cap.space(bytes) };
     let health = Health {
         connected: standing.is_attached(),
         reason: standing.why_not(),
@@ -98,14 +104,15 @@ pub(crate) async fn health(
             inflight: census.inflight,
             dead: census.dead,
             bytes: census.bytes,
-            space: shared.outbox.cap().space(census.bytes),
+            space: space(shared.outbox.cap(), census.bytes),
             fault: shared.outbox.fault(),
         },
         inbox: InboxHealth {
             bytes: inbox,
-            space: shared.inbox.cap().space(inbox),
+            space: space(shared.inbox.cap(), inbox),
             fault: shared.inbox.fault(),
         },
+        disk_full,
         version: env!("CARGO_PKG_VERSION"),
     };
     Ok(answer(StatusCode::OK, &health))

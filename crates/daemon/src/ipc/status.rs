@@ -36,6 +36,9 @@ pub(crate) struct Status {
     meshes: Vec<MeshStatus>,
     /// Local sessions, the daemon's own included.
     sessions: Vec<SessionStatus>,
+    /// That the disk is full, and what to do; absent while it has room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_full: Option<String>,
     /// What it was given to send, unless that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     outbox: Option<OutboxStatus>,
@@ -165,6 +168,7 @@ pub(crate) async fn status(
         socket: shared.home.socket().display().to_string(),
         meshes: meshes.collect(),
         sessions: open.map(|local| session(&local)).collect(),
+        disk_full: shared.outbox.disk_full(),
         inbox: counted.as_ref().map(|(_, bytes, _)| InboxStatus {
             bytes: *bytes,
             cap: shared.inbox.cap().bytes,

@@ -11,6 +11,7 @@ use tenure_proto::name::MeshName;
 
 use super::row;
 use crate::db::{DbError, integer, natural};
+use crate::disk::Disk;
 use crate::room::Room;
 
 /// A request to send, well formed and with all names resolved: from here on it is never changed.
@@ -70,7 +71,7 @@ pub(super) fn accept(
     request: &Request,
     payload: &[u8],
     wall: u64,
-    room: &Room,
+    (room, disk): (&Room, &Disk),
 ) -> Result<Accepted, DbError> {
     let id = request.params.client_message_id.as_str();
     let held = row::held(connection, request.mesh.as_str(), id)?;
@@ -78,6 +79,7 @@ pub(super) fn accept(
     if answer != Answer::Insert {
         return Ok(Accepted { answer, row: None });
     }
+    disk.check()?;
     room.take(connection, payload.len())?;
     let row = insert(connection, request, payload, wall)?;
     Ok(Accepted { answer, row: Some(row) })

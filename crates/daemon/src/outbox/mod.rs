@@ -30,7 +30,8 @@ pub use salvage::{Lost, Salvage, rows_on_pages};
 
 pub(crate) use salvage::salvage;
 
-use crate::db::{self, DbError, natural};
+use crate::db::{self, DbError, integer, natural};
+use crate::disk::{Claim, Disk};
 use crate::room::{Room, used};
 use crate::worker::{Pending, Worker, answer};
 
@@ -60,6 +61,7 @@ pub struct Outbox {
     writer: Worker,
     reader: Worker,
     room: Arc<Room>,
+    disk: Arc<Disk>,
 }
 
 impl Outbox {
@@ -67,15 +69,22 @@ impl Outbox {
     ///
     /// A damaged file is [`DbError::Corrupt`], one of a newer program [`DbError::Newer`]; both are left as they are.
     pub fn open(dir: &Path, cap: Cap) -> Result<Outbox, DbError> {
+        Outbox::open_on(Arc::new(Disk::open(dir)), dir, cap)
+    }
+
+    /// The same on a disk that others use as well.
+    pub(crate) fn open_on(disk: Arc<Disk>, dir: &Path, cap: Cap) -> Result<Outbox, DbError> {
         let path = dir.join("outbox.db");
         let connection = db::open(&path, schema::SCHEMA)?;
+        connection.pragma_update(None, "wal_autocheckpoint", integer(disk.log_pages()))?;
         let returned = drain::restart(&connection)?;
         if returned > 0 {
             tracing::info!(event = "outbox_restarted", rows = returned, "what was on its way is sent again");
         }
         let reader = Worker::reader("outbox-reader", db::open_reader(&path)?)?;
         let room = Arc::new(Room::new("outbox", cap));
-        Ok(Outbox { writer: Worker::writer("outbox-writer", connection)?, reader, room })
+        let writer = Worker::writer("outbox-writer", connection, (Arc::clone(&disk), Claim::Reserve))?;
+        Ok(Outbox { writer, reader, room, disk })
     }
 
     /// Takes a request, or says why not. When the answer is `Insert`, the row is on the disk as pending.
@@ -84,10 +93,11 @@ impl Outbox {
     }
 
     fn accepting(&self, request: Request, wall: u64) -> Pending<Accepted> {
-        let room = Arc::clone(&self.room);
+        let (room, disk) = (Arc::clone(&self.room), Arc::clone(&self.disk));
         let payload = Codec::Json.encode(&request.params);
-        self.writer
-            .submit_plain(move |connection| accept::accept(connection, &request, &payload, wall, &room))
+        self.writer.submit_plain(move |connection| {
+            accept::accept(connection, &request, &payload, wall, (&room, &disk))
+        })
     }
 
     /// Marks the oldest rows of a lane as sent and gives them, up to `limit`, for who begins to drain it: what was marked
@@ -185,6 +195,11 @@ impl Outbox {
     /// How much it may hold.
     pub fn cap(&self) -> Cap {
         self.room.cap()
+    }
+
+    /// What is the matter with a disk that is full, and what to do; nothing while there is room.
+    pub(crate) fn disk_full(&self) -> Option<String> {
+        self.disk.told()
     }
 
     /// Why nothing is written any more in this process, if that is so.

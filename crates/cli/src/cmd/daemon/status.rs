@@ -85,6 +85,9 @@ fn show(status: &Value) {
     let inbox = &status["inbox"];
     let (bytes, cap) = (HumanBytes(number(&inbox["bytes"])), HumanBytes(number(&inbox["cap"])));
     println(&format!("inbox     {bytes} of {cap}"));
+    if let Some(full) = status["diskFull"].as_str() {
+        println(&format!("disk      {}", paint.paint(Colour::Bad, &sentence(full))));
+    }
     for (file, fault) in [("outbox", &outbox["fault"]), ("inbox", &inbox["fault"])] {
         if let Some(fault) = fault.as_str() {
             println(&format!("{file:9} {}: {}", paint.paint(Colour::Bad, "failed"), sentence(fault)));
