@@ -29,12 +29,20 @@ pub enum Failure {
     /// The run failed, or was cancelled. Exit code 7.
     #[error("{0}")]
     Run(String),
+    /// It was asked to end a second time, by this signal, before it had ended. Exit code 128 and the signal's number.
+    #[error("ended at once, as the second signal asks")]
+    Interrupted(i32),
 }
 
 impl Failure {
     /// The exit code.
     pub fn code(&self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.number())
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u8 {
+        match self {
             Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Replaced(_) => 3,
@@ -42,7 +50,8 @@ impl Failure {
             Failure::Unreachable(_) => 5,
             Failure::Late(_) => 6,
             Failure::Run(_) => 7,
-        })
+            Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ mod log;
 mod notify;
 mod operator;
 mod output;
+mod reaper;
+mod signals;
 mod span;
 
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ use exit::Failure;
 #[command(
     after_help = "Exit codes: 0 fine; 1 failed; 2 wrong usage; 3 another process took the session over; \
                         4 the broker or the daemon refused; 5 the broker or the daemon cannot be reached; 6 not in time; \
-                        7 the run failed or was cancelled."
+                        7 the run failed or was cancelled; 130 or 143 ended at once by a second signal."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -134,12 +136,15 @@ pub fn main() -> ExitCode {
 
 /// Runs `work` on a runtime of its own.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    runtime()?.block_on(work)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers()?)
         .enable_all()
         .build()
-        .map_err(|error| Failure::Failed(format!("start the runtime: {error}")))?;
-    runtime.block_on(work)
+        .map_err(|error| Failure::Failed(format!("start the runtime: {error}")))
 }
 
 /// Worker threads that may be asked for.

@@ -14,18 +14,22 @@ use tenure_client::proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS};
 use tenure_client::proto::message::Address;
 use tenure_client::proto::run::RunStartParams;
 use tenure_client::{Answer, Body, CallError, RunStream};
+use tokio::time::Instant;
 
 use self::screen::Screen;
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who, user};
+use super::guest::{Guest, Stay, Who, user};
 use super::names::{self, Target, resolve};
 use super::send::stdin;
 use crate::exit::Failure;
 use crate::output::sentence;
+use crate::signals::{Signals, interruptible};
 use crate::span;
 
 /// How long the broker may take to hear that an answer is wanted no more.
 const LAST_WORD: Duration = Duration::from_secs(3);
+/// How long a run that is cancelled may take to end, the broker's absence included; then it is left to itself.
+const CANCELLING: Duration = Duration::from_secs(5);
 
 /// Call an agent and print its answer as it comes.
 ///
@@ -34,8 +38,8 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 /// answer is printed when it comes, a string as a line and anything else as JSON, and at the end the result, if there is one
 /// and it does not say what the pieces said, line by line.
 ///
-/// Broken connections and restarts of the broker do not end it. Interrupt it, and the run is cancelled; interrupt it again,
-/// and it is left to itself. Killed, it leaves the run at work: the same --key finds it again. The result of a run is kept
+/// Broken connections and restarts of the broker do not end it. Interrupt it, and the run is cancelled; interrupt it again, or
+/// let five seconds pass in which it does not end, and it is left to itself. Killed, it leaves the run at work: the same --key finds it again. The result of a run is kept
 /// for a day after its end; its pieces only in the broker's memory, the last 1 MiB of them, and for a minute after the end.
 /// What of an answer is gone is made good from a result that says all of it, as that of `tenure serve` does up to 1 MiB;
 /// what follows a gap is therefore printed at the end. Where nothing makes it good, the code is 1.
@@ -91,8 +95,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let input = input(&args)?;
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         let name = user();
         let stay = Stay { talks: true, ..Stay::default() };
         let guest = signals.unless(args.at.enter(Who::Visit(&name), stay)).await?;
@@ -140,7 +143,7 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
     let mut screen = Screen::new(args.json);
     let mut printed = screen.started(stream.run_id(), &key);
     let mut cancelling: Option<Cancelling> = None;
-    let mut cancelled = false;
+    let mut cancelled = None;
     loop {
         if let Err(error) = printed {
             return Err(unread(&stream, &error).await);
@@ -173,14 +176,28 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
                 }
             }
             () = signals.recv() => {
-                if std::mem::replace(&mut cancelled, true) {
-                    let run = stream.run_id();
-                    return Err(Failure::Failed(format!("left {run} to itself: --key {key} finds it")));
+                if cancelled.is_some() {
+                    return Err(left(&stream, &key));
                 }
+                cancelled = Some(Instant::now() + CANCELLING);
                 eprintln!("cancelling the run; interrupt again to leave it");
                 cancelling = Some(Box::pin(stream.cancel()));
             }
+            () = until(cancelled) => return Err(left(&stream, &key)),
         }
+    }
+}
+
+/// A run that is not waited for any longer.
+fn left(stream: &RunStream, key: &str) -> Failure {
+    let run = stream.run_id();
+    Failure::Failed(format!("left {run} to itself: --key {key} finds it"))
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -17,10 +17,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who};
+use super::guest::{Guest, Stay, Who};
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{println, sentence};
+use crate::signals::{Signals, interruptible};
 
 /// How long a request of this command may take: a stale service is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,10 +50,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(connect(args))
+    interruptible(async move |mut signals| connect(args, &mut signals).await)
 }
 
-async fn connect(args: Args) -> Result<(), Failure> {
+async fn connect(args: Args, signals: &mut Signals) -> Result<(), Failure> {
     let name: ServiceName = args.name.parse().map_err(|error: WireError| Failure::Usage(error.message))?;
     let expect = match &args.expect_member {
         None => Expect::Pinned(Pins::new(Home::find()?.path().join("known-services"))),
@@ -70,13 +71,12 @@ async fn connect(args: Args) -> Result<(), Failure> {
             Some(TcpListener::bind(at.replace("localhost", "127.0.0.1")).await.map_err(failed)?)
         }
     };
-    let mut signals = Signals::listen()?;
     let talks = listener.is_some();
     let stay = Stay { patience: PATIENCE, talks, ..Stay::default() };
-    let guest = args.at.enter(Who::Visit("connect"), stay).await?;
+    let guest = signals.unless(args.at.enter(Who::Visit("connect"), stay)).await?;
     let connector = Connector::new(&guest.session, name.clone(), expect);
     let outcome = match listener {
-        Some(listener) => serve(&connector, &name, listener, args.json, &mut signals).await,
+        Some(listener) => serve(&connector, &name, listener, args.json, &guest, signals).await,
         None => {
             // Both may be dropped: the process is about to end.
             tokio::select! {
@@ -86,7 +86,7 @@ async fn connect(args: Args) -> Result<(), Failure> {
         }
     };
     drop(connector);
-    guest.leave().await;
+    guest.leave_soon(signals).await;
     outcome
 }
 
@@ -178,6 +178,7 @@ async fn serve(
     name: &ServiceName,
     listener: TcpListener,
     json: bool,
+    guest: &Guest,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("listen: {error}"));

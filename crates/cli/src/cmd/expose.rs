@@ -11,10 +11,11 @@ use tenure_client::proto::service::ServiceKind;
 use tenure_client::relay::{Exposure, Target, Targets, dial_target};
 use tokio::sync::mpsc;
 
-use super::guest::{Signals, Stay, Who, ended};
+use super::guest::{Stay, Who, ended};
 use super::{Where, hostname};
 use crate::exit::Failure;
 use crate::output::{println, sentence};
+use crate::signals::{Signals, interruptible};
 
 /// How often the target is tried.
 const PROBE: Duration = Duration::from_secs(10);
@@ -59,7 +60,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(expose(args))
+    interruptible(async move |mut signals| expose(args, &mut signals).await)
 }
 
 /// What the arguments come to.
@@ -113,17 +114,17 @@ enum Happened {
     Over(WireError),
 }
 
-async fn expose(args: Args) -> Result<(), Failure> {
+async fn expose(args: Args, signals: &mut Signals) -> Result<(), Failure> {
     let Plan { name, target } = plan(&args)?;
-    let mut signals = Signals::listen()?;
     let stay = Stay { patience: PATIENCE, talks: true, ..Stay::default() };
-    let guest = args.at.enter(Who::Named(&format!("expose-{name}")), stay).await?;
+    let who = format!("expose-{name}");
+    let guest = signals.unless(args.at.enter(Who::Named(&who), stay)).await?;
     let mut builder = guest.session.offer(name.as_str(), target.kind).hide(args.hide);
     builder = args.tags.iter().fold(builder, |builder, tag| builder.tag(tag));
     if let Some(text) = &args.description {
         builder = builder.description(text);
     }
-    let mut offered = builder.await.map_err(|error| guest.failure(&error))?;
+    let mut offered = signals.unless(async { builder.await.map_err(|error| guest.failure(&error)) }).await?;
 
     let (tell, mut happened) = mpsc::channel(16);
     let exposure = Exposure::new(&guest.session, Targets::from([(name.clone(), target.clone())]));
@@ -157,7 +158,7 @@ async fn expose(args: Args) -> Result<(), Failure> {
     carrying.abort();
     probing.abort();
     drop(offered);
-    guest.leave().await;
+    guest.leave_soon(signals).await;
     outcome
 }
 

@@ -9,9 +9,8 @@ use tenure_client::proto::limits::MAX_PAYLOAD_BYTES_FLOOR;
 use tenure_client::proto::log::LogName;
 use tenure_client::proto::peer::{Peer, Profile, Status};
 use tenure_client::{
-    Events, InboxChoice, Options, ReconcilePolicy, Session, SessionEvent, SubEnd, random_key,
+    End, Events, InboxChoice, Options, ReconcilePolicy, Session, SessionEvent, SubEnd, random_key,
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -20,11 +19,14 @@ use super::{Where, hostname};
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{safe, sentence};
+use crate::signals::Signals;
 
 /// What marks a session that is only a command passing by. Nobody means it by a display name.
 pub(crate) const VISIT: &str = "visit";
 /// How long a goodbye may take: whoever waits for the command to end does not wait for a broker that is away.
 const GOODBYE: Duration = Duration::from_secs(3);
+/// How long what is done last may take, such as the last acks, when a command was asked to end.
+const LAST_THINGS: Duration = Duration::from_secs(2);
 
 /// As which session a command speaks.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,8 @@ pub(crate) struct Guest {
     events: JoinHandle<()>,
     attached: watch::Receiver<bool>,
     max_payload: watch::Receiver<usize>,
+    /// Why the session is over, once it is.
+    end: watch::Receiver<Option<End>>,
 }
 
 impl Where {
@@ -102,8 +106,13 @@ impl Where {
         let (session, events) = self.connect(options).await?;
         let (tell, attached) = watch::channel(true);
         let (tell_payload, max_payload) = watch::channel(MAX_PAYLOAD_BYTES_FLOOR);
-        let events = tokio::spawn(listen(events, tell, tell_payload, stay.talks));
-        Ok(Guest { session, events, attached, max_payload })
+        let (tell_end, end) = watch::channel(None);
+        let talks = stay.talks;
+        let events = tokio::spawn(async move {
+            let end = listen(events, tell, tell_payload, talks).await;
+            tell_end.send_replace(Some(end));
+        });
+        Ok(Guest { session, events, attached, max_payload, end })
     }
 
     /// Joins for a few questions.
@@ -129,15 +138,19 @@ impl Where {
     }
 }
 
-/// Reads events until the session is over.
+/// Reads events until the session is over; says why it is.
 async fn listen(
     mut events: Events,
     attached: watch::Sender<bool>,
     max_payload: watch::Sender<usize>,
     talks: bool,
-) {
+) -> End {
     let mut told = false;
-    while let Ok(event) = events.next().await {
+    loop {
+        let event = match events.next().await {
+            Ok(event) => event,
+            Err(end) => return end,
+        };
         match event {
             SessionEvent::Attached(hello) => {
                 let bytes = hello.policy.max_payload.get();
@@ -186,7 +199,28 @@ impl Guest {
         }
     }
 
-    /// Says goodbye, and waits until the broker has heard it.
+    /// Waits until the session is over though nobody here wanted that: it was kicked, banned, or taken over. Cancel-safe.
+    pub(crate) async fn over(&self) -> End {
+        let mut end = self.end.clone();
+        match end.wait_for(Option::is_some).await.map(|end| end.clone()) {
+            Ok(Some(end)) => end,
+            // Nobody reads events any more: the command is about to end.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Does something last that needs the broker, while that is there and for a short time at most; nothing, if it was not done.
+    pub(crate) async fn at_last<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut attached = self.attached.clone();
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            _ = attached.wait_for(|attached| !attached) => None,
+            () = tokio::time::sleep(LAST_THINGS) => None,
+        }
+    }
+
+    /// Says goodbye, and waits until the broker has heard it. One that is away is not waited for.
     pub(crate) async fn leave(self) {
         self.session.bye().await;
         let _ = tokio::time::timeout(GOODBYE, self.events).await;
@@ -194,7 +228,7 @@ impl Guest {
 
     /// Says goodbye, and waits for that only while there is somebody to hear it and nobody who is in a hurry.
     pub(crate) async fn leave_soon(self, signals: &mut Signals) {
-        if *self.attached.borrow() {
+        if *self.attached.borrow() && !signals.insist() {
             tokio::select! {
                 () = self.leave() => {}
                 () = signals.recv() => {}
@@ -222,41 +256,4 @@ pub(crate) fn ended(end: SubEnd) -> Failure {
 pub(crate) fn user() -> String {
     let var = |name| std::env::var(name).ok().filter(|name: &String| !name.is_empty());
     var("USER").or_else(|| var("LOGNAME")).unwrap_or_else(|| "tenure".to_owned())
-}
-
-/// Signals that ask a command to end, listened to from the moment this is made.
-#[derive(Debug)]
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    pub(crate) fn listen() -> Result<Signals, Failure> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
-        Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    /// Does something that waits for a broker, unless one of them comes first.
-    pub(crate) async fn unless<T>(
-        &mut self,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        tokio::select! {
-            done = work => done,
-            () = self.recv() => Err(Failure::Failed("stopped before the broker had answered".to_owned())),
-        }
-    }
-
-    /// The next one. Cancel-safe.
-    pub(crate) async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }

@@ -8,12 +8,13 @@ use tenure_client::proto::peer::Status;
 use tenure_client::{InboxChoice, Item, Received, Subscription};
 
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who, ended};
+use super::guest::{Guest, Stay, Who, ended};
 use super::letters::{self, Want};
 use super::reader::{Done, Reader};
 use super::show::Format;
 use super::way::Way;
 use crate::exit::Failure;
+use crate::signals::{Signals, interruptible};
 
 /// Print the messages that wait, and ack each once it is printed: what was not printed is not lost.
 ///
@@ -71,8 +72,7 @@ enum StatusArg {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         let broker_only = (args.status != StatusArg::Idle).then_some("--status");
         if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), broker_only).await? {
             let mut want = Want {
@@ -103,8 +103,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let guest = signals.unless(args.at.enter(who, stay)).await?;
         let mut reader = Reader::new(args.format.show(), !args.no_ack, args.limit);
         let outcome = read(&guest, &args, &mut reader, &mut signals).await;
-        let settled = reader.settle().await;
-        guest.leave().await;
+        let done = *outcome.as_ref().unwrap_or(&Done::Enough);
+        let settled = reader.finish(done, &guest, &mut signals).await;
+        guest.leave_soon(&mut signals).await;
         outcome.and(settled)
     })
 }

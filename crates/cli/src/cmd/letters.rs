@@ -7,13 +7,13 @@ use tenure_client::proto::log::LogName;
 use tenure_client::proto::message::Message;
 use tenure_client::proto::name::TopicName;
 
-use super::guest::Signals;
 use super::show::Show;
 use super::way::Through;
 use crate::events::Stream;
 use crate::exit::Failure;
 use crate::local::escaped;
 use crate::output::{emit, unread};
+use crate::signals::Signals;
 
 /// How long to wait before a daemon that went away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);

@@ -8,13 +8,13 @@ use tenure_client::proto::method::PresenceListParams;
 use tenure_client::proto::number::U53;
 use tenure_client::proto::peer::{Peer, SharedPeer, Status, Transport};
 use tenure_client::{Events, PeerChange, PeerMap, Session};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Where;
 use super::status::duration;
 use super::way::Way;
 use crate::exit::Failure;
 use crate::output::{Colour, Paint, print, println, safe, table};
+use crate::signals::{Signals, interruptible};
 
 /// List who is here. This command's own visit is left out.
 #[derive(Debug, ClapArgs)]
@@ -35,24 +35,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
+    interruptible(async move |mut signals| {
         let broker_only = [(args.all, "--all"), (args.watch, "--watch")];
         let broker_only = broker_only.iter().find(|(asked, _)| *asked).map(|(_, flag)| *flag);
-        if let Some(through) = args.way.through(&args.at, None, broker_only).await? {
+        if let Some(through) = signals.unless(args.way.through(&args.at, None, broker_only)).await? {
             let path = format!("/v1/peers?{}", through.and_mesh().trim_start_matches('&'));
-            let answer = through.local.get(&path).await?;
+            let answer = signals.unless(through.local.get(&path)).await?;
             let peers: Vec<Peer> = serde_json::from_value(answer["peers"].clone()).map_err(|error| {
                 Failure::Failed(format!("the daemon's answer is not a list of peers: {error}"))
             })?;
             show(&peers, &args);
             return Ok(());
         }
-        let (session, events) = args.at.visit("tenure peers").await?;
-        let mut peers = session.peers(args.all).await?;
+        let (session, events) = signals.unless(args.at.visit("tenure peers")).await?;
+        let mut peers = signals.unless(async { Ok(session.peers(args.all).await?) }).await?;
         peers.retain(|peer| peer.session != session.key());
         if args.watch {
             show(&peers, &args);
-            return watch(session, events, &args).await;
+            return watch(session, events, &args, &mut signals).await;
         }
         // Goodbye first: a reader that went away ends the process while it prints, and would leave a lease.
         super::leave(session, events).await;
@@ -111,14 +111,15 @@ pub(super) fn status(status: Status) -> &'static str {
 }
 
 /// Prints every change until interrupted. Breaks of our own socket are nothing to talk about.
-async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), Failure> {
+async fn watch(
+    session: Session,
+    mut events: Events,
+    args: &Args,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     let mut map = PeerMap::default();
     let paint = Paint::stdout();
     let own = session.key();
-    // Listened to from here on: an interrupt that comes while a change is printed must not be lost.
-    let listen = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
     let tell = |kind: PresenceKind, peer: &Peer| {
         if peer.session != own {
             match args.json {
@@ -130,8 +131,7 @@ async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), 
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            () = signals.recv() => break,
         };
         match map.apply(&event) {
             PeerChange::Peer(kind, peer) => tell(kind, peer.get()),
@@ -139,7 +139,10 @@ async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), 
             PeerChange::None => {}
         }
         if map.needs_fetch() {
-            let found = refetch(&session, &mut map).await?;
+            let found = tokio::select! {
+                found = refetch(&session, &mut map) => found?,
+                () = signals.recv() => break,
+            };
             found.iter().for_each(|(kind, peer)| tell(*kind, peer.get()));
         }
     }

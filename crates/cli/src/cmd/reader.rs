@@ -7,10 +7,11 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use tenure_client::{Item, Received, Settling, Subscription, Unsettled};
 
-use super::guest::{Signals, ended};
+use super::guest::{Guest, ended};
 use super::show::Show;
 use crate::exit::Failure;
 use crate::output::{emit, sentence, unread};
+use crate::signals::Signals;
 
 /// How long the last acks may take once the work is over.
 const LAST_ACKS: Duration = Duration::from_secs(10);
@@ -118,11 +119,7 @@ impl Reader {
             match tokio::time::timeout_at(until, self.settling.next()).await {
                 Ok(Some(settled)) => self.heard(settled)?,
                 Ok(None) => break,
-                Err(_) => {
-                    let text =
-                        "the broker did not answer the last acks: what was printed last may come again";
-                    return Err(Failure::Unreachable(text.to_owned()));
-                }
+                Err(_) => return Err(unsettled()),
             }
         }
         match std::mem::take(&mut self.late) {
@@ -132,6 +129,27 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the last acks; once we are asked to stop only while the broker is there, and not for long.
+    pub(crate) async fn finish(
+        &mut self,
+        done: Done,
+        guest: &Guest,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        if done != Done::Asked {
+            // Both are cancel-safe.
+            tokio::select! {
+                settled = self.settle() => return settled,
+                () = signals.recv() => {}
+            }
+        }
+        match guest.at_last(self.settle()).await {
+            Some(settled) => settled,
+            None if self.settling.is_empty() => Ok(()),
+            None => Err(unsettled()),
+        }
     }
 
     /// What became of an ack.
@@ -146,4 +164,10 @@ impl Reader {
             Err(Unsettled::Refused(error)) => Err(Failure::Refused(sentence(&error.to_string()))),
         }
     }
+}
+
+/// The broker has not answered the last acks.
+fn unsettled() -> Failure {
+    let text = "the broker did not answer the last acks: what was printed last may come again";
+    Failure::Unreachable(text.to_owned())
 }

@@ -13,9 +13,11 @@ use tenure_client::{InboxChoice, Run, RunError, ServeEnd, Session};
 use tokio::sync::{mpsc, watch};
 
 use super::Where;
-use super::guest::{Signals, Stay, Who, ended};
+use super::guest::{Stay, Who, ended};
 use crate::exit::Failure;
-use crate::output::{emit, safe, sentence};
+use crate::output::{emit_json, safe, sentence};
+use crate::reaper::Reaper;
+use crate::signals::interruptible;
 
 /// What it is called unless told otherwise.
 const NAME: &str = "serve";
@@ -73,8 +75,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         let stay = Stay { inbox: InboxChoice::Session, talks: true, serves: true, ..Stay::default() };
         let who = args.name.as_deref().map_or(Who::Own(NAME), Who::Named);
         let guest = signals.unless(args.at.enter(who, stay)).await?;
@@ -99,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             }
             () = signals.recv() => Ok(()),
         };
-        guest.leave().await;
+        guest.leave_soon(&mut signals).await;
         outcome
     })
 }

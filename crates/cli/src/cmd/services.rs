@@ -7,11 +7,11 @@ use tenure_client::proto::service::{
     Service, ServiceEventKind, ServiceKind, ServiceState, ServicesListParams,
 };
 use tenure_client::{Events, Screen, Session, SessionEvent};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Where;
 use crate::exit::Failure;
 use crate::output::{Colour, Paint, print, println, safe, table};
+use crate::signals::{Signals, interruptible};
 
 /// List what is offered in the mesh.
 #[derive(Debug, ClapArgs)]
@@ -30,12 +30,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
-        let (session, events) = args.at.visit("tenure services").await?;
-        let services = session.services(args.all).await?;
+    interruptible(async move |mut signals| {
+        let (session, events) = signals.unless(args.at.visit("tenure services")).await?;
+        let services = signals.unless(async { Ok(session.services(args.all).await?) }).await?;
         if args.watch {
             show(&services, &args);
-            return watch(session, events, &args).await;
+            return watch(session, events, &args, &mut signals).await;
         }
         // Goodbye first: a reader that went away ends the process while it prints, and would leave a lease.
         super::leave(session, events).await;
@@ -106,12 +106,14 @@ fn state(service: &Service) -> &'static str {
 
 /// Prints every change until interrupted. Breaks of our own socket are nothing to talk about: what was missed meanwhile
 /// is told as what became of each.
-async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), Failure> {
+async fn watch(
+    session: Session,
+    mut events: Events,
+    args: &Args,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     let mut screen = Screen::default();
     let paint = Paint::stdout();
-    let listen = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
     let tell = |kind: ServiceEventKind, service: &Service| match args.json {
         true => println(&json!({"kind": kind, "service": service}).to_string()),
         false => println(&change(paint, kind, service)),
@@ -120,15 +122,17 @@ async fn watch(session: Session, mut events: Events, args: &Args) -> Result<(), 
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            () = signals.recv() => break,
         };
         let before: Vec<Service> = screen.services().cloned().collect();
         screen.apply(&event);
         let missing = screen.missing();
         let read = missing.contains(&tenure_client::proto::event::ResyncWhat::Services);
         if read {
-            refetch(&session, &mut screen).await?;
+            tokio::select! {
+                read = refetch(&session, &mut screen) => read?,
+                () = signals.recv() => break,
+            }
         }
         match event {
             SessionEvent::Event { body, .. } if !read => {

@@ -12,6 +12,7 @@ use super::{Where, hostname, leave, peers};
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{Colour, Paint, println, safe, sentence};
+use crate::signals::{Signals, interruptible};
 
 /// Hold a session in the foreground and print what it sees. The same name is the same session: its key is kept,
 /// so stopping and starting again within the lease is a break that no peer notices. Interrupt to say goodbye.
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(hold(args))
+    interruptible(async move |mut signals| hold(args, &mut signals).await)
 }
 
 fn options(args: &Args) -> Result<Options, Failure> {
@@ -60,7 +61,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         .client("tenure", env!("CARGO_PKG_VERSION")))
 }
 
-async fn hold(args: Args) -> Result<(), Failure> {
+async fn hold(args: Args, signals: &mut Signals) -> Result<(), Failure> {
     let (session, mut events) = Session::start(options(&args)?)?;
     let mut screen = Screen {
         paint: Paint::stdout(),
@@ -71,20 +72,18 @@ async fn hold(args: Args) -> Result<(), Failure> {
         told: None,
     };
     screen.say("dialling", args.at.broker(), json!({"event": "dialling", "broker": args.at.broker()}));
-    // Listened to from here on: a signal that comes while an event is printed must not be lost.
-    let watch = |kind| signal(kind).map_err(|error| Failure::Failed(format!("watch for signals: {error}")));
-    let mut interrupt = watch(SignalKind::interrupt())?;
-    let mut terminate = watch(SignalKind::terminate())?;
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            () = signals.recv() => break,
         };
         screen.show(&event);
         if screen.map.needs_fetch() && matches!(event, SessionEvent::Attached(_) | SessionEvent::Event { .. })
         {
-            let found = peers::refetch(&session, &mut screen.map).await?;
+            let found = tokio::select! {
+                found = peers::refetch(&session, &mut screen.map) => found?,
+                () = signals.recv() => break,
+            };
             screen.show_found(&found);
         }
     }

@@ -11,13 +11,14 @@ use tenure_client::proto::limits::PREFETCH_MAX;
 use tenure_client::proto::name::{GroupName, TopicName};
 
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who, ended};
+use super::guest::{Guest, Stay, Who, ended};
 use super::letters::{self, Want};
 use super::names;
-use super::reader::Reader;
+use super::reader::{Done, Reader};
 use super::show::Format;
 use super::way::{Through, Way};
 use crate::exit::Failure;
+use crate::signals::{Signals, interruptible};
 
 /// Messages that may be in hand at once, unless told otherwise.
 const PREFETCH: u32 = 32;
@@ -68,8 +69,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         if let Some(through) = args.way.through(&args.at, None, broker_only(&args)).await? {
             let mut want = Want {
                 show: args.format.show(),
@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let guest = signals.unless(args.at.enter(Who::Visit("tenure sub"), stay)).await?;
         let mut reader = Reader::new(args.format.show(), !args.no_ack, args.count);
         let outcome = follow(&guest, &args, &mut reader, &mut signals).await;
-        guest.leave().await;
+        guest.leave_soon(&mut signals).await;
         outcome
     })
 }
@@ -182,9 +182,10 @@ async fn follow(
     };
     eprintln!("following {}", args.topic);
     let outcome = reader.follow(&mut stream, signals).await;
-    let settled = reader.settle().await;
+    let done = *outcome.as_ref().unwrap_or(&Done::Enough);
+    let settled = reader.finish(done, guest, signals).await;
     if outcome.is_ok() {
-        stream.unsubscribe().await;
+        guest.at_last(stream.unsubscribe()).await;
     }
     outcome.and(settled)
 }

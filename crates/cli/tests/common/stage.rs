@@ -57,6 +57,10 @@ impl Stage {
         self.broker.take().unwrap().kill().await;
     }
 
+    pub(crate) fn broker(&self) -> &Proc {
+        &self.broker.as_ref().expect("a broker").proc
+    }
+
     /// Starts another, on the same disk and at the same address.
     pub(crate) async fn start_broker(&mut self) {
         self.broker = Some(self.world.broker_at(&self.addr.to_string()).await);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use super::super::guest::Signals;
 use super::log;
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{emit, line};
+use crate::signals::interruptible;
 
 /// How often a log that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -30,8 +30,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    crate::block_on(async {
-        let mut signals = Signals::listen()?;
+    interruptible(async |mut signals| {
         let home = Home::find()?;
         let path = log::path(home.path());
         let cannot = |error| Failure::Failed(format!("read {}: {error}", path.display()));

@@ -16,10 +16,11 @@ use tenure_client::proto::name::TopicName;
 use tenure_client::{Body, Publisher, Sending};
 
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who, user};
+use super::guest::{Guest, Stay, Who, user};
 use super::names;
 use crate::exit::Failure;
 use crate::output::println;
+use crate::signals::{Signals, interruptible};
 use source::{Line, Source};
 
 /// Sends in flight at once.
@@ -78,14 +79,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         (None, Some("-")) => Source::stdin(args.id_prefix.clone()),
         (None, body) => Source::one(body.unwrap_or_default(), args.id_prefix.clone()),
     };
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         let name = user();
         let talks = std::io::stderr().is_terminal();
         let stay = Stay { patience: PATIENCE, talks, ..Stay::default() };
         let guest = signals.unless(args.at.enter(Who::Visit(&name), stay)).await?;
         let outcome = publish(&guest, &args, source, &mut signals).await;
-        guest.leave().await;
+        guest.leave_soon(&mut signals).await;
         outcome
     })
 }

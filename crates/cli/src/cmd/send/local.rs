@@ -9,13 +9,13 @@ use tenure_client::Body;
 use tenure_client::proto::ids::MessageId;
 use tenure_client::proto::text;
 
-use super::super::guest::Signals;
 use super::super::names::Target;
 use super::super::way::Through;
 use super::{Args, Wait, spinner};
 use crate::exit::Failure;
 use crate::local::{Answer, escaped};
 use crate::output::{println, safe, sentence};
+use crate::signals::Signals;
 
 /// How long between two looks: at first, and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
@@ -34,12 +34,16 @@ pub(super) async fn send(
         None => mint()?,
     };
     let request = request(through, args, body, &id);
-    let answer = hand_over(through, &request).await.map_err(|failure| match failure {
-        Failure::Unreachable(why) => Failure::Unreachable(format!(
-            "{why}; it may have been taken: send it again with --id {id}, and it is sent once"
-        )),
-        other => other,
-    })?;
+    let doubt = format!("it may have been taken: send it again with --id {id}, and it is sent once");
+    let answer = tokio::select! {
+        answer = hand_over(through, &request) => answer.map_err(|failure| match failure {
+            Failure::Unreachable(why) => Failure::Unreachable(format!("{why}; {doubt}")),
+            other => other,
+        })?,
+        () = signals.recv() => {
+            return Err(Failure::Failed(format!("stopped before the daemon had answered; {doubt}")));
+        }
+    };
     if !answer.status.is_success() {
         return Err(refused(&answer));
     }

@@ -15,11 +15,12 @@ use tenure_client::proto::message::{Address, Fallback, Meta, Priority, Recipient
 use tenure_client::{Body, SendBuilder};
 
 use super::Where;
-use super::guest::{Guest, Signals, Stay, Who, user};
+use super::guest::{Guest, Stay, Who, user};
 use super::names::{self, Target, resolve};
 use super::way::Way;
 use crate::exit::Failure;
 use crate::output::{println, sentence};
+use crate::signals::{Signals, interruptible};
 use crate::span;
 
 /// The most that is read from standard input: far beyond what any broker takes.
@@ -160,8 +161,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let body = if args.body == "-" { stdin()? } else { Body::Text(args.body.clone()) };
-    crate::block_on(async move {
-        let mut signals = Signals::listen()?;
+    interruptible(async move |mut signals| {
         if let Some(through) = args.way.through(&args.at, args.speak_as.as_deref(), None).await? {
             return local::send(&through, &args, body, &mut signals).await;
         }
@@ -169,7 +169,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let who = args.speak_as.as_deref().map_or(Who::Visit(&name), Who::Named);
         let guest = signals.unless(args.at.enter(who, Stay::default())).await?;
         let outcome = send(&guest, &args, body, &mut signals).await;
-        guest.leave().await;
+        guest.leave_soon(&mut signals).await;
         outcome
     })
 }
@@ -189,10 +189,17 @@ pub(super) fn stdin() -> Result<Body, Failure> {
 }
 
 async fn send(guest: &Guest, args: &Args, body: Body, signals: &mut Signals) -> Result<(), Failure> {
-    let to = resolve(guest, &args.to).await?;
+    let to = signals.unless(resolve(guest, &args.to)).await?;
     let first = describe(guest.session.send(to.clone(), body.clone()), args);
     let id = first.message_id().cloned();
-    let accepted = first.send().await.map_err(|error| guest.failure(&error))?;
+    let accepted = tokio::select! {
+        accepted = first.send() => accepted.map_err(|error| guest.failure(&error))?,
+        () = signals.recv() => {
+            let again = id.as_ref().map(|id| format!(": send it again with --id {id}, and it is sent once"));
+            let text = format!("stopped before the broker had answered; it may have it{}", again.unwrap_or_default());
+            return Err(Failure::Failed(text));
+        }
+    };
     if accepted.duplicate {
         eprintln!("it was sent before and is not sent again");
     } else if accepted.recipient == Some(Recipient::Gone) {
