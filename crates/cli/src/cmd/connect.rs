@@ -200,6 +200,8 @@ async fn serve(
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
+            // Without its session there will never be another stream.
+            end = guest.over() => return Err(end.into()),
             () = signals.recv() => return Ok(()),
         }
     }

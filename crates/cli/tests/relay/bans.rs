@@ -32,11 +32,25 @@ async fn is_cut(mut stream: TcpStream) {
     tokio::time::timeout(patience(), cut).await.expect("the download ends");
 }
 
-/// Another stream by the same way is refused before its first byte.
-async fn gives_nothing(at: SocketAddr) {
-    let mut stream = TcpStream::connect(at).await.unwrap();
-    let read = tokio::time::timeout(patience(), stream.read(&mut [0])).await.expect("it is refused");
-    assert!(!matches!(read, Ok(1..)), "a stream was given");
+/// The command ends, says why, and listens no more.
+async fn is_refused(connect: &mut Proc, at: SocketAddr, why: &str) {
+    assert_eq!(connect.exit_code().await, Some(4), "{}", connect.stderr());
+    assert!(connect.stderr().contains(why), "{}", connect.stderr());
+    assert!(TcpStream::connect(at).await.is_err(), "it still listens");
+}
+
+#[tokio::test]
+async fn a_kicked_consumer_ends() {
+    let stage = Stage::new().await;
+    let _db = stage.expose(flood().await, &["--name", "db"]).await;
+    let world = World::new();
+    let (mut kicked, at, stream) = consumer(&stage, &world).await;
+    let member = member_of(&world);
+    let session = until(async || session_of(&stage, &member)).await;
+    let done = stage.command(&["kick", &session]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    is_cut(stream).await;
+    is_refused(&mut kicked, at, "kicked").await;
 }
 
 fn ban(stage: &Stage, subject: &str) {
@@ -85,18 +99,18 @@ async fn a_banned_consumer_is_cut_in_the_middle_and_comes_back_to_nothing() {
     let (_goes_on, _, mut untouched) = consumer(&stage, &other).await;
 
     let world = World::new();
-    let (_banned, at, stream) = consumer(&stage, &world).await;
+    let (mut banned, at, stream) = consumer(&stage, &world).await;
     let member = member_of(&world);
     let session = until(async || session_of(&stage, &member)).await;
     ban(&stage, &format!("session:{session}"));
     is_cut(stream).await;
-    gives_nothing(at).await;
+    is_refused(&mut banned, at, "banned").await;
 
     // The member may come with another session, until it is banned itself.
-    let (_banned, at, stream) = consumer(&stage, &world).await;
+    let (mut banned, at, stream) = consumer(&stage, &world).await;
     ban(&stage, &format!("member:{member}"));
     is_cut(stream).await;
-    gives_nothing(at).await;
+    is_refused(&mut banned, at, "banned").await;
     let again = elsewhere(&stage, &world, &["connect", "db"]).output().unwrap();
     let words = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(again.status.code() == Some(4) && words.contains("banned"), "{words}");
