@@ -84,6 +84,9 @@ enum Command {
     Outbox(cmd::outbox::Args),
     /// Show the keys of this machine
     Keys(cmd::keys::Args),
+    /// Kill what is named on standard input when that ends: the process beside `serve`
+    #[command(hide = true)]
+    Reap,
 }
 
 /// Parses the command line, runs the command, gives its exit code.
@@ -124,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::Daemon(args) => cmd::daemon::run(*args),
         Command::Outbox(args) => cmd::outbox::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),
+        Command::Reap => reaper::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

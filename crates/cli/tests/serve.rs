@@ -108,6 +108,26 @@ async fn a_run_of_which_nothing_was_said_is_begun_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_it_has_started_ends_with_it_when_it_is_killed() {
+    let stage = Stage::new().await;
+    let (first, second) = (stage.path("first"), stage.path("second"));
+    let script = format!(
+        "sleep 1000 & echo $! > {}; echo $$ > {}; while ! test -e {}; do sleep 0.05; done",
+        first.display(),
+        second.display(),
+        stage.path("never").display()
+    );
+    let mut serve = stage.serve("worker", &script).await;
+    let _call = stage.spawn("call", &["call", "worker", "x", "--json"]);
+    let started = [stage.line_of("first").await, stage.line_of("second").await];
+    serve.signal("KILL");
+    serve.exit_code().await;
+    for pid in started {
+        gone(&pid).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_reader_of_its_events_it_stops_in_good_order() {
     let stage = Stage::new().await;
     let pid = stage.path("pid");

@@ -41,8 +41,8 @@ const URGENT: usize = 16;
 /// speaking for five, the run fails.
 ///
 /// When the caller cancels the run, or its time is over, CMD and everything it has started are told to terminate, and killed
-/// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another. Killed itself
-/// (kill -9), it cannot see to that, and its commands go on without anybody to hear them. Started again with the same --name
+/// two seconds later. When this command ends they are killed, and their runs fail: none is handed to another. So they are when it is
+/// itself killed (kill -9), by a process beside it. Started again with the same --name
 /// within its lease it is handed their runs once more: those of which something was sent fail, the others begin anew.
 ///
 /// Broken connections and restarts of the broker do not disturb it: what CMD says meanwhile is sent afterwards.
@@ -87,6 +87,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             session: guest.session.clone(),
             max_payload: guest.max_payload(),
             trouble,
+            reaper: reaper(),
         });
         let ready = json!({"event": "ready", "name": name, "session": key});
         desk.say(&ready, || format!("answering runs as {}, session:{key}", safe(name)));
@@ -103,6 +104,15 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         guest.leave_soon(&mut signals).await;
         outcome
     })
+}
+
+/// What ends our commands if we are killed; without it they would go on.
+fn reaper() -> Option<Arc<Reaper>> {
+    let started = Reaper::start();
+    if let Err(error) = &started {
+        eprintln!("warning: killed with SIGKILL, this would leave its commands running: {error}");
+    }
+    started.ok()
 }
 
 /// Leaves messages that are no runs to whoever reads the inbox later; but urgent ones share their lane with runs, and past
@@ -147,6 +157,8 @@ struct Desk {
     max_payload: watch::Receiver<usize>,
     /// That nobody can read what is said; the first time is enough.
     trouble: mpsc::Sender<std::io::Error>,
+    /// What ends our commands if we are killed.
+    reaper: Option<Arc<Reaper>>,
 }
 
 impl Desk {
@@ -166,7 +178,7 @@ async fn answer(run: Run, desk: Arc<Desk>) -> Result<Value, RunError> {
         Some(error) => Err(error),
         None => {
             let most = *desk.max_payload.borrow();
-            exec::answer(run, &desk.command, most).await
+            exec::answer(run, &desk.command, most, desk.reaper.as_ref()).await
         }
     };
     let (status, error) = match &outcome {

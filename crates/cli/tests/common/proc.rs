@@ -1,14 +1,29 @@
 //! A child process whose lines are read as they come.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::patience;
+
+/// Has the process group that `leader` leads killed when this test's process ends, however that ends (`+`), or not any more
+/// (`-`): a number that was waited for may be somebody else's.
+fn tell_reaper(what: char, leader: u32) {
+    static REAPER: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+    let reaper = REAPER.get_or_init(|| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.arg("reap").process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("start the reaper");
+        Mutex::new(child.stdin.take().expect("stdin"))
+    });
+    let mut reaper = reaper.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = reaper.write_all(format!("{what}{leader}\n").as_bytes());
+}
 
 /// A process that prints one JSON object a line. It is killed when dropped.
 pub(crate) struct Proc {
@@ -26,7 +41,8 @@ pub(crate) struct Proc {
 impl Proc {
     pub(crate) fn spawn(name: &str, mut command: Command) -> Proc {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("start a process");
+        let mut child = command.process_group(0).spawn().expect("start a process");
+        tell_reaper('+', child.id());
         let (stdout, mut errors) =
             (child.stdout.take().expect("stdout"), child.stderr.take().expect("stderr"));
         let (told, lines) = mpsc::unbounded_channel();
@@ -117,6 +133,7 @@ impl Proc {
         };
         let ended = tokio::time::timeout(patience(), read_out).await;
         assert!(ended.is_ok(), "{} does not end:\n{}", self.name, self.story());
+        tell_reaper('-', self.child.id());
         let code = self.child.wait().expect("its exit status").code();
         // Its last words may still be in the pipe.
         self.reader.take().map(JoinHandle::join);
@@ -141,6 +158,7 @@ impl Drop for Proc {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
         let _ = self.child.kill();
+        tell_reaper('-', self.child.id());
         let _ = self.child.wait();
     }
 }

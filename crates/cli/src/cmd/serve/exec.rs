@@ -4,6 +4,7 @@
 //! the run's own time, and the lease of who answers, bound it. What cannot be sent ends the run with an error.
 
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,6 +16,8 @@ use tenure_daemon::group::Group;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
+
+use crate::reaper::Reaper;
 
 /// Bytes of a line that are one piece; a longer line is several.
 const LINE: usize = 64 * 1024;
@@ -28,10 +31,17 @@ const QUIET: Duration = Duration::from_secs(1);
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 /// Runs `command` to its end and gives what that means: all that it said, if that is at most `most` bytes of JSON. Dropped before that, it and everything that it has started are
-/// killed.
-pub(super) async fn answer(run: Run, command: &str, most: usize) -> Result<Value, RunError> {
+/// killed; so they are if this process is, by `reaper`.
+pub(super) async fn answer(
+    run: Run,
+    command: &str,
+    most: usize,
+    reaper: Option<&Arc<Reaper>>,
+) -> Result<Value, RunError> {
     let failed = |error: std::io::Error| RunError::failed(format!("the command cannot be run: {error}"));
     let mut child = spawn(&run, command).map_err(failed)?;
+    // Dropped after the group, and before the child: until then its number is nobody else's.
+    let _watched = reaper.and_then(|reaper| Some(reaper.watch(child.id()?)));
     let group = Group::of(&child);
     let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let ended = group.ended().shared();
