@@ -132,7 +132,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("tenure: {failure}");
+            eprintln!("tenure: {}", output::lines(&failure.to_string()));
             failure.code()
         }
     }

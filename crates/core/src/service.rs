@@ -22,6 +22,7 @@ use tenure_proto::name::{NAME_RULE, ServiceName};
 use tenure_proto::service::{
     Service, ServiceEventKind, ServiceKind, ServiceMetadata, ServiceOffer, ServiceState,
 };
+use tenure_proto::text::check_shown;
 
 use crate::config::MeshConfig;
 use crate::feed::{Feed, Turn};
@@ -127,10 +128,7 @@ fn check_metadata(metadata: &ServiceMetadata) -> Result<(), WireError> {
         if text.len() > bytes {
             return Err(WireError::bad_request(format!("metadata.{what} is at most {bytes} bytes")));
         }
-        if text.chars().any(char::is_control) {
-            return Err(WireError::bad_request(format!("metadata.{what} has no control characters")));
-        }
-        Ok(())
+        check_shown(&format!("metadata.{what}"), text)
     };
     plain("description", description.as_deref().unwrap_or_default(), SERVICE_DESCRIPTION_BYTES)?;
     plain("owner", owner.as_deref().unwrap_or_default(), SERVICE_OWNER_BYTES)?;

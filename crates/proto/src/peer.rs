@@ -10,6 +10,7 @@ use crate::ids::{InstanceId, MemberKey, SessionKey};
 use crate::limits::{PROFILE_NAME_BYTES, PROFILE_TAG_BYTES, PROFILE_TAGS, PROFILE_TEXT_BYTES};
 use crate::name::ServiceName;
 use crate::number::U53;
+use crate::text::check_shown;
 
 /// Whether a session can be disturbed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -96,7 +97,8 @@ impl Profile {
     /// Refuses what is out of bounds, naming the field.
     pub fn check(&self) -> Result<(), WireError> {
         let over = |field: &str, limit: usize| {
-            Err(WireError::bad_request(format!("profile.{field} must be at most {limit} bytes")))
+            let told = format!("profile.{field} must be at most {limit} bytes");
+            Err(WireError::bad_request(told).about(field.trim_end_matches("[]")))
         };
         if self.name.is_empty() {
             return Err(WireError::bad_request("profile.name must not be empty"));
@@ -104,12 +106,15 @@ impl Profile {
         if self.name.len() > PROFILE_NAME_BYTES {
             return over("name", PROFILE_NAME_BYTES);
         }
+        check_shown("profile.name", &self.name)?;
         let texts =
             [("summary", &self.summary), ("host", &self.host), ("cwd", &self.cwd), ("role", &self.role)];
         for (field, text) in texts {
-            if text.as_ref().is_some_and(|t| t.len() > PROFILE_TEXT_BYTES) {
+            let text = text.as_deref().unwrap_or_default();
+            if text.len() > PROFILE_TEXT_BYTES {
                 return over(field, PROFILE_TEXT_BYTES);
             }
+            check_shown(&format!("profile.{field}"), text)?;
         }
         if self.tags.len() > PROFILE_TAGS {
             return Err(WireError::bad_request(format!("profile.tags may hold at most {PROFILE_TAGS} tags")));
@@ -117,7 +122,7 @@ impl Profile {
         if self.tags.iter().any(|t| t.len() > PROFILE_TAG_BYTES) {
             return over("tags[]", PROFILE_TAG_BYTES);
         }
-        Ok(())
+        self.tags.iter().try_for_each(|tag| check_shown("profile.tags", tag))
     }
 
     /// This profile with `patch` laid over it.
@@ -313,5 +318,48 @@ impl schemars::JsonSchema for SharedPeer {
     }
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         generator.subschema_for::<Peer>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_would_act_on_a_terminal_is_refused_with_its_field() {
+        let profile = |field: &str, text: &str| {
+            let (mut profile, text) = (Profile::named("alice"), text.to_owned());
+            match field {
+                "name" => profile.name = text,
+                "summary" => profile.summary = Some(text),
+                "host" => profile.host = Some(text),
+                "cwd" => profile.cwd = Some(text),
+                "role" => profile.role = Some(text),
+                _ => profile.tags = vec!["fine".to_owned(), text],
+            }
+            profile
+        };
+        for field in ["name", "summary", "host", "cwd", "role", "tags"] {
+            for bad in [
+                "a\nb",
+                "\x1b[2J",
+                "a\tb",
+                "\x7f",
+                "\u{9b}2J",
+                "\u{202e}a",
+                "\u{2067}",
+                "\u{200f}",
+                "\u{2028}",
+            ] {
+                let error = profile(field, bad).check().unwrap_err();
+                assert_eq!(error.code, crate::error::ErrorCode::BadRequest);
+                assert_eq!(error.details.unwrap()["field"], field, "{bad:?}");
+                assert!(error.message.starts_with(&format!("profile.{field} has U+")), "{}", error.message);
+                assert!(!error.message.contains(bad), "{:?}", error.message);
+            }
+            for good in ["größe", "世界 👩‍💻", "a b", "עברית"] {
+                assert_eq!(profile(field, good).check(), Ok(()), "{good}");
+            }
+        }
     }
 }

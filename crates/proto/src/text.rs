@@ -6,6 +6,8 @@ use std::fmt::{self, Write};
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
 use serde::Serializer;
 
+use crate::error::WireError;
+
 /// Bytes that an id, a key or an address takes at most.
 const SHORT: usize = 192;
 
@@ -39,6 +41,29 @@ pub(crate) fn write_key(key: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Resu
     let mut digits = [0; 64];
     HEXLOWER.encode_mut(key, &mut digits);
     f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
+}
+
+/// Whether a character acts on a terminal, or on how other characters are read, instead of being read itself: a control
+/// character (line breaks, tabs, ESC, DEL and the C1 controls), a line or paragraph separator, or a bidi mark.
+pub const fn is_control_or_bidi(c: char) -> bool {
+    matches!(
+        c,
+        '\0'..='\x1f'
+            | '\x7f'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+    )
+}
+
+/// Refuses a text that others are shown and that would act on their terminals; `what` names it, as in `profile.summary`.
+pub fn check_shown(what: &str, text: &str) -> Result<(), WireError> {
+    let Some(c) = text.chars().find(|c| is_control_or_bidi(*c)) else { return Ok(()) };
+    let field = what.rsplit('.').next().unwrap_or(what);
+    let told = format!("{what} has U+{:04X}, a control character or bidi mark; leave it out", u32::from(c));
+    Err(WireError::bad_request(told).about(field))
 }
 
 /// Lower-case hex of `bytes`.

@@ -18,7 +18,7 @@ use super::guest::Guest;
 use super::names;
 use super::show::said;
 use crate::exit::Failure;
-use crate::output::{emit, print, println, safe, table, unread};
+use crate::output::{emit_json, print, println, safe, table, unread};
 use crate::span;
 
 /// List, retry or drop dead letters: messages that nobody could settle.
@@ -114,7 +114,7 @@ async fn list(guest: &Guest, log: &LogName, limit: Option<u64>, json: bool) -> R
         for letter in &letters {
             if !json {
                 rows.push(row(letter));
-            } else if let Err(error) = emit(json!(letter).to_string().as_bytes()) {
+            } else if let Err(error) = emit_json(&json!(letter)) {
                 return unread(&error);
             }
         }

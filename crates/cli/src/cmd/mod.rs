@@ -46,6 +46,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure_client::proto::peer::Profile;
+use tenure_client::proto::text::is_control_or_bidi;
 use tenure_client::{Endpoint, Events, Options, Session, SessionEvent, random_key};
 
 use crate::exit::Failure;
@@ -172,7 +173,12 @@ fn hostname() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())?;
-    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+    Some(shown(name.trim())).filter(|name| !name.is_empty())
+}
+
+/// A fact of this machine as others may be shown it: a broker refuses control characters in a profile.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if is_control_or_bidi(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// Says goodbye and waits until the broker has heard it.

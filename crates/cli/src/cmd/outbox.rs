@@ -14,7 +14,7 @@ use super::names;
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::local::{Local, escaped};
-use crate::output::{emit, print, println, safe, sentence, table, unread};
+use crate::output::{emit_json, print, println, safe, sentence, table, unread};
 use crate::span;
 
 /// Bytes of a new body that are read: more than the daemon takes.
@@ -150,7 +150,7 @@ async fn list(local: &Local, status: Option<&str>, limit: Option<u64>, json: boo
             left -= 1;
             if !json {
                 rows.push(line(row));
-            } else if let Err(error) = emit(row.to_string().as_bytes()) {
+            } else if let Err(error) = emit_json(row) {
                 return unread(&error);
             }
         }

@@ -166,7 +166,7 @@ impl Desk {
     fn say(&self, event: &Value, words: impl FnOnce() -> String) {
         if !self.json {
             eprintln!("{}", words());
-        } else if let Err(error) = emit(event.to_string().as_bytes()) {
+        } else if let Err(error) = emit_json(event) {
             let _ = self.trouble.try_send(error);
         }
     }

@@ -6,9 +6,8 @@ use tenure_client::proto::event::{EventBody, PresenceKind};
 use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
 use tenure_client::proto::peer::{Profile, SharedPeer};
 use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Where, hostname, leave, peers};
+use super::{Where, hostname, leave, peers, shown};
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{Colour, Paint, println, safe, sentence};
@@ -49,7 +48,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         role: args.role.clone(),
         tags: args.tags.clone(),
         host: hostname(),
-        cwd: std::env::current_dir().ok().map(|dir| dir.display().to_string()),
+        cwd: std::env::current_dir().ok().map(|dir| shown(&dir.display().to_string())),
         ..Profile::named(&args.name)
     };
     Ok(args

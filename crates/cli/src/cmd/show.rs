@@ -6,7 +6,7 @@ use tenure_client::proto::log::LogName;
 use tenure_client::proto::message::{Bytes, Message, Priority};
 use tenure_client::proto::text;
 
-use crate::output::{Colour, Paint, line, safe};
+use crate::output::{Colour, Paint, line, safe, spelled};
 use crate::span;
 
 /// How messages are printed.
@@ -44,7 +44,7 @@ impl Show {
             if let (Value::Object(object), Value::Object(facts)) = (&mut object, facts) {
                 object.extend(facts);
             }
-            return object.to_string().into_bytes();
+            return spelled(&object.to_string()).into_owned().into_bytes();
         }
         let age = span::short(span::since(message.sent_at.get()));
         let head = match message.log.parse() {

@@ -9,6 +9,7 @@ use tenure_proto::limits::{LABEL_CHARS, PAGE};
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::service::ServicesListParams;
+use tenure_proto::text::is_control_or_bidi;
 use tenure_proto::topic::TopicsListParams;
 
 use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, Roll};
@@ -342,7 +343,7 @@ impl Mesh {
 
 /// A text that is short enough for a row.
 fn label<'a>(what: &str, text: &'a str) -> Result<&'a str, WireError> {
-    match text.chars().count() <= LABEL_CHARS && !text.chars().any(char::is_control) {
+    match text.chars().count() <= LABEL_CHARS && !text.chars().any(is_control_or_bidi) {
         true => Ok(text),
         false => Err(WireError::bad_request(format!(
             "{what} must be at most {LABEL_CHARS} characters, on one line"

@@ -8,7 +8,7 @@ use tenure_client::CallError;
 use tenure_client::proto::ids::RunId;
 
 use crate::exit::Failure;
-use crate::output::{emit, line};
+use crate::output::{emit, emit_json, lines};
 
 /// Bytes of pieces behind a gap that wait for the end; with more they are printed, and the gap stays.
 const HELD: usize = 1024 * 1024;
@@ -117,17 +117,15 @@ impl Screen {
     }
 
     fn say(&self, event: &Value) -> io::Result<()> {
-        if self.json { emit(event.to_string().as_bytes()) } else { Ok(()) }
+        if self.json { emit_json(event) } else { Ok(()) }
     }
 
     /// A string as it is, unless a terminal would act on it; anything else as JSON.
     fn plain(&self, value: &Value) -> io::Result<()> {
         match value {
-            Value::String(text) if self.terminal => {
-                emit(text.split('\n').map(line).collect::<Vec<_>>().join("\n").as_bytes())
-            }
+            Value::String(text) if self.terminal => emit(lines(text).as_bytes()),
             Value::String(text) => emit(text.as_bytes()),
-            value => emit(value.to_string().as_bytes()),
+            value => emit_json(value),
         }
     }
 }
