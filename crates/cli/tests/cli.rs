@@ -153,6 +153,8 @@ fn configurations_that_cannot_be_meant_are_refused_by_name() {
         2,
         &["0.0.0.0:0 is not loopback", "listen on 127.0.0.1"],
     );
+    let public = ["broker", "--listen", "0.0.0.0:0", "--behind-proxy"];
+    fails(&world, &public, 2, &["has no mesh yet", "tenure mesh create"]);
     fails(&world, &["broker", "--stale-after-ms", "9000"], 2, &["stale-after", "9000"]);
     fails(&world, &["broker", "--log-format", "xml"], 2, &["xml"]);
     let output = world.tenure(&["broker"]).env("TENURE_MAX_PAYLOAD", "lots").output().unwrap();

@@ -205,3 +205,35 @@ fn another_user_is_kept_out() {
     assert!(stderr(&output).contains("somebody else's"), "{}", stderr(&output));
     host.status();
 }
+
+#[test]
+fn a_home_that_everybody_can_write_to_is_refused_by_a_daemon_and_told_by_every_command() {
+    let host = Host::new(NOWHERE);
+    std::fs::set_permissions(host.world.home(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    host.fails(&["daemon", "up"], 2, &["can be written by everybody", "(mode 0777)", "chmod 700"]);
+    host.fails(&["daemon", "up", "--foreground"], 2, &["can be written by everybody"]);
+    let keys = host.good(&["keys"]);
+    let warned = stderr(&keys).matches("warning: everybody on this machine can put keys into").count();
+    assert_eq!(warned, 1, "{}", stderr(&keys));
+    std::fs::set_permissions(host.world.home(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(!stderr(&host.good(&["keys"])).contains("warning"), "nothing is wrong any more");
+    host.good(&["daemon", "up"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_says_how_long_a_message_may_wait() {
+    for (override_hours, hours) in [("", 648), ("max_age_hours = 100\n", 100)] {
+        let world = World::new();
+        let broker = world.broker().await;
+        let host = Host::new(&format!("ws://{}", broker.addr));
+        std::fs::write(host.path("daemon.toml"), override_hours).unwrap();
+        host.connected();
+        assert_eq!(host.status()["meshes"][0]["maxAgeHours"], hours);
+        let told = format!("; messages may wait {hours} h");
+        let text = host.text(&["daemon", "status"]);
+        assert!(text.contains(&told), "{text}");
+        broker.kill().await;
+        until("the broker is away", || host.status()["meshes"][0]["connected"] == false);
+        assert_eq!(host.status()["meshes"][0]["maxAgeHours"], hours, "it holds while the broker is away");
+    }
+}

@@ -89,7 +89,7 @@ pub(crate) async fn follow(
     client: Session,
     mut events: Events,
     wanted_hours: Option<u64>,
-    standing: watch::Sender<Standing>,
+    (standing, tell_age): (watch::Sender<Standing>, watch::Sender<Option<u64>>),
     leaving: CancellationToken,
 ) {
     let mut asking: OptionFuture<BoxFuture<'static, Option<u64>>> = None.into();
@@ -116,6 +116,7 @@ pub(crate) async fn follow(
                 Ok(window) => match max_age_hours(window, wanted_hours) {
                     Ok(max_age_hours) => {
                         max_age = max_age_hours;
+                        tell_age.send_replace(Some(max_age));
                         ask = Some(apart(client.clone()).boxed());
                         Standing::Attached { max_age_hours, clock: Told::Asked }
                     }

@@ -83,6 +83,8 @@ pub(crate) struct Local {
     pub(crate) own: bool,
     pub(crate) client: Session,
     pub(crate) standing: watch::Receiver<Standing>,
+    /// Hours that its messages may wait for the broker, as of the broker's last hello; nothing before the first.
+    pub(crate) max_age_hours: watch::Receiver<Option<u64>>,
     /// How its drain hears of new rows.
     pub(crate) queue: Queue,
     /// Whether something works for it.
@@ -305,7 +307,9 @@ impl Sessions {
         let (client, events) = Session::start(options)?;
         let (sender, standing) = watch::channel(Standing::Away(None));
         let leaving = CancellationToken::new();
-        self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, sender, leaving.clone()));
+        let (tell_age, max_age_hours) = watch::channel(None);
+        let told = (sender, tell_age);
+        self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, told, leaving.clone()));
         let local = Arc::new(Local {
             mesh: mesh.clone(),
             name: record.name.clone(),
@@ -314,6 +318,7 @@ impl Sessions {
             own,
             client,
             standing,
+            max_age_hours,
             queue: Queue::default(),
             at_work: AtomicBool::new(false),
             leaving,

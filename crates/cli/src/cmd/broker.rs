@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use tenure_broker::{Broker, Config, RawConfig, RawDays, Stop, StoreChoice};
+use tenure_broker::{Broker, Config, RawConfig, RawDays, StartError, Stop, StoreChoice};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -219,6 +219,14 @@ fn start_log(filter: EnvFilter, json: bool) -> Result<(), Failure> {
     started.map_err(|error| Failure::Failed(format!("start the log: {error}")))
 }
 
+/// What it means for the exit code that a broker did not start: 2 where trying again cannot help before a person has done something.
+fn not_started(error: StartError) -> Failure {
+    match error {
+        StartError::NoMesh(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    }
+}
+
 async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("watch for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -230,7 +238,7 @@ async fn serve(config: Config, json: bool) -> Result<(), Failure> {
     };
     let manager = Manager::of_this_process();
     let encrypted = config.tls.is_some();
-    let broker = Broker::start(config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    let broker = Broker::start(config).await.map_err(not_started)?;
     let listen = broker.addr().to_string();
     let relay = broker.relay_addr().map(|addr| addr.to_string());
     let scheme = if encrypted { "wss" } else { "ws" };

@@ -21,6 +21,10 @@ const APART_MS: u64 = HOUR_MS;
 /// How long a clock that nobody has confirmed must be watched to be believed.
 const UNTOLD_MS: u64 = HOUR_MS;
 
+/// What is written down of a row that was given up for its age, whatever set the age: the broker's memory or the operator.
+pub const EXPIRED: &str =
+    "expired: it waited longer than a message may wait for this broker; `tenure daemon status` says how long";
+
 /// The operator wants rows to outlive the broker's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -12,6 +12,7 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::message::{Address, SendParams};
 
 use super::accept::{Answer, Conflict, Held, decide, free};
+use super::age::EXPIRED;
 use super::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
 use super::requeue::{Candidate, Lookup, Refusal, Requeue, requeue};
 use super::row::{Place, Status, Step};
@@ -235,7 +236,7 @@ impl Ledger {
         for (_, id) in &found {
             self.step(*id, Step::Expired);
             if let Some(row) = self.rows.get_mut(id) {
-                row.last_error = Some("expired: it waited longer than the broker remembers ids".to_owned());
+                row.last_error = Some(EXPIRED.to_owned());
             }
         }
         found.len() as u64

@@ -28,6 +28,9 @@ pub(crate) struct Health {
     /// Why not, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Hours that a message may wait for the broker before it is given up, from what the broker said last; absent until it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_age_hours: Option<u64>,
     /// The mesh.
     mesh: String,
     /// The member.
@@ -95,6 +98,7 @@ pub(crate) async fn health(
     let health = Health {
         connected: standing.is_attached(),
         reason: standing.why_not(),
+        max_age_hours: *local.max_age_hours.borrow(),
         mesh: local.mesh.to_string(),
         member: local.member.to_string(),
         session: local.key.to_string(),

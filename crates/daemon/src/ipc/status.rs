@@ -50,6 +50,7 @@ pub(crate) struct Status {
 /// What to leave out.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct StatusQuery {
     /// `false` leaves out the inbox and the outbox, whose rows are counted each time: a command that only asks where it is need not
     /// wait for that.
@@ -58,6 +59,7 @@ pub(crate) struct StatusQuery {
 
 /// How the daemon stands in a mesh.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 struct MeshStatus {
     /// The mesh.
     name: String,
@@ -68,6 +70,9 @@ struct MeshStatus {
     /// Why not, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Hours that a message may wait for this broker before it is given up, from what the broker said last; absent until it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_age_hours: Option<u64>,
 }
 
 /// A local session.
@@ -142,12 +147,14 @@ pub(crate) async fn status(
         }
     };
     let meshes = shared.config.meshes.iter().map(|choice| {
-        let standing = shared.sessions.own(&choice.name).map(|local| local.standing.borrow().clone());
+        let own = shared.sessions.own(&choice.name);
+        let standing = own.as_ref().map(|local| local.standing.borrow().clone());
         MeshStatus {
             name: choice.name.to_string(),
             broker: choice.broker.clone(),
             connected: standing.as_ref().is_some_and(Standing::is_attached),
             reason: standing.and_then(|standing| standing.why_not()),
+            max_age_hours: own.and_then(|local| *local.max_age_hours.borrow()),
         }
     });
     let session = |local: &Arc<Local>| SessionStatus {

@@ -1,6 +1,7 @@
 //! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
 
 use rusqlite::{Connection, OptionalExtension};
+use tenure_core::outbox::age::EXPIRED;
 use tenure_core::outbox::drain::BATCH_BYTES;
 use tenure_core::outbox::verdict::{LAPSED, Verdict};
 use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
@@ -197,7 +198,7 @@ pub(super) fn expire(connection: &Connection, mesh: &str, cutoff: u64, wall: u64
     );
     connection.prepare_cached(&sql)?.execute((integer(wall), mesh))?;
     let rest = format!(
-        ", last_error = 'expired: it waited longer than the broker remembers ids' WHERE id IN (SELECT id FROM outbox \
+        ", last_error = '{EXPIRED}' WHERE id IN (SELECT id FROM outbox \
          INDEXED BY outbox_age WHERE status = 'pending' AND enqueued_at < ?1 AND mesh = ?2 ORDER BY enqueued_at LIMIT {SLICE})"
     );
     move_all(Step::Expired, &rest, |sql| connection.execute(sql, (integer(cutoff), mesh)))

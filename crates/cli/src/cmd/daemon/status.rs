@@ -58,7 +58,9 @@ fn show(status: &Value) {
             }
             (_, None) => paint.paint(Colour::Warn, "not connected"),
         };
-        println(&format!("mesh      {} at {}: {state}", text(&mesh["name"]), text(&mesh["broker"])));
+        let age = mesh["maxAgeHours"].as_u64().map(|hours| format!("; messages may wait {hours} h"));
+        let (name, broker, age) = (text(&mesh["name"]), text(&mesh["broker"]), age.unwrap_or_default());
+        println(&format!("mesh      {name} at {broker}: {state}{age}"));
     }
     for session in status["sessions"].as_array().into_iter().flatten() {
         let own = if session["own"] == true { ", the daemon's own" } else { "" };
