@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use tenure_client::SigningKey;
 use tenure_client::proto::text;
@@ -18,7 +19,7 @@ impl Home {
         let home = var("TENURE_HOME")
             .or_else(|| var("XDG_DATA_HOME").map(|dir| dir.join("tenure")))
             .or_else(|| var("HOME").map(|dir| dir.join(".local/share/tenure")));
-        home.map(Home)
+        home.map(|home| Home(warned(home)))
             .ok_or_else(|| Failure::Usage("set TENURE_HOME: there is no HOME to put keys in".to_owned()))
     }
 
@@ -82,6 +83,20 @@ impl Home {
         found.sort();
         found
     }
+}
+
+/// Says once when everybody on this machine could put keys into `home`. A daemon does not start there.
+fn warned(home: PathBuf) -> PathBuf {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        if let Some((dir, mode)) = tenure_daemon::open_to_all(&home) {
+            let dir = dir.display();
+            eprintln!(
+                "warning: everybody on this machine can put keys into {dir} (mode {mode:04o}); run `chmod 700 {dir}`"
+            );
+        }
+    });
+    home
 }
 
 fn named(path: &Path) -> Option<(String, String, PathBuf)> {

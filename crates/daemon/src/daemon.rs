@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::host::Doors;
@@ -100,6 +100,7 @@ impl Daemon {
             arrived: watch::channel(newest).0,
             stopping: CancellationToken::new(),
             tasks,
+            token: OnceLock::new(),
             config,
             home,
         });
@@ -179,10 +180,12 @@ async fn serve_tcp(
     let listener = listen::tcp(addr).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let token = shared.home.secret(&shared.home.path().join("daemon.token"))?;
+    let token: Arc<str> = token.trim().into();
+    let _ = shared.token.set(Arc::clone(&token));
     let door = Door {
         doors: Arc::new(Doors::loopback(bound.port(), &[], &[]).also(&bound.to_string())),
         origins: shared.config.allowed_origins.iter().map(|origin| origin.to_ascii_lowercase()).collect(),
-        token: token.trim().into(),
+        token,
     };
     let (patience, stopping) = (shared.config.patience, shared.stopping.clone());
     servers.spawn(serve::run(listener, ipc::router_over_tcp(shared, door), patience, stopping));

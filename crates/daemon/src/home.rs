@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +22,8 @@ const TRIES: u32 = 5;
 const APART: Duration = Duration::from_millis(20);
 /// Bytes of a lock file that are read.
 const LOCK_BYTES: u64 = 256;
+/// The bit of a directory's mode by which only the owner of a file in it may remove or replace that.
+const STICKY: u32 = 0o1000;
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,17 @@ pub enum HomeError {
         /// Why it was not.
         #[source]
         error: io::Error,
+    },
+    /// Everybody on this machine can put files there, keys among them.
+    #[error(
+        "{path} can be written by everybody on this machine (mode {mode:04o}), who could put keys of their own there; \
+         run `chmod 700 {path}`", path = .path.display()
+    )]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
     },
     /// A key is not one.
     #[error("{0} is not a key: 64 hex digits")]
@@ -88,6 +101,16 @@ pub fn holder(home: &Path) -> Result<Option<Holder>, HomeError> {
     }
 }
 
+/// The first directory of those that hold keys which everybody can write to, and its mode.
+pub fn open_to_all(home: &Path) -> Option<(PathBuf, u32)> {
+    let keys = home.join("keys");
+    let dirs = [home.to_owned(), keys.join("sessions"), keys];
+    dirs.into_iter().find_map(|dir| {
+        let mode = fs::metadata(&dir).ok()?.permissions().mode() & 0o7777;
+        (mode & 0o002 != 0).then_some((dir, mode))
+    })
+}
+
 fn lock_path(home: &Path) -> PathBuf {
     home.join("daemon.lock")
 }
@@ -113,6 +136,14 @@ impl Home {
     /// Makes the directory if it is missing, and takes it; says who has it if somebody does.
     pub(crate) fn hold(path: &Path) -> Result<Home, HomeError> {
         make_dir(path).map_err(file("make directory", path))?;
+        match open_to_all(path) {
+            // With the sticky bit others can make files there, but not replace ours.
+            Some((path, mode)) if mode & STICKY != 0 => {
+                tracing::warn!(event = "home_open", path = %path.display(), mode = format!("{mode:04o}"));
+            }
+            Some((path, mode)) => return Err(HomeError::Open { path, mode }),
+            None => {}
+        }
         let lock_path = lock_path(path);
         let mut lock = private().open(&lock_path).map_err(file("open", &lock_path))?;
         let mut tries = 1..TRIES;
@@ -245,9 +276,25 @@ pub(crate) fn private() -> OpenOptions {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_directory_that_everybody_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::create_dir(dir.path().join("keys")).unwrap();
+        for (path, mode) in [(dir.path().to_owned(), 0o777), (dir.path().join("keys"), 0o702)] {
+            set(&path, mode);
+            let refused = Home::hold(dir.path()).unwrap_err().to_string();
+            let told = format!("(mode {mode:04o})");
+            assert!(refused.contains(&told) && refused.contains("chmod 700"), "{refused}");
+            assert!(!lock_path(dir.path()).exists(), "nothing was made there");
+            set(&path, 0o775);
+        }
+        set(dir.path(), 0o1777);
+        Home::hold(dir.path()).expect("a file system in memory has this mode");
+    }
 
     #[test]
     fn the_second_daemon_is_told_who_is_the_first() {

@@ -44,7 +44,7 @@ mod worker;
 pub use config::{Config, MeshChoice};
 pub use daemon::{Daemon, StartError};
 pub use db::DbError;
-pub use home::{Holder, HomeError, holder, socket_path};
+pub use home::{Holder, HomeError, holder, open_to_all, socket_path};
 pub use ipc::document;
 pub use recover::{RecoverError, Recovered, recover};
 pub use sessions::SessionError;

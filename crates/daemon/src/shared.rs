@@ -1,10 +1,11 @@
 //! What the tasks of a daemon share.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::outbox::LaneId;
+use tenure_core::secret;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
 use tokio::sync::{Semaphore, watch};
@@ -45,11 +46,20 @@ pub(crate) struct Shared {
     pub(crate) arrived: watch::Sender<u64>,
     pub(crate) stopping: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    /// What calls over TCP must bring, if they may come.
+    pub(crate) token: OnceLock<Arc<str>>,
     /// Last: files are closed before the directory is let go.
     pub(crate) home: Home,
 }
 
 impl Shared {
+    /// Whether a query string has a token of ours in it, whatever it is called there.
+    pub(crate) fn token_in(&self, query: &str) -> bool {
+        let shown = |token: &str| secret::shown_in_query(token, query);
+        self.token.get().is_some_and(|token| shown(token))
+            || self.sessions.all().iter().any(|local| shown(&local.token()))
+    }
+
     /// Lets the daemon's own sessions, and every other that there was, do their work.
     pub(crate) fn start_sessions(self: &Arc<Self>) {
         for local in self.sessions.all() {

@@ -22,6 +22,22 @@ use super::problem::Problem;
 use crate::sessions::Local;
 use crate::shared::Shared;
 
+/// What parameters of a query are called, on any path: whatever else stands there is a mistake, and might be a secret.
+pub(super) const QUERY_NAMES: [&str; 12] = [
+    "after",
+    "clientMessageId",
+    "counts",
+    "delivery",
+    "from",
+    "limit",
+    "log",
+    "mesh",
+    "since",
+    "status",
+    "topic",
+    "unseen",
+];
+
 /// What says which session is calling.
 pub(crate) const SESSION_HEADER: &str = "tenure-session";
 
@@ -37,6 +53,9 @@ pub(crate) struct Door {
 /// Lets a request over TCP pass, or not.
 pub(crate) async fn over_tcp(State(door): State<Door>, request: Request, next: Next) -> Response {
     let headers = request.headers();
+    if secret::shown_in_query(&door.token, request.uri().query().unwrap_or_default()) {
+        return token_in_query().into_response();
+    }
     if [header::HOST, header::ORIGIN].iter().any(|name| headers.get_all(name).iter().count() > 1) {
         return Problem::of(ErrorCode::BadRequest, "one Host and one Origin at most").into_response();
     }
@@ -61,9 +80,15 @@ pub(crate) async fn over_tcp(State(door): State<Door>, request: Request, next: N
 
 /// Bounds how many requests are worked on, and refuses tokens where they would be logged.
 pub(crate) async fn bounded(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    if secret::in_query(request.uri().query().unwrap_or_default()) {
-        let detail = "a token does not belong in a query string: it would be logged";
-        return Problem::of(ErrorCode::BadRequest, detail).into_response();
+    let query = request.uri().query().unwrap_or_default();
+    if !query.is_empty() {
+        if secret::in_query(query) || shared.token_in(query) {
+            return token_in_query().into_response();
+        }
+        if let Some(name) = names(query).find(|name| !QUERY_NAMES.contains(&name.as_str())) {
+            let detail = format!("there is no query parameter {name:?} here; see /v1/openapi.json");
+            return Problem::of(ErrorCode::BadRequest, detail).into_response();
+        }
     }
     let Ok(_permit) = shared.requests.try_acquire() else {
         let detail = "as many requests are worked on as may be; try again";
@@ -73,6 +98,17 @@ pub(crate) async fn bounded(State(shared): State<Arc<Shared>>, request: Request,
         return stopping().into_response();
     }
     next.run(request).await
+}
+
+fn token_in_query() -> Problem {
+    let detail = "a token does not belong in a query string: it would be logged; send it as a header";
+    Problem::of(ErrorCode::BadRequest, detail)
+}
+
+/// What the parameters of a query are called, at most as long as the longest that there is and a little.
+fn names(query: &str) -> impl Iterator<Item = String> + '_ {
+    let name = |pair: &str| pair.split('=').next().unwrap_or_default().chars().take(64).collect();
+    query.split('&').filter(|pair| !pair.is_empty()).map(name)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {

@@ -29,6 +29,7 @@ pub(crate) fn page(limit: Option<U53>) -> usize {
 /// Which messages are wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct InboxQuery {
     /// The mesh; the daemon's first one if absent.
     #[param(value_type = Option<document::MeshName>)]

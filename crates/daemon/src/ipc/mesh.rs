@@ -32,6 +32,7 @@ use crate::shared::Shared;
 /// Which mesh.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct MeshQuery {
     /// The mesh; the daemon's first one if absent.
     #[param(value_type = Option<document::MeshName>)]
@@ -170,6 +171,7 @@ pub(crate) async fn unsubscribe(
 /// Which part of a log.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
     /// The mesh; the daemon's first one if absent.
     #[param(value_type = Option<document::MeshName>)]

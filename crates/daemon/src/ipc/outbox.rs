@@ -35,6 +35,7 @@ const BEGINNING: std::time::Duration = std::time::Duration::from_secs(5);
 /// Which rows are wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct OutboxQuery {
     /// `pending`, `inflight`, `done`, `dead` or `aborted`.
     #[param(value_type = Option<document::RowStatus>)]

@@ -24,6 +24,7 @@ use crate::shared::Shared;
 /// How much is wanted.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SentQuery {
     /// The mesh; the daemon's first one if absent.
     #[param(value_type = Option<document::MeshName>)]

@@ -31,6 +31,32 @@ async fn over_tcp_only_with_the_token_the_right_host_and_no_origin() {
     assert_eq!(call(&[host, bearer, ("Origin", "http://good.example")], "/v1/version").await, 200);
     assert_eq!(call(&[host, bearer], &format!("/v1/version?token={}", token.trim())).await, 400);
     assert_eq!(house.client.get("/v1/version?access_token=x").await.0, 400, "not on the socket either");
+    // Whatever it is called, and however it is spelled: with the header, without it, and on the socket.
+    let token = token.trim();
+    let spelled = format!("%{:02x}{}", token.as_bytes()[0], &token[1..]);
+    for query in [format!("mesh={token}"), format!("x={spelled}"), token.to_owned(), format!("a=b&k={token}")]
+    {
+        let path = format!("/v1/version?{query}");
+        assert_eq!(call(&[host, bearer], &path).await, 400, "{query}");
+        assert_eq!(call(&[host], &path).await, 400, "{query}");
+        let (status, problem) = house.client.get(&path).await;
+        assert!(status == 400 && problem["detail"].as_str().unwrap().contains("token"), "{query}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_has_no_sessions_token_and_no_unknown_name() {
+    let house = house().await;
+    let (_, token) = session(&house, "alice").await;
+    let (status, problem) = house.client.get(&format!("/v1/inbox?topic={token}")).await;
+    assert!(status == 400 && problem["detail"].as_str().unwrap().contains("token"), "{problem}");
+    for path in
+        ["/v1/inbox?key=x", "/v1/version?x", "/v1/inbox?mesh=default&colour=red", "/v1/outbox?topic=x"]
+    {
+        let (status, problem) = house.client.get(path).await;
+        assert_eq!((status, &problem["code"]), (400, &json!("bad_request")), "{path}: {problem}");
+    }
+    assert_eq!(house.client.get("/v1/inbox?mesh=default&limit=1&").await.0, 200);
 }
 
 async fn session(house: &House, name: &str) -> (String, String) {

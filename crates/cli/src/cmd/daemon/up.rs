@@ -112,7 +112,11 @@ async fn serve(checked: Checked, json: bool) -> Result<(), Failure> {
 
 fn not_started(error: StartError) -> Failure {
     tracing::error!(event = "not_started", %error);
-    Failure::Failed(error.to_string())
+    match error {
+        // A person must do something first: a service manager does not start it again.
+        StartError::Home(HomeError::Open { .. }) => Failure::Usage(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    }
 }
 
 fn ready(pid: u32, socket: &str, tcp: Option<&str>) -> String {
