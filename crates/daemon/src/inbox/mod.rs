@@ -166,6 +166,11 @@ impl Inbox {
     }
 }
 
+/// The version of the file's schema.
+pub(crate) fn schema_version() -> usize {
+    schema::SCHEMA.steps.len()
+}
+
 /// Renames the database and what SQLite keeps beside it.
 fn put_aside(path: &Path, wall: u64) -> Result<PathBuf, DbError> {
     let aside = |suffix: &str| path.with_file_name(format!("inbox.db.corrupt-{wall}{suffix}"));

@@ -1,15 +1,14 @@
-//! How the daemon is.
+//! How the daemon is, and what it is.
 
+use std::env::consts;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde::Serialize;
+use tenure_core::outbox::window::DEDUPE_VERSION;
+use tenure_proto::limits::PROTOCOL;
 use utoipa::ToSchema;
 
 use super::body::{Query, answer};
@@ -19,9 +18,11 @@ use super::mesh::MeshQuery;
 use super::problem::Problem;
 use crate::room::Cap;
 use crate::shared::Shared;
+use crate::{inbox, outbox};
 
 /// How the daemon is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Health {
     /// Whether the broker can be reached.
     connected: bool,
@@ -52,13 +53,21 @@ pub(crate) struct Health {
 
 /// How the outbox is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct OutboxHealth {
     /// Rows that wait.
     pending: u64,
     /// Rows on their way.
     inflight: u64,
+    /// Rows that the broker has.
+    done: u64,
     /// Rows that a person must look at.
     dead: u64,
+    /// Rows that were taken back.
+    aborted: u64,
+    /// How long the oldest row that waits or is on its way has been here, in milliseconds; absent if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain_lag_ms: Option<u64>,
     /// Bytes in use.
     bytes: u64,
     /// `ok`; `warn` from 80 % of the cap; `full` from 95 %, or while the disk is full, and then nothing new is taken.
@@ -106,7 +115,10 @@ pub(crate) async fn health(
         outbox: OutboxHealth {
             pending: census.pending,
             inflight: census.inflight,
+            done: census.done,
             dead: census.dead,
+            aborted: census.aborted,
+            drain_lag_ms: census.oldest_open.map(|at| shared.clock.wall().saturating_sub(at)),
             bytes: census.bytes,
             space: space(shared.outbox.cap(), census.bytes),
             fault: shared.outbox.fault(),
@@ -122,53 +134,72 @@ pub(crate) async fn health(
     Ok(answer(StatusCode::OK, &health))
 }
 
-/// Which versions this is.
+/// What this is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Version {
-    /// The daemon's.
+    /// The daemon's version.
     version: &'static str,
-    /// The protocol's.
+    /// What it was built for.
+    build: Build,
+    /// The newest version of the protocol that it speaks.
     protocol: u32,
-    /// This interface's.
+    /// All that it speaks.
+    protocol_range: Range,
+    /// The version of each file's schema.
+    schema: Schemas,
+    /// What it requires of a broker: feature bits and their least version.
+    requires: Requires,
+    /// This interface's version.
     api: &'static str,
 }
 
-/// Which versions this is.
+/// What a program was built for.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+struct Build {
+    os: &'static str,
+    arch: &'static str,
+    /// `release` or `debug`.
+    profile: &'static str,
+}
+
+/// From the oldest to the newest version.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(as = VersionRange)]
+struct Range {
+    min: u32,
+    max: u32,
+}
+
+/// The versions of the files' schemas.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+struct Schemas {
+    outbox: usize,
+    inbox: usize,
+}
+
+/// What is required of a broker.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+struct Requires {
+    dedupe: u64,
+}
+
+/// What the program was built for, as metrics and `/v1/version` say it.
+pub(super) const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
+/// What this is: its build, what it speaks, its files.
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, description = "Versions", body = Version),
     Refusals))]
 pub(crate) async fn version() -> Response {
-    let version =
-        Version { version: env!("CARGO_PKG_VERSION"), protocol: tenure_proto::limits::PROTOCOL, api: "v1" };
-    answer(StatusCode::OK, &version)
-}
-
-/// Counts, for a scraper.
-#[utoipa::path(get, path = "/v1/metrics", responses(
-    (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
-    Refusals))]
-pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
-    let (census, inbox) = (shared.outbox.census().await?, shared.inbox.bytes().await?);
-    let sessions = shared.sessions.all();
-    let attached = sessions.iter().filter(|local| local.standing.borrow().is_attached()).count();
-    let mut registry = Registry::with_prefix("tenure_daemon");
-    let mut gauge = |name: &str, help: &str, value: u64| {
-        let gauge = Gauge::<u64, AtomicU64>::default();
-        gauge.set(value);
-        registry.register(name, help, gauge);
+    let version = Version {
+        version: env!("CARGO_PKG_VERSION"),
+        build: Build { os: consts::OS, arch: consts::ARCH, profile: PROFILE },
+        protocol: PROTOCOL,
+        // There has been one so far.
+        protocol_range: Range { min: PROTOCOL, max: PROTOCOL },
+        schema: Schemas { outbox: outbox::schema_version(), inbox: inbox::schema_version() },
+        requires: Requires { dedupe: DEDUPE_VERSION },
+        api: "v1",
     };
-    gauge("outbox_pending", "Rows that wait", census.pending);
-    gauge("outbox_inflight", "Rows on their way to a broker", census.inflight);
-    gauge("outbox_dead", "Rows that a person must look at", census.dead);
-    gauge("outbox_bytes", "Bytes of the outbox in use", census.bytes);
-    gauge("inbox_bytes", "Bytes of the inbox in use", inbox);
-    let failed = [shared.outbox.fault(), shared.inbox.fault()].iter().flatten().count();
-    gauge("disks_failed", "Files that nothing is written to any more", failed as u64);
-    gauge("inbox_newest", "The number of the newest message that came", *shared.arrived.borrow());
-    gauge("sessions", "Local sessions", sessions.len() as u64);
-    gauge("sessions_attached", "Local sessions that a broker carries now", attached as u64);
-    let mut text = String::new();
-    encode(&mut text, &registry)
-        .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no metrics"))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    answer(StatusCode::OK, &version)
 }

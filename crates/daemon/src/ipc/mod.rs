@@ -8,6 +8,7 @@ mod guard;
 mod health;
 mod inbox;
 mod mesh;
+mod metrics;
 mod outbox;
 mod problem;
 mod send;
@@ -72,7 +73,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(health::health))
         .routes(routes!(status::status))
         .routes(routes!(health::version))
-        .routes(routes!(health::metrics))
+        .routes(routes!(metrics::metrics))
 }
 
 /// The document that says what there is.

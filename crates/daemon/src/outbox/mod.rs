@@ -53,6 +53,12 @@ pub struct Census {
     pub aborted: u64,
     /// Bytes in use.
     pub bytes: u64,
+    /// When the oldest row that waits or is on its way was taken, Unix milliseconds; none if there is none.
+    pub oldest_open: Option<u64>,
+    /// When the oldest row that is dead was taken.
+    pub oldest_dead: Option<u64>,
+    /// When the broker last took a row.
+    pub last_done: Option<u64>,
 }
 
 /// An open outbox. Dropped, it waits until all that it was asked for is on the disk.
@@ -208,6 +214,11 @@ impl Outbox {
     }
 }
 
+/// The version of the file's schema.
+pub(crate) fn schema_version() -> usize {
+    schema::SCHEMA.steps.len()
+}
+
 /// Whether the outbox in `dir` can be opened.
 pub(crate) fn sound(dir: &Path) -> Result<(), DbError> {
     db::open(&dir.join("outbox.db"), schema::SCHEMA).map(drop)
@@ -216,7 +227,20 @@ pub(crate) fn sound(dir: &Path) -> Result<(), DbError> {
 fn census(connection: &Connection) -> Result<Census, DbError> {
     let mut statement = connection.prepare_cached("SELECT status, count(*) FROM outbox GROUP BY status")?;
     let counts = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
-    let mut census = Census { bytes: used(connection)?, ..Census::default() };
+    let at = |sql: &str| -> Result<Option<u64>, DbError> {
+        let at: Option<i64> = connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        Ok(at.map(natural))
+    };
+    // Each is the end of an index; rows on their way are few.
+    let pending = at("SELECT min(enqueued_at) FROM outbox INDEXED BY outbox_age WHERE status = 'pending'")?;
+    let inflight = at("SELECT min(enqueued_at) FROM outbox WHERE status = 'inflight'")?;
+    let mut census = Census {
+        bytes: used(connection)?,
+        oldest_open: pending.into_iter().chain(inflight).min(),
+        oldest_dead: at("SELECT (SELECT enqueued_at FROM outbox WHERE status = 'dead' ORDER BY id LIMIT 1)")?,
+        last_done: at("SELECT max(delivered_at) FROM outbox INDEXED BY outbox_done WHERE status = 'done'")?,
+        ..Census::default()
+    };
     for count in counts {
         let (status, count) = count?;
         let place = match Status::from_text(&status) {

@@ -214,6 +214,50 @@ async fn what_needs_the_broker_says_that_it_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn it_says_what_it_is_and_how_far_behind() {
+    let house = house().await;
+    let (_, version) = house.client.get("/v1/version").await;
+    let known = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        (&version["version"], &version["protocolRange"]),
+        (&json!(known), &json!({"min": 1, "max": 1}))
+    );
+    assert!(
+        version["schema"]["outbox"].as_u64() >= Some(1) && version["schema"]["inbox"].as_u64() >= Some(1)
+    );
+    assert_eq!(
+        (&version["build"]["os"], &version["requires"]["dedupe"]),
+        (&json!(std::env::consts::OS), &json!(2))
+    );
+    let (_, idle) = house.client.get("/v1/health").await;
+    assert_eq!(idle["outbox"]["drainLagMs"], Value::Null, "nothing waits: {idle}");
+    for id in ["a", "b"] {
+        assert_eq!(house.client.post("/v1/send", &send(id, "x")).await.0, 202);
+    }
+    assert_eq!(house.client.call("DELETE", "/v1/outbox/2", &[], None).await.0, 204);
+    let lag = async || house.client.get("/v1/health").await.1["outbox"]["drainLagMs"].as_u64().unwrap();
+    let first = lag().await;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    assert!(lag().await > first, "it grows while the broker is away");
+    let (_, text) = house.client.raw("GET", "/v1/metrics", &[], b"").await;
+    for line in [
+        "tenure_daemon_outbox_rows{status=\"pending\"} 1",
+        "tenure_daemon_outbox_rows{status=\"inflight\"} 0",
+        "tenure_daemon_outbox_rows{status=\"done\"} 0",
+        "tenure_daemon_outbox_rows{status=\"aborted\"} 1",
+        "tenure_daemon_schema_version{file=\"outbox\"} ",
+        "tenure_daemon_outbox_drain_lag_seconds ",
+        "tenure_daemon_outbox_oldest_dead_seconds 0",
+        "tenure_daemon_outbox_last_done_timestamp_seconds 0",
+        "tenure_daemon_connected{mesh=\"default\"} 0",
+        "tenure_daemon_disk_full 0",
+        &format!("tenure_daemon_build_info{{version=\"{known}\",protocol=\"1\""),
+    ] {
+        assert!(text.contains(line), "{line} is missing: {text}");
+    }
+}
+
+#[tokio::test]
 async fn the_document_names_every_route() {
     let house = house().await;
     let (status, document) = house.client.get("/v1/openapi.json").await;
@@ -241,6 +285,12 @@ async fn the_document_names_every_route() {
         "/v1/metrics",
     ] {
         assert!(paths.contains_key(path), "{path} is not documented");
+    }
+    let methods = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    let parameters = methods.flat_map(|method| method["parameters"].as_array().cloned().unwrap_or_default());
+    for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
+        let path = format!("/v1/nothing?{}=x", parameter["name"].as_str().unwrap());
+        assert_eq!(house.client.get(&path).await.0, 404, "{path} is no unknown name");
     }
     assert!(document["components"]["schemas"]["SendRequest"]["properties"]["to"].is_object());
     assert_eq!(serde_json::to_value(tenure_daemon::document()).unwrap(), document);
