@@ -43,6 +43,7 @@ use std::sync::atomic::Ordering;
 use ed25519_dalek::SigningKey;
 use tenure_core::House;
 use tenure_core::host::Doors;
+use tenure_core::mesh::Clocks;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
 use tokio::net::TcpListener;
@@ -129,7 +130,9 @@ impl Broker {
         let identity = store.identity(&fresh_identity(config.resume_key)?)?;
         let key = SigningKey::from_bytes(&config.resume_key.unwrap_or(identity.broker_key));
         let (names, open) = mesh_names(store.as_mut(), &config)?;
-        let run = store.begin_run(clock.now().wall)?;
+        let now = clock.now();
+        let run = store.begin_run(now.wall)?;
+        let clocks = Clocks::at_start(now, run.believed_at);
         let restore = |name: &MeshName| meshes::restore(store.as_mut(), name.clone(), run.number);
         let beginnings = names.iter().map(restore).collect::<Result<Vec<_>, _>>()?;
         let listener = listen::bind(config.listen).map_err(|e| StartError::Listen(config.listen, e))?;
@@ -154,7 +157,7 @@ impl Broker {
             config: Arc::new(config.mesh.clone()),
         };
         let operator = admin::token::operator(&config).map_err(StartError::Token)?;
-        let shared = Shared::new(config, clock, house, operator, run.number, kind);
+        let shared = Shared::new(config, (clock, clocks), house, operator, run.number, kind);
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
         let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;

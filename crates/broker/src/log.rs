@@ -76,8 +76,16 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
                 "nothing expires or is pruned until the clock is back or steady"
             );
         }
+        Note::ClockDoubted { ms } => {
+            tracing::warn!(
+                event = "clock_doubted",
+                ms,
+                "the clock is more than a day from when this store last ran: nothing expires or is pruned until it was steady \
+                 for an hour, or `tenure clock confirm`"
+            );
+        }
         Note::ClockBelieved { ms } => {
-            tracing::warn!(event = "clock_believed", ms, "the clock is steady: what is past its time goes");
+            tracing::warn!(event = "clock_believed", ms, "the clock is steady, or confirmed: what is past its time goes");
         }
         _ => return false,
     }
@@ -150,6 +158,7 @@ fn name(note: &Note) -> &'static str {
         Note::RunEnded { .. } => "run_ended",
         Note::Buried { .. } => "buried",
         Note::ClockJumped { .. } => "clock_jumped",
+        Note::ClockDoubted { .. } => "clock_doubted",
         Note::ClockBelieved { .. } => "clock_believed",
         Note::DrainStarted { .. } => "drain_started",
         Note::Configured => "configured",

@@ -153,10 +153,10 @@ pub(crate) async fn run(
     let Beginning { name, run, leases, messages, access } = beginning;
     let restored =
         leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
-    let (house, now) = (&shared.house, shared.clock.now());
+    let (house, (now, clocks)) = (&shared.house, shared.clocks());
     let config = (*house.config).clone();
     let mesh = Mesh::new(config, run, house.broker_id.clone(), now, restored, messages);
-    let mesh = mesh.with_access(now, access);
+    let mesh = mesh.with_access(now, access).with_clocks(clocks);
     let mut log = Log::new();
     for note in mesh.startup_notes() {
         log.note(&note, &shared.metrics);

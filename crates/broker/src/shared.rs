@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::address::Addresses;
+use tenure_core::mesh::Clocks;
 use tenure_core::operate::{OPERATIONS_MAX, OperateId};
 use tenure_core::operator::Operator;
-use tenure_core::{House, Millis};
+use tenure_core::{House, Millis, Now};
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
@@ -25,6 +26,9 @@ use crate::stop::Stopping;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
+    /// Whether the wall clock is believed; held for a moment, never across an await. Every mesh has its own copy, which sees
+    /// the same times: this one is for what is no mesh's.
+    clocks: Mutex<Clocks>,
     /// What the broker is to whoever connects, without its meshes; the numbers are those that it was started with.
     pub(crate) house: House,
     /// The meshes, and what the broker is to those who are in them.
@@ -64,7 +68,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         config: Config,
-        clock: Clock,
+        (clock, clocks): (Clock, Clocks),
         house: House,
         operator: Option<Operator>,
         run: u64,
@@ -76,6 +80,7 @@ impl Shared {
             addresses,
             config,
             clock,
+            clocks: Mutex::new(clocks),
             meshes: Meshes::new(house.clone()),
             house,
             metrics: Metrics::default(),
@@ -100,6 +105,20 @@ impl Shared {
 
     pub(crate) fn addresses(&self) -> MutexGuard<'_, Addresses> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Both clocks as they are now, and whether they are believed.
+    pub(crate) fn clocks(&self) -> (Now, Clocks) {
+        let now = self.clock.now();
+        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        clocks.watch(now);
+        (now, *clocks)
+    }
+
+    /// An operator says that the wall clock is right.
+    pub(crate) fn confirm_clock(&self) {
+        let now = self.clock.now();
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).confirm(now);
     }
 
     pub(crate) fn next_conn(&self) -> ConnId {

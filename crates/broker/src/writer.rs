@@ -285,7 +285,9 @@ impl Writer {
             self.beaten = Instant::now();
             let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
             let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);
-            writes.push(Write::Heartbeat { run: self.run, uptime_ms });
+            let (now, clocks) = shared.clocks();
+            let believed_at = (!clocks.are_astray()).then_some(now.wall);
+            writes.push(Write::Heartbeat { run: self.run, uptime_ms, believed_at });
         }
         if writes.is_empty() {
             // All that was taken is lost with what failed before.

@@ -80,6 +80,7 @@ enum Command {
     Unban(cmd::ban::UnbanArgs),
     Settings(cmd::settings::Args),
     Audit(cmd::audit::Args),
+    Clock(cmd::clock::Args),
     Daemon(Box<cmd::daemon::Args>),
     Outbox(cmd::outbox::Args),
     /// Show the keys of this machine
@@ -124,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Unban(args) => cmd::ban::lift(&args),
         Command::Settings(args) => cmd::settings::run(&args),
         Command::Audit(args) => cmd::audit::run(&args),
+        Command::Clock(args) => cmd::clock::run(&args),
         Command::Daemon(args) => cmd::daemon::run(*args),
         Command::Outbox(args) => cmd::outbox::run(&args),
         Command::Keys(args) => cmd::keys::run(&args),

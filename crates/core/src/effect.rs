@@ -387,12 +387,18 @@ pub enum Note {
         /// Why.
         reason: String,
     },
+    /// A start found the wall clock more than a day from when the store last ran: nothing expires and nothing is pruned until
+    /// it has gone steadily for an hour, or an operator confirms it.
+    ClockDoubted {
+        /// How far, in milliseconds, forward or back.
+        ms: u64,
+    },
     /// The wall clock jumped: nothing expires and nothing is pruned until it is back, or has gone steadily for an hour.
     ClockJumped {
         /// By how many milliseconds, forward or back.
         ms: u64,
     },
-    /// The wall clock has gone steadily from where it jumped to: it is believed again.
+    /// The wall clock has gone steadily from where it jumped to, or an operator has confirmed it: it is believed again.
     ClockBelieved {
         /// How far it went, in milliseconds, forward or back.
         ms: u64,

@@ -124,6 +124,8 @@ pub enum Act {
     },
     /// The audit log, newest first, before this row.
     Audit(Page<u64>),
+    /// Believe the wall clock although it is not where it should be.
+    ConfirmClock,
     /// A row of the audit log for something that is no mesh's doing.
     Note(&'static str, Value),
 }
@@ -155,6 +157,7 @@ impl Act {
             Act::Set { version, values } => {
                 ("settings.set", String::new(), json!({"version": version, "values": known(values)}))
             }
+            Act::ConfirmClock => ("clock.confirm", String::new(), none),
             Act::Note(what, details) => (what, String::new(), details.clone()),
             Act::Overview | Act::Sessions(_) | Act::Session(_) | Act::Members(_) | Act::Invites(_) => {
                 return None;

@@ -49,6 +49,8 @@ pub struct Run {
     pub orphaned: bool,
     /// Whether its caller wants it stopped.
     pub cancelled: bool,
+    /// Until when it must be answered, Unix milliseconds, if a start took it up.
+    pub deadline: Option<u64>,
     last_seq: u64,
     /// Whether `last_seq` is known; after a start the next chunk says it.
     counting: bool,
@@ -120,6 +122,7 @@ impl Run {
             size,
             orphaned: false,
             cancelled: false,
+            deadline: None,
             last_seq: 0,
             counting: true,
             ring: VecDeque::new(),
@@ -135,6 +138,7 @@ impl Run {
         let mut run = Run::new(id, caller, log, seq, size);
         (run.callee, run.callee_member) = (callee.map(|(session, _)| session), callee.map(|(_, m)| m));
         (run.last_seq, run.counting, run.cancelled) = (last_seq, ended_at.is_some(), record.cancelled);
+        run.deadline = Some(record.deadline);
         if let Some(at) = ended_at {
             let (result, error) = (record.result, record.error);
             run.stage = Stage::Ended(Box::new(RunEnding { id, state, last_seq, result, error, at }));

@@ -116,6 +116,9 @@ pub struct PresenceListResult {
 pub struct HealthResult {
     /// How the broker is.
     pub status: HealthStatus,
+    /// Why it is `degraded`, in words for a person; absent when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Which broker.
     pub broker_id: String,
     /// How long it has been up.

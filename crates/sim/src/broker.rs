@@ -11,6 +11,7 @@ use tenure_core::frames::Supply;
 use tenure_core::host::Doors;
 use tenure_core::house::House;
 use tenure_core::input::Banned;
+use tenure_core::mesh::Clocks;
 use tenure_core::record::{StoreFound, StoreRead};
 use tenure_core::writing::{Asking, Batch, Load, Queued, Taking};
 use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
@@ -178,7 +179,8 @@ impl Broker {
         let restored = found.leases.into_iter().map(StoredLease::restored).collect();
         let run = found.run.number;
         let mut mesh =
-            Mesh::new(self.config.clone(), run, house.broker_id.clone(), now, restored, found.messages);
+            Mesh::new(self.config.clone(), run, house.broker_id.clone(), now, restored, found.messages)
+                .with_clocks(Clocks::at_start(now, found.run.believed_at));
         let mut effects = Vec::new();
         for subject in &self.bans {
             mesh.handle(now, Input::Ban { subject: *subject, on: true }, &mut effects);
@@ -426,7 +428,8 @@ impl Broker {
         let load = batch.load();
         let beat = (now.at.0 >= running.beaten + BEAT_MS).then(|| {
             running.beaten = now.at.0;
-            now.at.0.saturating_sub(running.frozen_ms)
+            let believed_at = running.mesh.clock_doubt().is_none().then_some(now.wall);
+            (now.at.0.saturating_sub(running.frozen_ms), believed_at)
         });
         let outcome = if batch.is_refused() {
             Err(tenure_store::StoreError::Unavailable("too far behind".to_owned()))

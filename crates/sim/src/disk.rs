@@ -95,14 +95,14 @@ impl Disk {
         Ok(Found { run, identity, leases, messages, findings })
     }
 
-    /// Commits a batch, or says that it cannot.
+    /// Commits a batch, or says that it cannot. A beat is the run's uptime, and the wall clock if it is believed.
     pub(crate) fn commit(
         &mut self,
         run: u64,
         batch: &[StoreWrite],
-        uptime_ms: Option<u64>,
+        beat: Option<(u64, Option<u64>)>,
     ) -> Result<Vec<StoreOutcome>, StoreError> {
-        let batch = self.writes(run, batch, uptime_ms);
+        let batch = self.writes(run, batch, beat);
         if self.poisoned {
             return Err(StoreError::Poisoned("a sync failed".to_owned()));
         }
@@ -120,9 +120,9 @@ impl Disk {
         }
     }
 
-    fn writes(&self, run: u64, batch: &[StoreWrite], uptime_ms: Option<u64>) -> Vec<Write> {
+    fn writes(&self, run: u64, batch: &[StoreWrite], beat: Option<(u64, Option<u64>)>) -> Vec<Write> {
         let of_mesh = |write: &StoreWrite| Write::Mesh { mesh: self.mesh.clone(), run, write: write.clone() };
-        let heartbeat = uptime_ms.map(|uptime_ms| Write::Heartbeat { run, uptime_ms });
+        let heartbeat = beat.map(|(uptime_ms, believed_at)| Write::Heartbeat { run, uptime_ms, believed_at });
         batch.iter().map(of_mesh).chain(heartbeat).collect()
     }
 

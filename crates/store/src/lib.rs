@@ -29,7 +29,7 @@
 //!
 //! let run = store.begin_run(1_700_000_000_000)?;
 //! assert_eq!(run.number, 1);
-//! store.apply(&[Write::Heartbeat { run: run.number, uptime_ms: 5_000 }])?;
+//! store.apply(&[Write::Heartbeat { run: run.number, uptime_ms: 5_000, believed_at: None }])?;
 //! assert!(store.leases()?.is_empty());
 //! # Ok(())
 //! # }
@@ -69,6 +69,8 @@ pub struct Run {
     pub number: u64,
     /// When it began, Unix milliseconds, as the caller said.
     pub started_at: u64,
+    /// When a run before it last believed its wall clock, Unix milliseconds; `None` if none ever said so.
+    pub believed_at: Option<u64>,
 }
 
 /// What a broker keeps. Blocking; owned by one thread; one method is one transaction.
@@ -93,7 +95,7 @@ pub trait Store: Send {
     /// Records that `run` has lasted `uptime_ms`; durable on return. The record never goes down. What passes
     /// after the last heartbeat before a crash is not counted, which errs towards a longer lease.
     fn heartbeat(&mut self, run: u64, uptime_ms: u64) -> Result<()> {
-        self.apply(&[Write::Heartbeat { run, uptime_ms }]).map(|_| ())
+        self.apply(&[Write::Heartbeat { run, uptime_ms, believed_at: None }]).map(|_| ())
     }
 
     /// Carries out every write of `batch`, in order, in one transaction: all of them or, on an error, none. Gives

@@ -19,11 +19,13 @@ pub enum Write {
         /// What it wants.
         write: StoreWrite,
     },
-    /// Notes how long a run has lasted. Has no effect if more is on record, or the run is unknown.
+    /// Notes how long a run has lasted. Has no effect on that if more is on record, or the run is unknown.
     Heartbeat {
         /// The run.
         run: u64,
         /// Milliseconds since it began, on the broker's monotonic clock.
         uptime_ms: u64,
+        /// The wall clock, Unix milliseconds, if it is believed: kept in place of the last one, for the next start.
+        believed_at: Option<u64>,
     },
 }

@@ -7,6 +7,7 @@
 
 mod access;
 mod body;
+mod clock;
 mod document;
 mod drain;
 mod mesh;
@@ -76,6 +77,8 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(messages::discard))
         .routes(routes!(setting::show, setting::change))
         .routes(routes!(setting::audit))
+        .routes(routes!(clock::show))
+        .routes(routes!(clock::confirm))
         .routes(routes!(drain::draining, drain::drain))
 }
 

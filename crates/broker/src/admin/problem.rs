@@ -58,6 +58,11 @@ impl Problem {
         }
     }
 
+    /// Whether it is of this code.
+    pub(super) fn is(&self, code: ErrorCode) -> bool {
+        self.code == code.as_str()
+    }
+
     pub(super) fn of(code: ErrorCode, detail: impl Into<String>) -> Problem {
         Problem::new(status(code), code, detail)
     }

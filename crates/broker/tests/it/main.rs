@@ -11,6 +11,7 @@ mod admin;
 mod admission;
 mod bad_input;
 mod bounds;
+mod clock;
 mod codecs;
 mod crowd;
 mod drain;

@@ -6,6 +6,7 @@ pub(crate) mod ban;
 pub(crate) mod broker;
 pub(crate) mod call;
 pub(crate) mod check;
+pub(crate) mod clock;
 pub(crate) mod connect;
 pub(crate) mod daemon;
 pub(crate) mod dead;

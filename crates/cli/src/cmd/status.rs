@@ -34,6 +34,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let status = serde_json::to_value(health.status).unwrap_or_default();
         println(&format!("broker    {} at {}", health.broker_id, args.at.broker()));
         println(&format!("status    {}", status.as_str().unwrap_or_default()));
+        if let Some(reason) = &health.reason {
+            println(&format!("          {}", crate::output::line(reason)));
+        }
         println(&format!("up        {}", duration(health.uptime_ms.get())));
         println(&format!("mesh      {} with {sessions} sessions", args.at.mesh()));
         println(&format!("store     {}, {} ms behind", health.store.kind, health.store.lag_ms.get()));

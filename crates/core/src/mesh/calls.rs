@@ -208,6 +208,7 @@ impl Mesh {
         }
         let health = Box::new(HealthResult {
             status: self.health_status(),
+            reason: self.health_reason(),
             broker_id: self.broker_id.clone(),
             uptime_ms: U53::saturating(self.uptime_ms()),
             sessions: U53::saturating(self.leases.len() as u64),

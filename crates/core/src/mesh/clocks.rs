@@ -1,17 +1,21 @@
 //! Whether the wall clock can be believed.
 //!
-//! Messages expire, are kept and are forgotten by the wall clock. One that goes where the monotonic clock does not is
-//! somebody's mistake until it has proven otherwise: then nothing expires and nothing is pruned, and health says so.
-//! It is believed again when it is back, or when it has gone steadily from where it went: a machine that slept, or a
-//! clock that was wrong and was set right, must not stop expiry for good.
+//! Messages expire, are kept and are forgotten by the wall clock. While it runs, a broker compares it with the monotonic
+//! clock; at a start, with the last moment at which the store's last run believed it. A wall clock that is somewhere else is
+//! a mistake until it has proven otherwise: then nothing expires and nothing is pruned, and health says so. It is believed
+//! again when it is back, when it has gone steadily for an hour from where it went, or when an operator confirms it: a
+//! machine that slept or was switched off, or a clock that was set right, must not stop expiry for good.
 
+use crate::config::DAY_MS;
 use crate::effect::{Effect, Note};
-use crate::time::Now;
+use crate::time::{Millis, Now};
 
 use super::Mesh;
 
 /// How far the wall clock may stray from the monotonic one before it is not believed.
 const STRAY_MS: u64 = 3_600_000;
+/// How far a start may be from when the store last ran before its wall clock is not believed.
+const AWAY_MS: u64 = DAY_MS;
 /// How long it must then go steadily to be believed again: time for a person to see what health says.
 const STEADY_MS: u64 = 3_600_000;
 /// How far it may move meanwhile: a clock that is slewed or corrected by less is steady.
@@ -19,11 +23,47 @@ const WOBBLE_MS: u64 = 60_000;
 
 /// Both clocks, as far as they are believed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clocks {
-    /// A moment when they were.
+pub struct Clocks {
+    /// A moment when they were. After a start in doubt: now, with the wall clock as it was when the store last ran.
     believed: Now,
     /// Since when the wall clock stands where it strayed to.
     strayed: Option<Now>,
+    /// Whether it was already there at the start.
+    since_start: bool,
+}
+
+/// Why the wall clock is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockDoubt {
+    /// Whether it was so at the start: the store last ran at another time.
+    pub since_start: bool,
+    /// How far the wall clock is from where it should be, in milliseconds.
+    pub apart_ms: u64,
+    /// Whether it is later than it should be.
+    pub ahead: bool,
+    /// When it is believed again if it goes on steadily, in milliseconds from now.
+    pub steady_in_ms: u64,
+}
+
+impl std::fmt::Display for ClockDoubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (apart, side) = (span(self.apart_ms), if self.ahead { "ahead of" } else { "behind" });
+        let what = if self.since_start { "when this store last ran" } else { "the time that has passed" };
+        let minutes = self.steady_in_ms.div_ceil(60_000);
+        write!(
+            f,
+            "the wall clock is {apart} {side} {what}: nothing expires and nothing is pruned until it has been steady for an \
+             hour (in {minutes} min), or an operator confirms it (`tenure clock confirm`)"
+        )
+    }
+}
+
+/// Milliseconds as a person says them.
+fn span(ms: u64) -> String {
+    match ms / STRAY_MS {
+        hours @ 0..48 => format!("{hours} h"),
+        hours => format!("{} days", hours / 24),
+    }
 }
 
 /// What a look at the clocks has changed.
@@ -38,23 +78,63 @@ enum Turn {
 }
 
 impl Clocks {
-    pub(crate) fn new(now: Now) -> Clocks {
-        Clocks { believed: now, strayed: None }
+    /// Both are believed now.
+    pub fn new(now: Now) -> Clocks {
+        Clocks { believed: now, strayed: None, since_start: false }
+    }
+
+    /// At a start, with when the store's last run last believed its wall clock, Unix milliseconds; `None` if it never ran.
+    pub fn at_start(now: Now, last_ran: Option<u64>) -> Clocks {
+        match last_ran {
+            Some(wall) if wall.abs_diff(now.wall) > AWAY_MS => {
+                Clocks { believed: Now { at: now.at, wall }, strayed: Some(now), since_start: true }
+            }
+            _ => Clocks::new(now),
+        }
     }
 
     /// Whether the wall clock is not believed.
-    pub(crate) fn are_astray(&self) -> bool {
+    pub fn are_astray(&self) -> bool {
         self.strayed.is_some()
     }
 
+    /// Why the wall clock is not believed, if it is not.
+    pub fn doubt(&self, now: Now) -> Option<ClockDoubt> {
+        let since = self.strayed?;
+        Some(ClockDoubt {
+            since_start: self.since_start,
+            apart_ms: apart(self.believed, now),
+            ahead: now.wall > self.expected(now.at),
+            steady_in_ms: STEADY_MS.saturating_sub(now.at.since(since.at)),
+        })
+    }
+
     /// Looks at both clocks; for those who only ask [`Clocks::are_astray`].
-    pub(crate) fn watch(&mut self, now: Now) {
+    pub fn watch(&mut self, now: Now) {
         self.look(now);
+    }
+
+    /// Somebody has looked at the wall clock: it is right. How far it was from where it should be; nothing if it was believed
+    /// anyway.
+    pub fn confirm(&mut self, now: Now) -> Option<u64> {
+        self.strayed?;
+        let stray = apart(self.believed, now);
+        *self = Clocks::new(now);
+        Some(stray)
+    }
+
+    /// What the wall clock would show now if it had gone on from when it was last believed.
+    pub(super) fn expected(&self, now: Millis) -> u64 {
+        self.believed.wall.saturating_add(now.since(self.believed.at))
     }
 
     fn look(&mut self, now: Now) -> Option<Turn> {
         let stray = apart(self.believed, now);
-        if stray <= STRAY_MS {
+        let tolerance_ms = if self.since_start { AWAY_MS } else { STRAY_MS };
+        if stray <= tolerance_ms {
+            if std::mem::take(&mut self.since_start) {
+                self.believed = now;
+            }
             return self.strayed.take().map(|_| Turn::Back);
         }
         let Some(since) = self.strayed else {
@@ -77,21 +157,56 @@ fn apart(then: Now, now: Now) -> u64 {
 }
 
 impl Mesh {
+    /// The same mesh on a broker whose clocks are these. While they are in doubt at the start, the time since the store last
+    /// ran counts for nothing: runs have the time that they had left then.
+    pub fn with_clocks(mut self, clocks: Clocks) -> Mesh {
+        self.clocks = clocks;
+        if clocks.are_astray() {
+            self.roll.keep_ended = true;
+            self.time_runs_from(clocks.expected(self.now));
+        }
+        self
+    }
+
+    /// Why the wall clock is not believed, if it is not.
+    pub fn clock_doubt(&self) -> Option<ClockDoubt> {
+        self.clocks.doubt(Now { at: self.thaw.shell(self.now), wall: self.wall })
+    }
+
     /// Notices that the wall clock went where the monotonic one did not, and when it can be believed again.
     pub(super) fn watch_clocks(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let Some(turn) = self.clocks.look(now) else { return };
+        match turn {
+            Turn::Jumped(ms) => {
+                self.clock_turned();
+                effects.push(Effect::Note(Note::ClockJumped { ms }));
+            }
+            Turn::Back => self.clock_turned(),
+            Turn::Steady(ms) => self.clock_believed(ms, effects),
+        }
+    }
+
+    /// An operator says that the wall clock is right.
+    pub(super) fn confirm_clock(&mut self, effects: &mut Vec<Effect>) {
+        let now = Now { at: self.thaw.shell(self.now), wall: self.wall };
+        if let Some(ms) = self.clocks.confirm(now) {
+            self.clock_believed(ms, effects);
+        }
+    }
+
+    fn clock_believed(&mut self, ms: u64, effects: &mut Vec<Effect>) {
+        // When to look next was said by the clock as it was.
+        self.messages.logs.prune_anew();
+        self.clock_turned();
+        effects.push(Effect::Note(Note::ClockBelieved { ms }));
+    }
+
+    /// Whether the wall clock is believed has changed.
+    fn clock_turned(&mut self) {
+        self.roll.keep_ended = self.clocks.are_astray();
         self.health_version += 1;
         for session in self.conns.values().copied().collect::<Vec<_>>() {
             self.tell_health(session);
-        }
-        match turn {
-            Turn::Jumped(ms) => effects.push(Effect::Note(Note::ClockJumped { ms })),
-            Turn::Back => {}
-            Turn::Steady(ms) => {
-                // When to look next was said by the clock as it was.
-                self.messages.logs.prune_anew();
-                effects.push(Effect::Note(Note::ClockBelieved { ms }));
-            }
         }
     }
 }
@@ -139,5 +254,34 @@ mod tests {
         assert_eq!(clocks.look(now(HOUR - 1, 6 * HOUR + WOBBLE_MS + 10)), None);
         assert_eq!(clocks.look(now(2 * HOUR - 2, 7 * HOUR + WOBBLE_MS + 9)), None, "the hour begins anew");
         assert!(matches!(clocks.look(now(2 * HOUR - 1, 7 * HOUR + WOBBLE_MS + 10)), Some(Turn::Steady(_))));
+    }
+
+    #[test]
+    fn a_start_a_day_from_when_the_store_last_ran_is_believed_and_one_further_away_is_not() {
+        let (day, ran) = (24 * HOUR, 100 * HOUR);
+        for last_ran in [None, Some(ran), Some(ran + day), Some(ran - day)] {
+            assert!(!Clocks::at_start(now(0, ran - 10 * HOUR), last_ran).are_astray(), "{last_ran:?}");
+        }
+        for (last_ran, ahead) in [(ran + day + 1, false), (ran - day - 1, true)] {
+            let start = now(7, ran - 10 * HOUR);
+            let mut clocks = Clocks::at_start(start, Some(last_ran));
+            let doubt = clocks.doubt(start).unwrap();
+            assert_eq!((doubt.since_start, doubt.apart_ms, doubt.ahead), (true, day + 1, ahead));
+            assert_eq!(clocks.look(now(7 + HOUR - 1, ran - 9 * HOUR - 1)), None, "not for an hour");
+            assert!(matches!(clocks.look(now(7 + HOUR, ran - 9 * HOUR)), Some(Turn::Steady(_))));
+            assert_eq!(clocks.doubt(now(7 + HOUR, ran - 9 * HOUR)), None);
+        }
+    }
+
+    #[test]
+    fn a_start_in_doubt_ends_when_the_clock_is_set_right_or_confirmed() {
+        let start = now(0, 60 * 24 * HOUR);
+        let mut clocks = Clocks::at_start(start, Some(start.wall - 60 * 24 * HOUR));
+        assert_eq!(clocks.look(now(10, 2 * HOUR)), Some(Turn::Back), "within a day of when it last ran");
+        assert_eq!(clocks.look(now(20, 2 * HOUR + 10)), None, "and compared from there on");
+        assert!(matches!(clocks.look(now(30, 4 * HOUR)), Some(Turn::Jumped(_))));
+        let mut clocks = Clocks::at_start(start, Some(start.wall - 60 * 24 * HOUR));
+        assert_eq!(clocks.confirm(start), Some(60 * 24 * HOUR));
+        assert_eq!((clocks.are_astray(), clocks.confirm(start), clocks.look(start)), (false, None, None));
     }
 }

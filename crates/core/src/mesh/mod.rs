@@ -71,7 +71,7 @@ use crate::time::{Millis, Now};
 pub use bans::BANS_MAX;
 use bans::Bans;
 pub use census::SessionState;
-pub(crate) use clocks::Clocks;
+pub use clocks::{ClockDoubt, Clocks};
 use drain::Drain;
 use messages::Messages;
 use quota::Quota;
@@ -397,7 +397,8 @@ impl Mesh {
         let unset = self.startup.unset.clone().map(|reason| Note::ConfigRefused { reason });
         let waiting = Some(self.startup.waiting.len()).filter(|leases| *leases > 0);
         let waiting = waiting.map(|leases| Note::StartupGraceStarted { leases });
-        unset.into_iter().chain(waiting).collect()
+        let doubt = self.clock_doubt().map(|doubt| Note::ClockDoubted { ms: doubt.apart_ms });
+        unset.into_iter().chain(waiting).chain(doubt).collect()
     }
 
     /// A restored lease is back, or gone.

@@ -66,6 +66,7 @@ enum After {
     Unban(Banned),
     PutOut(Out),
     Configure,
+    ConfirmClock,
     Retry(LogName, Vec<U53>),
     Drop(LogName, Vec<U53>),
 }
@@ -199,6 +200,10 @@ impl Mesh {
             }
             Act::Set { version, values } => self.set(*version, values),
             Act::Note(..) => done(Vec::new()),
+            Act::ConfirmClock if self.clock_doubt().is_none() => {
+                Err(WireError::new(ErrorCode::Conflict, "the wall clock is believed; there is nothing to confirm"))
+            }
+            Act::ConfirmClock => Ok(Doing::Write(Vec::new(), Operated::Done, After::ConfirmClock)),
             Act::Topics(page) => {
                 let limit = U53::saturating(page.limit.clamp(1, PAGE) as u64);
                 let params = TopicsListParams { after: page.after.clone(), limit: Some(limit) };
@@ -276,6 +281,7 @@ impl Mesh {
             After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked, effects),
             After::Ban(ban) => self.ban(ban, effects),
             After::Unban(subject) => self.unban(subject, effects),
+            After::ConfirmClock => self.confirm_clock(effects),
             After::PutOut(out) => {
                 self.recount_rights(effects);
                 self.put_out(|mesh, session| mesh.is_out(session, &out), effects);

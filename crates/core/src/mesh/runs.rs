@@ -72,6 +72,12 @@ impl Runs {
         self.runs.get_mut(id)
     }
 
+    /// Those that a start took up, with when they must be answered, Unix milliseconds.
+    pub(super) fn deadlines(&self) -> Vec<(RunId, u64)> {
+        let living = self.runs.iter().filter(|(_, run)| run.is_living());
+        living.filter_map(|(id, run)| Some((*id, run.deadline?))).collect()
+    }
+
     /// Runs that have not ended, and that are about to begin.
     pub(super) fn living(&self) -> usize {
         self.places.len() + self.all_starting

@@ -324,6 +324,17 @@ impl Mesh {
         }
     }
 
+    /// Gives the runs that a start took up the time that they have left at this time of the wall clock, instead of at the
+    /// present one.
+    pub(super) fn time_runs_from(&mut self, wall: u64) {
+        for (id, deadline) in self.messages.runs.deadlines() {
+            let left = deadline.saturating_sub(wall).min(RUN_TIMEOUT_MAX_MS);
+            if self.messages.runs.due.at(&id).is_some_and(|due| due > self.now) {
+                self.messages.runs.due.set(id, self.now.plus(left.max(self.config.lease_ttl_ms)));
+            }
+        }
+    }
+
     /// Who has a run's message in hand.
     fn holder_of(&self, record: &RunRecord) -> Option<SessionKey> {
         let group = self.messages.urgent_place(&record.log)?;

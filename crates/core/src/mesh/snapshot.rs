@@ -52,6 +52,16 @@ impl Mesh {
         }
     }
 
+    /// Why the broker is degraded, if it is: a sentence for each reason.
+    pub(super) fn health_reason(&self) -> Option<String> {
+        let unsound =
+            || "the store cannot write: look at the broker's log, and at the room on its disk".to_owned();
+        let store = (!self.store_sound).then(unsound);
+        let reasons: Vec<String> =
+            store.into_iter().chain(self.clock_doubt().map(|doubt| doubt.to_string())).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
     /// How the broker is.
     pub(super) fn health_status(&self) -> HealthStatus {
         match (&self.drain, self.store_sound && !self.clocks.are_astray()) {

@@ -52,6 +52,7 @@ fn sessions() -> Vec<Value> {
     let more = PresenceListResult { next: Some(samples::session()), peers: Vec::new(), ..last.clone() };
     let health = HealthResult {
         status: HealthStatus::Degraded,
+        reason: Some("the store cannot write".to_owned()),
         broker_id: "broker-1".to_owned(),
         uptime_ms: n(123_456),
         sessions: n(2),

@@ -49,6 +49,23 @@ pub(crate) fn runs_are_numbered<E: Engine>() {
     assert_eq!(place.open().begin_run(0).unwrap().number, 4);
 }
 
+pub(crate) fn a_run_is_told_when_the_clock_was_last_believed<E: Engine>() {
+    let place = E::new();
+    let mut store = place.open();
+    let mut beat = |store: &mut E::Store, run, believed_at| {
+        store.apply(&[Write::Heartbeat { run, uptime_ms: 1, believed_at }]).unwrap();
+    };
+    assert_eq!(store.begin_run(9_000).unwrap().believed_at, None, "of the first nobody knows");
+    beat(&mut store, 1, Some(9_500));
+    beat(&mut store, 1, None);
+    drop(store);
+    let mut store = place.open();
+    assert_eq!(store.begin_run(70_000).unwrap().believed_at, Some(9_500), "a beat in doubt changes nothing");
+    assert_eq!(store.begin_run(71_000).unwrap().believed_at, Some(9_500), "nor does a start");
+    beat(&mut store, 3, Some(8_000));
+    assert_eq!(store.begin_run(9_000).unwrap().believed_at, Some(8_000), "a clock may be set back");
+}
+
 pub(crate) fn a_lease_reads_as_it_was_put<E: Engine>() {
     let place = E::new();
     let mut store = place.open();
@@ -146,7 +163,7 @@ pub(crate) fn uptime_is_spent_between_runs<E: Engine>() {
     let mut store = restart(&place, store);
     assert_eq!(spent(&mut store), [7_000]);
     let newcomer = LeaseRow { touched_run: 3, ..lease("m", 2) };
-    store.apply(&[put(&newcomer), Write::Heartbeat { run: 3, uptime_ms: 400 }]).unwrap();
+    store.apply(&[put(&newcomer), Write::Heartbeat { run: 3, uptime_ms: 400, believed_at: None }]).unwrap();
 
     let mut store = restart(&place, restart(&place, store));
     assert_eq!(spent(&mut store), [7_400, 0], "run 4 was too short for a heartbeat");
@@ -196,7 +213,7 @@ pub(crate) fn a_batch_is_all_or_nothing<E: Engine>() {
     store.apply(&[put(&first), put(&second)]).unwrap();
     let before = store.leases().unwrap();
 
-    let mut batch = vec![end(&first), touch(&second, 7), Write::Heartbeat { run: 1, uptime_ms: 5_000 }];
+    let mut batch = vec![end(&first), touch(&second, 7), Write::Heartbeat { run: 1, uptime_ms: 5_000, believed_at: None }];
     batch.extend((0..BULK).map(|n| put(&lease("z", n))));
     for _ in 0..2 {
         E::starve(&mut store, true);

@@ -43,6 +43,7 @@ macro_rules! suite {
         $crate::conformance::suite!($engine, cases:
             identity_is_made_once,
             runs_are_numbered,
+            a_run_is_told_when_the_clock_was_last_believed,
             a_lease_reads_as_it_was_put,
             a_put_replaces,
             leases_come_in_order,

@@ -75,7 +75,8 @@ fn write(small: &Small, run: u64, model: &mut Memory) -> Write {
         Small::End(slot) => end(&row(*slot, run, model)),
         Small::Touch { slot, ago } => touch(&row(*slot, run, model), run.saturating_sub(*ago)),
         Small::Heartbeat { ago, uptime_ms } => {
-            Write::Heartbeat { run: run.saturating_sub(*ago), uptime_ms: *uptime_ms }
+            let believed_at = (uptime_ms % 2 == 0).then_some(*uptime_ms);
+            Write::Heartbeat { run: run.saturating_sub(*ago), uptime_ms: *uptime_ms, believed_at }
         }
     }
 }

@@ -40,6 +40,8 @@ struct State {
     identity: Option<Identity>,
     /// Uptime by run.
     runs: BTreeMap<u64, u64>,
+    /// When the wall clock was last believed.
+    believed_at: Option<u64>,
     leases: BTreeMap<(MeshName, SessionKey), LeaseRow>,
     meshes: BTreeMap<MeshName, Messages>,
     access: BTreeMap<MeshName, Access>,
@@ -103,7 +105,8 @@ impl State {
     fn apply(&mut self, write: &Write) -> StoreOutcome {
         match write {
             Write::Mesh { mesh, run, write } => self.apply_to_mesh(mesh, *run, write),
-            Write::Heartbeat { run, uptime_ms } => {
+            Write::Heartbeat { run, uptime_ms, believed_at } => {
+                self.believed_at = believed_at.or(self.believed_at);
                 if let Some(uptime) = self.runs.get_mut(run) {
                     *uptime = (*uptime).max(*uptime_ms);
                 }
@@ -164,7 +167,7 @@ impl Store for Memory {
         let mut state = self.write()?;
         let number = state.last_run() + 1;
         state.runs.insert(number, 0);
-        Ok(Run { number, started_at: now_wall_ms })
+        Ok(Run { number, started_at: now_wall_ms, believed_at: state.believed_at })
     }
 
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {

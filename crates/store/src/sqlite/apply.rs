@@ -33,8 +33,8 @@ fn apply(
 ) -> Result<StoreOutcome, Fault> {
     match write {
         Write::Mesh { mesh, run, write } => of_mesh((connection, accepting), cache, mesh, *run, write),
-        Write::Heartbeat { run, uptime_ms } => {
-            run::heartbeat(connection, *run, *uptime_ms).map(|()| StoreOutcome::Done)
+        Write::Heartbeat { run, uptime_ms, believed_at } => {
+            run::heartbeat(connection, *run, *uptime_ms, *believed_at).map(|()| StoreOutcome::Done)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Starts of the broker and how long each lasted.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::{Fault, natural};
 use super::integer;
@@ -22,11 +22,26 @@ pub(super) fn begin(connection: &Connection, now_wall_ms: u64) -> Result<Run, Fa
             "DELETE FROM runs WHERE run < ?1 AND run <= (SELECT coalesce(min(touched_run), ?1) FROM leases)",
         )?
         .execute([integer(number)])?;
-    Ok(Run { number, started_at: now_wall_ms })
+    let believed: Option<i64> = connection
+        .prepare_cached("SELECT believed_at FROM clock WHERE one = 1")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    let believed_at = believed.map(|at| natural(at, "believed_at")).transpose()?;
+    Ok(Run { number, started_at: now_wall_ms, believed_at })
 }
 
-/// Raises the uptime on record of `run`.
-pub(super) fn heartbeat(connection: &Connection, run: u64, uptime_ms: u64) -> Result<(), Fault> {
+/// Raises the uptime on record of `run`, and keeps the wall clock if it is believed.
+pub(super) fn heartbeat(
+    connection: &Connection,
+    run: u64,
+    uptime_ms: u64,
+    believed_at: Option<u64>,
+) -> Result<(), Fault> {
+    if let Some(at) = believed_at {
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO clock (one, believed_at) VALUES (1, ?1)")?
+            .execute([integer(at)])?;
+    }
     connection
         .prepare_cached("UPDATE runs SET uptime_ms = ?2 WHERE run = ?1 AND uptime_ms < ?2")?
         .execute([integer(run), integer(uptime_ms)])?;

@@ -71,6 +71,15 @@ INSERT INTO settings_version (one, version) VALUES (1, 0);
     // What `mesh_settings` keeps, for each mesh.
     "DROP TABLE settings; DROP TABLE settings_version;",
     SETTLERS,
+    "
+-- When the wall clock was last believed, written with the uptime of a run: one row. A start that finds the clock more than a
+-- day from it holds expiry and pruning.
+CREATE TABLE clock (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    believed_at INTEGER NOT NULL                    -- Unix ms
+) STRICT;
+INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs ORDER BY run DESC LIMIT 1;
+",
 ];
 
 /// The schema version of this program.

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod breaks;
+mod clocks;
 mod delivery;
 mod disk;
 mod fallback;

@@ -11,6 +11,7 @@ use tenure_core::admit::Admission;
 use tenure_core::census::Count;
 use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use tenure_core::input::Call;
+use tenure_core::mesh::Clocks;
 use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
 use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
 use tenure_proto::close::Closing;
@@ -91,6 +92,8 @@ pub(crate) struct World {
     pub(crate) run: u64,
     at: u64,
     pub(crate) wall: u64,
+    /// How far the wall clock goes while the broker is down next.
+    pub(crate) away: i64,
     pub(crate) disk: Disk,
     pub(crate) pending: VecDeque<(WriteId, StoreWrite)>,
     /// Whether reads fail.
@@ -118,6 +121,7 @@ impl World {
             run: 0,
             at: 0,
             wall: WALL,
+            away: 0,
             disk: Disk::Commits,
             pending: VecDeque::new(),
             blind: false,
@@ -143,16 +147,19 @@ impl World {
     // The life of the broker.
 
     fn start(&mut self) {
+        self.wall = self.wall.saturating_add_signed(std::mem::take(&mut self.away));
         let mut store = self.engine.open();
         assert_eq!(store.check().unwrap(), Vec::<String>::new());
-        self.run = store.begin_run(self.wall).unwrap().number;
+        let run = store.begin_run(self.wall).unwrap();
+        self.run = run.number;
         let leases = store.leases().unwrap().into_iter().filter(|lease| lease.row.mesh == self.name);
         let restored = leases.map(StoredLease::restored).collect();
         let messages = store.restore(&self.name).unwrap();
         self.reader = Some(store.reader().unwrap());
         self.store = Some(store);
         self.at = 0;
-        self.mesh = Mesh::new(self.config.clone(), self.run, "b".into(), self.now(), restored, messages);
+        let mesh = Mesh::new(self.config.clone(), self.run, "b".into(), self.now(), restored, messages);
+        self.mesh = mesh.with_clocks(Clocks::at_start(self.now(), run.believed_at));
     }
 
     /// The broker dies. The first `landed` of the writes that wait are on disk, which nobody heard; the others
@@ -163,7 +170,8 @@ impl World {
         if self.disk != Disk::Fails {
             self.store().apply(&landed).unwrap();
             let (run, uptime_ms) = (self.run, self.at);
-            self.store().heartbeat(run, uptime_ms).unwrap();
+            let believed_at = self.mesh.clock_doubt().is_none().then_some(self.wall);
+            self.store().apply(&[Write::Heartbeat { run, uptime_ms, believed_at }]).unwrap();
         }
         self.set_disk(Disk::Commits);
         self.blind = false;

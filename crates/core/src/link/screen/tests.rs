@@ -151,6 +151,7 @@ impl Truth {
         let state_version = self.state_version();
         let peers = self.peers.values().cloned().collect();
         let health = HealthResult {
+            reason: None,
             status: self.status(),
             broker_id: "b".to_owned(),
             uptime_ms: n(1),
