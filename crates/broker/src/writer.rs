@@ -24,6 +24,14 @@ use crate::syncing::{Staged, Syncing, Tally, Teller};
 
 /// How often the run's uptime is recorded.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How often it is in the beginning, and how long that is: a broker in a crash loop must not look as if it never ran.
+const FIRST_HEARTBEATS: Duration = Duration::from_secs(1);
+const BEGINNING: Duration = Duration::from_secs(10);
+
+/// How long after the last record of a run's uptime the next is due, in a run that usually records it every `usual`.
+fn beat_in(uptime: Duration, usual: Duration) -> Duration {
+    if uptime < BEGINNING { usual.min(FIRST_HEARTBEATS) } else { usual }
+}
 
 /// What waits, shared by both ends of the queue.
 #[derive(Debug, Default)]
@@ -150,7 +158,7 @@ pub(crate) fn start(
     let (queue, queued) = channel();
     let waiting = Arc::new(Waiting::default());
     let beat = HEARTBEAT.min(Duration::from_millis(shared.house.config.lease_ttl_ms / 3));
-    let beaten = Instant::now();
+    let started = Instant::now();
     let handle =
         WriterHandle { queue, waiting: waiting.clone(), lanes: Arc::default(), shared: shared.clone() };
     let lanes = BTreeMap::new();
@@ -161,7 +169,7 @@ pub(crate) fn start(
         }
         _ => None,
     };
-    let writer = Writer { store, run, teller, syncing, beat, beaten, lanes, last_lane: 0 };
+    let writer = Writer { store, run, teller, syncing, beat, started, beaten: started, lanes, last_lane: 0 };
     let thread = std::thread::Builder::new()
         .name("tenure-writer".to_owned())
         .spawn(move || writer.run(&queued))
@@ -175,8 +183,9 @@ struct Writer {
     teller: Arc<Teller>,
     /// Nothing if the store syncs while it writes.
     syncing: Option<Syncing>,
-    /// How often the run's uptime is recorded, and when it was last.
+    /// How often the run's uptime is recorded, since when it runs, and when it was recorded last.
     beat: Duration,
+    started: Instant,
     beaten: Instant,
     /// One for each mesh that has written.
     lanes: BTreeMap<u64, Queue>,
@@ -202,7 +211,7 @@ impl Writer {
     fn run(mut self, asked: &Receiver<Asked>) {
         loop {
             if self.is_idle() {
-                match asked.recv_timeout(self.beat.saturating_sub(self.beaten.elapsed())) {
+                match asked.recv_timeout(self.beat_in().saturating_sub(self.beaten.elapsed())) {
                     Ok(first) => self.sort(first),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -218,6 +227,11 @@ impl Writer {
         if let Some(syncing) = self.syncing {
             syncing.join();
         }
+    }
+
+    /// How long after the last record of the run's uptime the next is due.
+    fn beat_in(&self) -> Duration {
+        beat_in(self.beaten.duration_since(self.started), self.beat)
     }
 
     /// Whether nothing waits.
@@ -281,7 +295,7 @@ impl Writer {
             counts.push(writes.len() - before);
         }
         let shared = &self.teller.shared;
-        if self.beaten.elapsed() >= self.beat {
+        if self.beaten.elapsed() >= self.beat_in() {
             self.beaten = Instant::now();
             let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
             let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);

@@ -119,7 +119,9 @@ impl Fixture {
             rooms: Default::default(),
             config: config.mesh.clone().into(),
         };
-        let shared = Shared::new(config, Clock::start(), house, None, 1, "flaky");
+        let clock = Clock::start();
+        let clocks = tenure_core::mesh::Clocks::new(clock.now());
+        let shared = Shared::new(config, (clock, clocks), house, None, 1, "flaky");
         let broken = Arc::new(AtomicBool::new(false));
         let (disk, went) = channel();
         let (beginning, begun) = channel();
@@ -258,4 +260,21 @@ fn all_that_is_staged_is_lost_with_a_failed_sync() {
     assert!(!it.sound());
     let shared = it.end();
     assert_eq!(shared.metrics.failed_commits.get(), 2);
+}
+
+#[test]
+fn uptime_is_recorded_every_second_for_the_first_ten() {
+    let beats = |usual_ms: u64| {
+        let mut at = Duration::ZERO;
+        let mut next = || {
+            at += beat_in(at, Duration::from_millis(usual_ms));
+            at.as_millis()
+        };
+        (0..12).map(|_| next()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        beats(5_000),
+        [1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000, 9_000, 10_000, 15_000, 20_000]
+    );
+    assert_eq!(beats(100)[..3], [100, 200, 300], "a short lease needs it more often");
 }

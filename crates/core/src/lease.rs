@@ -29,6 +29,16 @@ use crate::stream::Stream;
 use crate::subs::Subs;
 use crate::time::Millis;
 
+/// What a start counts at least towards the time of a lease that is not attached in it.
+pub const START_MS: u64 = 1_000;
+
+/// What an earlier run of the broker, with this uptime on record, takes from the time of a lease that was not attached in it.
+/// The last second of a run is on no record, and a run that was killed in its first second has no record at all: both count
+/// as a whole second, so that a crash loop uses up a lease.
+pub fn unattended_ms(uptime_ms: u64) -> u64 {
+    uptime_ms.saturating_add(START_MS)
+}
+
 /// A hello that waits for the store.
 #[derive(Clone, Debug)]
 pub struct Knock {

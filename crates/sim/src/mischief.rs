@@ -223,6 +223,7 @@ impl World {
             if let Err(error) = self.broker.die_starting(self.t) {
                 self.broken = Some(error);
             }
+            self.see(&Seen::StartFailed);
         }
         true
     }

@@ -406,6 +406,8 @@ pub enum Seen {
     BrokerClockOff(bool),
     /// The broker is gone: by a crash, or in good order.
     BrokerDown(/* in good order */ bool),
+    /// A broker died while it started.
+    StartFailed,
     /// A broker starts; what `check` found.
     BrokerUp(Vec<String>),
     /// The disk takes nothing for now, or takes again.

@@ -93,7 +93,7 @@ pub trait Store: Send {
     fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run>;
 
     /// Records that `run` has lasted `uptime_ms`; durable on return. The record never goes down. What passes
-    /// after the last heartbeat before a crash is not counted, which errs towards a longer lease.
+    /// after the last heartbeat before a crash is on no record; `tenure_core::lease::unattended_ms` says what counts for it.
     fn heartbeat(&mut self, run: u64, uptime_ms: u64) -> Result<()> {
         self.apply(&[Write::Heartbeat { run, uptime_ms, believed_at: None }]).map(|_| ())
     }

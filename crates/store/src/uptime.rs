@@ -1,12 +1,14 @@
 //! How much uptime lies between two runs, for many leases at once.
 //!
 //! A broker in a crash loop may have thousands of runs behind a hundred thousand leases, so the sums are made
-//! once and each lease costs two binary searches.
+//! once and each lease costs two binary searches. What a run counts is `tenure_core::lease`'s to say.
+
+use tenure_core::lease::unattended_ms;
 
 /// The uptimes of runs, summed up.
 #[derive(Debug, Default)]
 pub(crate) struct Uptimes {
-    /// Each run with the uptime of itself and of all before it; ascending. Wide enough never to overflow.
+    /// Each run with what itself and all before it count; ascending. Wide enough never to overflow.
     totals: Vec<(u64, u128)>,
 }
 
@@ -17,7 +19,7 @@ impl Uptimes {
         let totals = runs
             .into_iter()
             .map(|(run, uptime_ms)| {
-                total += u128::from(uptime_ms);
+                total += u128::from(unattended_ms(uptime_ms));
                 (run, total)
             })
             .collect();
@@ -29,7 +31,7 @@ impl Uptimes {
         self.totals.last().map_or(0, |(run, _)| *run)
     }
 
-    /// The uptime of all runs after `touched` and before the newest.
+    /// What all runs after `touched` and before the newest count.
     pub(crate) fn spent_since(&self, touched: u64) -> u64 {
         let before_newest = self.total_below(self.last_run());
         let until_touched = self.total_below(touched.saturating_add(1));
@@ -50,8 +52,8 @@ mod tests {
     fn the_touched_run_and_the_newest_do_not_count() {
         let uptimes = Uptimes::from_ascending([(3, 1), (4, 10), (5, 100), (6, 1000)]);
         assert_eq!(uptimes.last_run(), 6);
-        assert_eq!(uptimes.spent_since(3), 110);
-        assert_eq!(uptimes.spent_since(4), 100);
+        assert_eq!(uptimes.spent_since(3), 2_110);
+        assert_eq!(uptimes.spent_since(4), 1_100);
         assert_eq!(uptimes.spent_since(5), 0, "the first start after an attach");
         assert_eq!(uptimes.spent_since(6), 0, "attached now");
         assert_eq!(uptimes.spent_since(9), 0, "a run that never was");

@@ -160,3 +160,24 @@ async fn a_store_has_one_broker_at_a_time() {
     let error = Broker::start(config).await.expect_err("a second listener");
     assert!(error.to_string().contains(&broker.addr().to_string()), "{error}");
 }
+
+#[tokio::test]
+async fn a_crash_loop_uses_up_a_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), 4_000, None).await;
+    let (mut ghost, _) = join(broker.addr(), "ghost").await;
+    stop(broker, std::slice::from_mut(&mut ghost)).await;
+    // Five starts that live for a moment each, and one that somebody looks at: each of the five counts a second.
+    for _ in 0..5 {
+        start(dir.path(), 4_000, None).await.stop("end").await;
+    }
+    let broker = start(dir.path(), 4_000, None).await;
+    let (mut watcher, _) = join(broker.addr(), "watcher").await;
+    let begun = Instant::now();
+    while watcher.call("presence.list", json!({})).await["peers"].as_array().unwrap().len() > 1 {
+        assert!(begun.elapsed() < Duration::from_millis(2_000), "the ghost has a lease to spend");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    watcher.bye().await;
+    broker.stop("end").await;
+}

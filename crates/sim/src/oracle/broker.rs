@@ -22,8 +22,10 @@ pub(super) struct Broker {
     looked: u64,
     /// How often it was frozen.
     pub(super) freezes: u64,
-    /// Which start this is.
+    /// Which start this is, of those that came to something.
     pub(super) run: u64,
+    /// How many there were, with those that failed.
+    pub(super) starts: u64,
     /// When it last went down.
     pub(super) down_at: Option<u64>,
     pub(super) numbers: Numbers,
@@ -58,6 +60,7 @@ impl Default for Broker {
             looked: 0,
             freezes: 0,
             run: 0,
+            starts: 0,
             down_at: None,
             numbers: DEFAULTS,
             ack_timeout_ms: DEFAULTS.ack_timeout_ms,
@@ -109,9 +112,11 @@ impl Broker {
                 (self.up, self.frozen) = (false, false);
                 self.down_at = Some(at);
             }
+            Seen::StartFailed => self.starts += 1,
             Seen::BrokerUp(_) => {
                 self.up = true;
                 self.run += 1;
+                self.starts += 1;
                 self.last_run_troubled = std::mem::replace(&mut self.trouble, self.full);
                 (self.poisoned, self.calm_since) = (false, (!self.full).then_some(self.awake));
             }

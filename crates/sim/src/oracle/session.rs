@@ -13,18 +13,24 @@ const STARTUP_GRACE_MS: u64 = 30_000;
 /// A hello that was on its way when its session was banned.
 const BAN_MARGIN_MS: u64 = 1_000;
 
+/// What a start counts towards the time of a lease that is not attached in it, besides how long the broker was awake.
+const START_MS: u64 = 1_000;
+
 /// The last proof of life.
 #[derive(Clone, Copy, Debug)]
 struct Proof {
     awake: u64,
     freezes: u64,
+    /// Starts of the broker by then.
+    starts: u64,
     /// The shortest lease that was in force since.
     ttl_ms: u64,
 }
 
 impl Proof {
     fn now(broker: &Broker) -> Proof {
-        Proof { awake: broker.awake, freezes: broker.freezes, ttl_ms: broker.numbers.lease_ttl_ms }
+        let Broker { awake, freezes, starts, .. } = *broker;
+        Proof { awake, freezes, starts, ttl_ms: broker.numbers.lease_ttl_ms }
     }
 }
 
@@ -65,7 +71,8 @@ impl Session {
     pub(super) fn may_have_ended(&self, broker: &Broker) -> bool {
         let Some(proof) = self.proof else { return true };
         let frozen = (broker.freezes - proof.freezes) * broker.freeze_allowance_ms();
-        let over = broker.awake - proof.awake + frozen + SLACK_MS >= proof.ttl_ms;
+        let started = (broker.starts - proof.starts) * START_MS;
+        let over = broker.awake - proof.awake + frozen + started + SLACK_MS >= proof.ttl_ms;
         over || self.bye || self.banned.is_some() || self.doubtful
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn runs_are_numbered<E: Engine>() {
 pub(crate) fn a_run_is_told_when_the_clock_was_last_believed<E: Engine>() {
     let place = E::new();
     let mut store = place.open();
-    let mut beat = |store: &mut E::Store, run, believed_at| {
+    let beat = |store: &mut E::Store, run, believed_at| {
         store.apply(&[Write::Heartbeat { run, uptime_ms: 1, believed_at }]).unwrap();
     };
     assert_eq!(store.begin_run(9_000).unwrap().believed_at, None, "of the first nobody knows");
@@ -161,12 +161,24 @@ pub(crate) fn uptime_is_spent_between_runs<E: Engine>() {
     assert_eq!(spent(&mut store), [0], "the current run does not count");
 
     let mut store = restart(&place, store);
-    assert_eq!(spent(&mut store), [7_000]);
+    assert_eq!(spent(&mut store), [8_000], "and a second that is on no record");
     let newcomer = LeaseRow { touched_run: 3, ..lease("m", 2) };
     store.apply(&[put(&newcomer), Write::Heartbeat { run: 3, uptime_ms: 400, believed_at: None }]).unwrap();
 
     let mut store = restart(&place, restart(&place, store));
-    assert_eq!(spent(&mut store), [7_400, 0], "run 4 was too short for a heartbeat");
+    assert_eq!(spent(&mut store), [10_400, 1_000], "run 4 was too short for a heartbeat");
+}
+
+pub(crate) fn every_start_counts_a_second<E: Engine>() {
+    let place = E::new();
+    let mut store = place.open();
+    store.begin_run(0).unwrap();
+    store.apply(&[put(&lease("m", 1))]).unwrap();
+    // A crash loop: no run lives long enough for a heartbeat.
+    for _ in 0..91 {
+        store = restart(&place, store);
+    }
+    assert_eq!(spent(&mut store), [90_000]);
 }
 
 pub(crate) fn a_touch_restores_the_full_time<E: Engine>() {
@@ -179,16 +191,16 @@ pub(crate) fn a_touch_restores_the_full_time<E: Engine>() {
         store = restart(&place, store);
         store.heartbeat(run, 1_000).unwrap();
     }
-    assert_eq!(spent(&mut store), [2_000, 2_000]);
+    assert_eq!(spent(&mut store), [4_000, 4_000]);
     store.apply(&[touch(&kept, 4)]).unwrap();
-    assert_eq!(spent(&mut store), [0, 2_000]);
+    assert_eq!(spent(&mut store), [0, 4_000]);
 
     let mut store = restart(&place, store);
-    assert_eq!(spent(&mut store), [0, 3_000]);
+    assert_eq!(spent(&mut store), [0, 6_000]);
     store.heartbeat(5, 10).unwrap();
     store.apply(&[end(&lost)]).unwrap();
     let mut store = restart(&place, store);
-    assert_eq!(spent(&mut store), [10], "what only the ended lease needed is forgotten, and nothing else");
+    assert_eq!(spent(&mut store), [1_010], "what only the ended lease needed is forgotten, and nothing else");
 }
 
 pub(crate) fn heartbeats_never_go_down<E: Engine>() {
@@ -201,7 +213,7 @@ pub(crate) fn heartbeats_never_go_down<E: Engine>() {
     store.heartbeat(2, 400).unwrap();
     store.heartbeat(9, 999).unwrap();
     let mut store = restart(&place, store);
-    assert_eq!(spent(&mut store), [500], "a run that never was has no uptime");
+    assert_eq!(spent(&mut store), [1_500], "a run that never was has no uptime");
 }
 
 pub(crate) fn a_batch_is_all_or_nothing<E: Engine>() {
@@ -213,7 +225,11 @@ pub(crate) fn a_batch_is_all_or_nothing<E: Engine>() {
     store.apply(&[put(&first), put(&second)]).unwrap();
     let before = store.leases().unwrap();
 
-    let mut batch = vec![end(&first), touch(&second, 7), Write::Heartbeat { run: 1, uptime_ms: 5_000, believed_at: None }];
+    let mut batch = vec![
+        end(&first),
+        touch(&second, 7),
+        Write::Heartbeat { run: 1, uptime_ms: 5_000, believed_at: None },
+    ];
     batch.extend((0..BULK).map(|n| put(&lease("z", n))));
     for _ in 0..2 {
         E::starve(&mut store, true);

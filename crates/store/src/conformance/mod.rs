@@ -50,6 +50,7 @@ macro_rules! suite {
             an_end_names_its_lease,
             a_touch_names_its_lease,
             uptime_is_spent_between_runs,
+            every_start_counts_a_second,
             a_touch_restores_the_full_time,
             heartbeats_never_go_down,
             a_batch_is_all_or_nothing,

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::access::RestoredAccess;
+use tenure_core::lease::unattended_ms;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::{MeshName, SessionKey};
 
@@ -99,7 +100,7 @@ impl State {
 
     fn spent_ms(&self, touched_run: u64) -> u64 {
         let between = self.runs.range(..self.last_run()).filter(|(run, _)| **run > touched_run);
-        between.fold(0, |sum: u64, (_, uptime_ms)| sum.saturating_add(*uptime_ms))
+        between.fold(0, |sum: u64, (_, uptime_ms)| sum.saturating_add(unattended_ms(*uptime_ms)))
     }
 
     fn apply(&mut self, write: &Write) -> StoreOutcome {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tenure_proto::name::ServiceName;
 
 use crate::access::AccessWrite;
+use crate::lease::unattended_ms;
 use crate::record::{ServiceRecord, StoreWrite};
 
 use super::super::*;
@@ -91,7 +92,8 @@ impl Store {
         self.open.clear();
         self.last = 0;
         self.uptimes.push(uptime_ms);
-        let spent = |touched: u64| self.uptimes.iter().skip(touched as usize).sum();
+        let counted = self.uptimes.iter().map(|uptime_ms| unattended_ms(*uptime_ms));
+        let spent = |touched: u64| counted.clone().skip(touched as usize).sum();
         let found = self.leases.values();
         found.map(|(record, run)| Restored { record: record.clone(), spent_ms: spent(*run) }).collect()
     }
