@@ -85,7 +85,11 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
             );
         }
         Note::ClockBelieved { ms } => {
-            tracing::warn!(event = "clock_believed", ms, "the clock is steady, or confirmed: what is past its time goes");
+            tracing::warn!(
+                event = "clock_believed",
+                ms,
+                "the clock is steady, or confirmed: what is past its time goes"
+            );
         }
         _ => return false,
     }
@@ -129,6 +133,9 @@ fn of_sessions(note: &Note) {
         Note::BanRefused { subject } => tracing::warn!(event = "ban_refused", %subject),
         Note::Operated { act, subject, outcome } => tracing::info!(event = "operated", act, subject, outcome),
         Note::Joined { member, invite } => tracing::info!(event = "member_joined", %member, %invite),
+        Note::ServiceUnrenewed { session, name } => {
+            tracing::info!(event = "service_unrenewed", %session, %name);
+        }
         Note::Frozen { ms } => {
             tracing::warn!(event = "frozen", ms, "the broker was stopped; deadlines were shifted")
         }
@@ -168,6 +175,7 @@ fn name(note: &Note) -> &'static str {
         Note::BanRefused { .. } => "ban_refused",
         Note::Operated { .. } => "operated",
         Note::Joined { .. } => "member_joined",
+        Note::ServiceUnrenewed { .. } => "service_unrenewed",
         Note::Frozen { .. } => "frozen",
     }
 }

@@ -4,6 +4,7 @@ use tenure_proto::U53;
 use tenure_proto::hello::{Durability, Policy};
 use tenure_proto::limits;
 
+use crate::pattern::Pattern;
 use crate::rate::Rate;
 use crate::setting;
 
@@ -78,6 +79,8 @@ pub struct MeshConfig {
     pub service_ttl_max_ms: u64,
     /// What names of services look like, with `*` for any characters and `?` for one; `None` is any name.
     pub service_names: Option<String>,
+    /// What names of services must fit besides, as a regular expression for the whole name; `None` is any name.
+    pub service_pattern: Option<Pattern>,
     /// Streams of one service that may be open at once, or wait; one more is told `busy`.
     pub max_streams_per_service: usize,
 }
@@ -147,6 +150,7 @@ impl MeshConfig {
             service_ttl_min_ms: limits::SERVICE_TTL_MIN_MS,
             service_ttl_max_ms: limits::SERVICE_TTL_MAX_MS,
             service_names: None,
+            service_pattern: None,
             max_streams_per_service: limits::STREAMS_PER_SERVICE,
         }
     }

@@ -95,7 +95,7 @@ pub enum Effect {
         session: SessionKey,
         /// Only those to this service, if one is said.
         name: Option<ServiceName>,
-        /// Why: `expired`, `bye`, `banned`, `kicked`, `forbidden`, `withdrawn` or `changed`.
+        /// Why: `expired`, `bye`, `banned`, `kicked`, `forbidden`, `withdrawn`, `unrenewed` or `changed`.
         reason: &'static str,
     },
     /// Streams end now: those of whoever asks from there and is no session, because that is banned.
@@ -450,6 +450,13 @@ pub enum Note {
         member: MemberKey,
         /// By which.
         invite: GrantId,
+    },
+    /// A service ended because its session was here and did not renew it.
+    ServiceUnrenewed {
+        /// The session.
+        session: SessionKey,
+        /// The service.
+        name: ServiceName,
     },
     /// The broker itself was frozen; every deadline was shifted.
     Frozen {

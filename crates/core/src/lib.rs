@@ -43,6 +43,7 @@ pub mod mutant;
 pub mod operate;
 pub mod operator;
 pub mod outbox;
+pub mod pattern;
 pub mod presence;
 pub mod rate;
 pub mod reconcile;

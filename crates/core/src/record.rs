@@ -155,6 +155,8 @@ pub struct ServiceRecord {
     pub name: ServiceName,
     /// Who holds it.
     pub session: SessionKey,
+    /// Since when, Unix milliseconds.
+    pub since: u64,
     /// What it is.
     pub facts: Facts,
 }

@@ -3,9 +3,9 @@
 //! What it is for: the rules of one name. What may be offered ([`check`]), when it is stale ([`Slot::stale_since`]),
 //! and what watchers of the map are told ([`Delta`]).
 //!
-//! What it promises: a name hangs off its session's lease and nothing else. A socket that breaks, a renewal that does
-//! not come, make it *stale*: marked, held, never offered without waiting. It is free when the lease ends, or its
-//! session gives it up. Only the broker's clock counts.
+//! What it promises: a name hangs off its session's lease. A socket that breaks, a renewal that does not come, make it
+//! *stale*: marked, held, never offered without waiting. It is free when the lease ends, when its session gives it up, or when
+//! its session is here, shows that it lives, and still does not renew it ([`Slot::lapse`]). Only the broker's clock counts.
 //!
 //! What it never does: know who else there is. That a name has one holder is `mesh/services.rs`'s.
 
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::{
-    SERVICE_DESCRIPTION_BYTES, SERVICE_OWNER_BYTES, SERVICE_STALE_TOLD_MS, SERVICE_TAG_BYTES, SERVICE_TAGS,
-    SERVICE_TTL_MS,
+    SERVICE_DESCRIPTION_BYTES, SERVICE_OVERDUE_MS, SERVICE_OWNER_BYTES, SERVICE_PROOF_MS,
+    SERVICE_STALE_TOLD_MS, SERVICE_TAG_BYTES, SERVICE_TAGS, SERVICE_TTL_MS,
 };
 use tenure_proto::name::{NAME_RULE, ServiceName};
 use tenure_proto::service::{
@@ -90,12 +90,13 @@ fn check_name(text: &str, kind: ServiceKind, config: &MeshConfig) -> Result<Serv
             "an http service is reached by its name as a host: between dots it has at most {LABEL_BYTES} characters"
         ));
     }
-    match &config.service_names {
-        Some(pattern) if !matches(pattern, name.as_str()) => {
-            refuse(format!("this mesh takes names like {pattern} only"))
-        }
-        _ => Ok(name),
+    if let Some(glob) = config.service_names.as_ref().filter(|glob| !matches(glob, name.as_str())) {
+        return refuse(format!("this mesh takes names like {glob} only"));
     }
+    if let Some(pattern) = config.service_pattern.as_ref().filter(|pattern| !pattern.fits(name.as_str())) {
+        return refuse(format!("this mesh takes only names that fit the regular expression {pattern}"));
+    }
+    Ok(name)
 }
 
 /// Whether `pattern`, in which `*` stands for any characters and `?` for one, fits all of `text`.
@@ -155,8 +156,16 @@ pub struct Slot {
     pub writes: u32,
     /// Whether its local target fails the probe. Not kept: the next renewal says so again.
     pub degraded: bool,
+    /// When its session took it, Unix milliseconds.
+    pub since: u64,
+    /// When it was last renewed, Unix milliseconds; nothing if that was before the broker's start.
+    pub renewed_at: Option<u64>,
     /// When it was last renewed.
     pub renewed: Millis,
+    /// When its session was last attached.
+    attached: Millis,
+    /// How far it is on its way to its end.
+    overdue: Overdue,
     /// Since when its session has no socket.
     pub lost: Option<Millis>,
     /// Whether watchers were told that it is stale.
@@ -169,9 +178,31 @@ pub struct Slot {
     pub waiting: BTreeSet<RouteKey>,
 }
 
+/// How far a service that is not renewed is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Overdue {
+    /// It is not overdue, or that was not noticed yet.
+    No,
+    /// It is, and its session has not shown since then that it lives.
+    Unproven,
+    /// Its session has, at this moment for the first time.
+    Proven(Millis),
+}
+
+/// What becomes of a service whose session is here and does not renew it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// Nothing yet.
+    No,
+    /// It is overdue: the next proof of life of its session begins its last seconds.
+    Waits,
+    /// Its time is over.
+    Over,
+}
+
 impl Slot {
-    /// A name that `session` wants.
-    pub fn new(id: u64, session: SessionKey, member: MemberKey, now: Millis) -> Slot {
+    /// A name that `session` wants; `since` is now on the wall clock.
+    pub fn new(id: u64, session: SessionKey, member: MemberKey, now: Millis, since: u64) -> Slot {
         Slot {
             id,
             session,
@@ -180,7 +211,11 @@ impl Slot {
             wanted: None,
             writes: 0,
             degraded: false,
+            since,
+            renewed_at: None,
             renewed: now,
+            attached: now,
+            overdue: Overdue::No,
             lost: None,
             stale_told: false,
             stale_shown: false,
@@ -194,10 +229,13 @@ impl Slot {
         self.wanted.is_none() && self.writes > 0
     }
 
+    fn ttl_ms(&self) -> u64 {
+        self.facts.as_ref().or(self.wanted.as_ref()).map_or(0, |facts| facts.ttl_ms)
+    }
+
     /// From when on it is stale, if nothing more is heard.
     pub fn stale_since(&self) -> Millis {
-        let ttl_ms = self.facts.as_ref().or(self.wanted.as_ref()).map_or(0, |facts| facts.ttl_ms);
-        let unrenewed = self.renewed.plus(ttl_ms);
+        let unrenewed = self.renewed.plus(self.ttl_ms());
         self.lost.map_or(unrenewed, |lost| lost.min(unrenewed))
     }
 
@@ -211,9 +249,66 @@ impl Slot {
         (!self.stale_told).then(|| self.stale_since().plus(SERVICE_STALE_TOLD_MS))
     }
 
-    /// It can be reached again, or still. Whether that is news to somebody.
-    pub fn renew(&mut self, now: Millis) -> bool {
-        (self.renewed, self.lost) = (now, None);
+    /// From when on it is overdue: twice its TTL, and at least a minute, after its last renewal or its session's last attach.
+    fn overdue_at(&self) -> Millis {
+        let patience_ms = self.ttl_ms().saturating_mul(2).max(SERVICE_OVERDUE_MS);
+        self.renewed.max(self.attached).plus(patience_ms)
+    }
+
+    /// What becomes of it now, while a socket carries its session.
+    pub fn lapse(&mut self, now: Millis) -> Lapse {
+        match self.overdue {
+            Overdue::No if now < self.overdue_at() => Lapse::No,
+            Overdue::No | Overdue::Unproven => {
+                self.overdue = Overdue::Unproven;
+                Lapse::Waits
+            }
+            Overdue::Proven(at) if now < at.plus(SERVICE_PROOF_MS) => Lapse::No,
+            Overdue::Proven(_) => Lapse::Over,
+        }
+    }
+
+    /// Its session has shown at this moment that it lives; whether it still waits for that.
+    pub fn proven(&mut self, at: Millis) -> bool {
+        if self.overdue == Overdue::Unproven && at > self.overdue_at() {
+            self.overdue = Overdue::Proven(at);
+        }
+        self.overdue == Overdue::Unproven
+    }
+
+    /// Its end came to nothing: it is tried again after the same time.
+    pub fn lapse_again(&mut self, now: Millis) {
+        self.overdue = Overdue::Proven(now);
+    }
+
+    /// A socket carries its session: the time until its end begins anew.
+    pub fn attach(&mut self, now: Millis) {
+        (self.attached, self.overdue) = (now, Overdue::No);
+    }
+
+    /// When it ends at the earliest if it is not renewed, while a socket carries its session.
+    pub fn ends_at(&self) -> Millis {
+        let proof = match self.overdue {
+            Overdue::Proven(at) => at,
+            Overdue::No | Overdue::Unproven => self.overdue_at(),
+        };
+        proof.plus(SERVICE_PROOF_MS)
+    }
+
+    /// When it must be looked at: to tell that it is stale, to see that it is overdue, to end it.
+    pub fn due(&self) -> Option<Millis> {
+        let end = match self.overdue {
+            Overdue::No => Some(self.overdue_at()),
+            Overdue::Unproven => None,
+            Overdue::Proven(_) => Some(self.ends_at()),
+        };
+        self.told_due().into_iter().chain(end).min()
+    }
+
+    /// It can be reached again, or still; `wall` is now on the wall clock. Whether that is news to somebody.
+    pub fn renew(&mut self, now: Millis, wall: u64) -> bool {
+        (self.renewed, self.lost, self.overdue) = (now, None, Overdue::No);
+        self.renewed_at = Some(wall);
         std::mem::take(&mut self.stale_told) | std::mem::take(&mut self.stale_shown)
     }
 
@@ -233,6 +328,9 @@ impl Slot {
             session: self.session,
             member: self.member,
             metadata: metadata.clone(),
+            first_seen_at: None,
+            last_renewed_at: None,
+            expires_at: None,
         })
     }
 }

@@ -118,7 +118,7 @@ fn a_name_fits_the_pattern_of_its_mesh() {
 
 #[test]
 fn it_is_stale_when_it_is_lost_or_not_renewed_whichever_was_first() {
-    let mut slot = Slot::new(1, SessionKey([1; 32]), MemberKey([1; 32]), Millis(0));
+    let mut slot = Slot::new(1, SessionKey([1; 32]), MemberKey([1; 32]), Millis(0), 7);
     slot.facts = check(&offer("a"), &MeshConfig::default()).ok().map(|(_, facts)| facts);
     assert_eq!(slot.state(Millis(29_999)), ServiceState::Online);
     assert_eq!(slot.state(Millis(30_000)), ServiceState::Stale);
@@ -127,7 +127,52 @@ fn it_is_stale_when_it_is_lost_or_not_renewed_whichever_was_first() {
     assert_eq!((slot.state(Millis(10_000)), slot.told_due()), (ServiceState::Stale, Some(Millis(15_000))));
     slot.stale_told = true;
     assert_eq!(slot.told_due(), None);
-    assert!(slot.renew(Millis(20_000)), "somebody was told");
-    assert!(!slot.renew(Millis(21_000)), "nobody is told twice");
+    assert!(slot.renew(Millis(20_000), 8), "somebody was told");
+    assert!(!slot.renew(Millis(21_000), 9), "nobody is told twice");
     assert_eq!(slot.stale_since(), Millis(51_000));
+}
+
+#[test]
+fn a_service_ends_ten_seconds_after_the_first_proof_of_life_past_twice_its_ttl() {
+    let slot = |ttl_ms: u64| {
+        let mut slot = Slot::new(1, SessionKey([1; 32]), MemberKey([1; 32]), Millis(0), 0);
+        slot.facts = Some(Facts { kind: ServiceKind::Tcp, ttl_ms, metadata: ServiceMetadata::default() });
+        slot
+    };
+    for (ttl_ms, overdue) in [(1_000, 60_000), (30_000, 60_000), (40_000, 80_000)] {
+        let mut slot = slot(ttl_ms);
+        assert_eq!(slot.ends_at(), Millis(overdue + 10_000), "at the earliest");
+        assert_eq!(slot.lapse(Millis(overdue - 1)), Lapse::No);
+        assert!(!slot.proven(Millis(overdue - 1)), "nothing waits for it");
+        assert_eq!(slot.lapse(Millis(overdue)), Lapse::Waits);
+        assert!(slot.proven(Millis(overdue)), "it must be later");
+        assert_eq!(slot.lapse(Millis(overdue + 500_000)), Lapse::Waits, "silence ends nothing");
+        assert!(!slot.proven(Millis(overdue + 500_000)));
+        assert!(!slot.proven(Millis(overdue + 505_000)), "only the first counts");
+        assert_eq!(slot.due(), Some(Millis(ttl_ms + 5_000)), "it was not told stale here");
+        slot.stale_told = true;
+        assert_eq!(slot.due(), Some(Millis(overdue + 510_000)));
+        assert_eq!(slot.lapse(Millis(overdue + 509_999)), Lapse::No);
+        assert_eq!(slot.lapse(Millis(overdue + 510_000)), Lapse::Over);
+        slot.attach(Millis(600_000));
+        assert_eq!(slot.lapse(Millis(600_000 + overdue - 1)), Lapse::No, "an attach begins anew");
+        slot.renew(Millis(900_000), 5);
+        assert_eq!((slot.ends_at(), slot.renewed_at), (Millis(900_000 + overdue + 10_000), Some(5)));
+    }
+}
+
+#[test]
+fn a_pattern_and_a_glob_must_both_fit() {
+    let pattern = |text: &str| Some(crate::pattern::Pattern::parse(text).unwrap());
+    let config = MeshConfig {
+        service_names: Some("team-*".to_owned()),
+        service_pattern: pattern("[a-z]+-(db|web)"),
+        ..MeshConfig::default()
+    };
+    assert_eq!(verdict(&offer("team-db"), &config), Ok(30_000));
+    for bad in ["team-x", "crew-db", "team-db2", "x.team-db"] {
+        assert_eq!(verdict(&offer(bad), &config), Err(ErrorCode::NameRejected), "{bad}");
+    }
+    let says = check(&offer("team-x"), &config).unwrap_err().message;
+    assert!(says.contains("(db|web)"), "{says}");
 }

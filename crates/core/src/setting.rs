@@ -15,6 +15,7 @@ use crate::config::{
     ACK_TIMEOUT_MS_MAX, ACK_TIMEOUT_MS_MIN, BURST_SECONDS, DAY_MS, MeshConfig, RETENTION_MS_MAX,
     SERVICE_TTL_MAX_MS_MIN,
 };
+use crate::pattern::{PATTERN_BYTES, Pattern};
 use crate::rate::Rate;
 
 /// Settings as they are kept: name to value.
@@ -44,6 +45,8 @@ pub enum Range {
         /// What else may stand in it.
         others: &'static str,
     },
+    /// A regular expression of at most [`PATTERN_BYTES`] bytes, or nothing.
+    Pattern,
 }
 
 impl Range {
@@ -61,8 +64,18 @@ impl Range {
                 };
                 text.len() <= NAME_BYTES && text.chars().all(legal)
             }
+            (Range::Pattern, Value::String(text)) => Pattern::parse(text).is_ok(),
             _ => false,
         }
+    }
+
+    /// What is wrong with a value that is not in it.
+    fn refusal(self, value: &Value) -> String {
+        let why = match (self, value) {
+            (Range::Pattern, Value::String(text)) => Pattern::parse(text).err(),
+            _ => None,
+        };
+        why.map_or_else(|| self.to_string(), |why| format!("{self}; of this one: {why}"))
     }
 }
 
@@ -74,6 +87,12 @@ impl std::fmt::Display for Range {
             Range::Text { capitals, others } => {
                 let letters = if *capitals { "A-Z, a-z" } else { "a-z" };
                 write!(f, "a text of at most {NAME_BYTES} of {letters}, 0-9 and {others}")
+            }
+            Range::Pattern => {
+                write!(
+                    f,
+                    "a regular expression of at most {PATTERN_BYTES} bytes, such as team-[a-z]+, or empty"
+                )
             }
         }
     }
@@ -101,6 +120,13 @@ macro_rules! settings {
     (set rate $value:expr) => { Rate::of($value.as_u64()?.try_into().ok()?, BURST_SECONDS) };
     (get text $value:expr) => { json!($value.as_deref().unwrap_or_default()) };
     (set text $value:expr) => { Some($value.as_str()?.to_owned()).filter(|text| !text.is_empty()) };
+    (get pattern $value:expr) => { json!($value.as_ref().map_or("", Pattern::as_str)) };
+    (set pattern $value:expr) => {
+        match $value.as_str()? {
+            "" => None,
+            text => Some(Pattern::parse(text).ok()?),
+        }
+    };
 }
 
 /// A day at most, and as little as this.
@@ -130,6 +156,7 @@ settings! {
     "retentionMs" retention_ms number (Range::Number(0, RETENTION_MS_MAX)) "How long settled messages stay, unless their topic says otherwise.";
     "sendRate" send_rate rate (RATE) "Messages of a member in a second; 0 is as many as it likes.";
     "serviceNames" service_names text (NAMES) "What names of services look like, with * for any characters and ? for one; empty is any.";
+    "servicePattern" service_pattern pattern (Range::Pattern) "What whole names of services must fit besides, as a regular expression; empty is any.";
     "serviceTtlMaxMs" service_ttl_max_ms number (within_a_day(SERVICE_TTL_MAX_MS_MIN)) "The longest time for which a service may say that it is there.";
     "serviceTtlMinMs" service_ttl_min_ms number (within_a_day(1)) "The shortest time for which a service may say that it is there.";
     "slowConsumerMs" slow_consumer_ms number (within_a_day(100)) "How long a socket may take next to nothing while something waits for it.";
@@ -166,7 +193,7 @@ pub fn apply(base: &MeshConfig, values: &Values) -> Result<MeshConfig, WireError
         let value = plain(value);
         let done = setting.range.holds(&value).then(|| (setting.set)(&mut config, &value)).flatten();
         done.ok_or_else(|| {
-            WireError::bad_request(format!("{name} must be {}", setting.range))
+            WireError::bad_request(format!("{name} must be {}", setting.range.refusal(&value)))
                 .with_details(json!({"field": name}))
         })?;
     }
@@ -246,6 +273,10 @@ mod tests {
             ("maxStreamsPerService", json!(0), "between 1 and 2048"),
             ("maxStreamsPerService", json!(u64::MAX), "between 1 and 2048"),
             ("serviceNames", json!("A*"), "a-z, 0-9"),
+            ("servicePattern", json!("team-("), "unclosed group"),
+            ("servicePattern", json!(7), "a regular expression of at most 256 bytes"),
+            ("servicePattern", json!("a".repeat(257)), "it has 257 bytes"),
+            ("servicePattern", json!("[a-z]{999}{999}"), "too much"),
         ] {
             let error = apply(&base, &one(name, value)).unwrap_err();
             assert_eq!(error.details.and_then(|details| details.get("against").cloned()), None, "{name}");

@@ -186,6 +186,10 @@ pub const SERVICE_TTL_MAX_MS: u64 = 3_600_000;
 pub const SERVICE_RENEW_MS: u64 = 5_000;
 /// Milliseconds that a service must be stale before anybody is told.
 pub const SERVICE_STALE_TOLD_MS: u64 = 5_000;
+/// Without renewal for twice its TTL, and at least so long, a service is overdue while its session is here.
+pub const SERVICE_OVERDUE_MS: u64 = 60_000;
+/// How long after the first proof of life from then on an overdue service ends, unless it is renewed.
+pub const SERVICE_PROOF_MS: u64 = 10_000;
 /// Services of one session; one more is `busy`.
 pub const SERVICES_PER_SESSION: usize = 64;
 /// Services of one mesh; one more is `busy`.

@@ -53,6 +53,7 @@ pub struct ServiceMetadata {
 /// A service as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct Service {
     /// Its name.
     pub name: ServiceName,
@@ -69,6 +70,23 @@ pub struct Service {
     pub member: MemberKey,
     /// What the publisher says of it.
     pub metadata: ServiceMetadata,
+    /// When its session took the name, Unix milliseconds. The times are in the answers of `services.list` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_seen_at: Option<U53>,
+    /// When it was last renewed, or its session attached, Unix milliseconds; absent if that was before the broker's start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_renewed_at: Option<U53>,
+    /// When it ends at the earliest unless it is renewed, Unix milliseconds; absent while its session is in grace, where the
+    /// lease decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<U53>,
+}
+
+impl Service {
+    /// The same without its times, as events tell it: so two can be compared.
+    pub fn without_times(self) -> Service {
+        Service { first_seen_at: None, last_renewed_at: None, expires_at: None, ..self }
+    }
 }
 
 /// What became of a service.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use tenure_core::pattern::PATTERN_BYTES;
 use tenure_core::setting::{ALIASES, Range, SETTINGS};
 use tenure_proto::limits::NAME_BYTES;
 use tenure_proto::number::U53;
@@ -102,6 +103,7 @@ fn settings() -> ObjectBuilder {
                 let pattern = format!("^[{letters}0-9{others}-]{{0,{NAME_BYTES}}}$");
                 (Type::String, ObjectBuilder::new().pattern(Some(pattern)))
             }
+            Range::Pattern => (Type::String, ObjectBuilder::new().max_length(Some(PATTERN_BYTES))),
         };
         let kinds = SchemaType::from_iter([kind, Type::Null]);
         let schema = schema.schema_type(kinds).description(Some(setting.about)).build();

@@ -222,6 +222,9 @@ mod tests {
             session: SessionKey([1; 32]),
             member: MemberKey([2; 32]),
             metadata: Default::default(),
+            first_seen_at: None,
+            last_renewed_at: None,
+            expires_at: None,
         }
     }
 

@@ -96,7 +96,8 @@ impl Screen {
             self.services_version = self.services_version.max(version);
         }
         let Some(pages) = &mut self.services_pages else { return };
-        pages.extend(page.services.iter().map(|service| (service.name.clone(), service.clone())));
+        let untimed = |service: &Service| (service.name.clone(), service.clone().without_times());
+        pages.extend(page.services.iter().map(untimed));
         if page.next.is_none() {
             self.services = self.services_pages.take().unwrap_or_default();
             self.services_missing = false;

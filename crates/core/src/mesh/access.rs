@@ -21,7 +21,9 @@ use super::{Mesh, Settings};
 impl Mesh {
     /// The same mesh with what its store remembers of access: who may come in, who may not, and what operators have set.
     pub fn with_access(mut self, now: Now, restored: RestoredAccess) -> Mesh {
-        self.roll = Roll { keep_ended: self.roll.keep_ended, ..Roll::new(&restored) };
+        let keep_ended = self.roll.keep_ended;
+        self.roll = Roll::new(&restored);
+        self.roll.keep_ended = keep_ended;
         for ban in restored.bans {
             self.bans.insert(ban);
         }

@@ -84,11 +84,12 @@ impl Mesh {
             count("rates of members", self.quota.sends.len().max(self.quota.requests.len()), ACCOUNTS),
             count("changes of presence", changes, 2 * (self.presence.len() + DEPARTURES)),
             count("departures", departures, DEPARTURES),
-            // Each of a lease, of a request or of a group that changed.
+            // Each of a lease, of a request, of a group that changed or of a service that ends.
             count(
                 "writes that are awaited",
                 self.awaiting.len(),
-                (requests + leases + OPERATIONS_MAX).saturating_add(readings + self.messages.runs.living()),
+                (requests + leases + OPERATIONS_MAX + self.services.slots.len())
+                    .saturating_add(readings + self.messages.runs.living()),
             ),
             count(
                 "writes that are owed",
@@ -168,6 +169,7 @@ impl Services {
             count("changes of services", changes, 2 * (self.feed.len() + DEPARTURES)),
             count("services that went", departures, DEPARTURES),
             count("deadlines of services", self.due.len(), self.slots.len()),
+            count("sessions with overdue services", self.overdue.len(), self.owned.len()),
             count("streams to services", self.routes.all.len(), STREAMS_PER_MESH),
             count("streams that wait for services", self.routes.due.len(), STREAMS_WAITING),
         ]);

@@ -239,9 +239,7 @@ impl Mesh {
         // One that expired while the store was told still says when the lease is over: now.
         let token = self.roll.bearer(&admission.member, &admission.presented);
         let may = self.rights_by(&admission, token.as_ref());
-        if may.allow(Right::Serve) {
-            self.regain_services(now, session, effects);
-        }
+        self.regain_services(now, session, may.allow(Right::Serve), effects);
         let epoch = self.next_number();
         let (version, health_version) = (self.presence.version(), self.health_version);
         let (run, cursor_epoch) = (self.run, admission.position.as_ref());

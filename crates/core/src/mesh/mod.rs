@@ -270,7 +270,7 @@ impl Mesh {
         }
         self.fire_groups(at, effects);
         self.fire_runs(at);
-        self.fire_services(at);
+        self.fire_services(at, effects);
         self.fire_routes(at, effects);
         self.read_again(at);
         self.look_after(at, effects);
@@ -343,8 +343,12 @@ impl Mesh {
 
     fn alive(&mut self, conn: ConnId, heard: Millis) {
         let heard = self.thaw.thawed(heard);
-        if let Some(lease) = self.conns.get(&conn).and_then(|session| self.leases.get_mut(session)) {
+        let Some(session) = self.conns.get(&conn).copied() else { return };
+        if let Some(lease) = self.leases.get_mut(&session) {
             lease.heard(heard);
+        }
+        if self.services.overdue.contains(&session) {
+            self.prove_services(session, heard);
         }
     }
 

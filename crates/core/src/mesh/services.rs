@@ -2,7 +2,7 @@
 //!
 //! A name is taken at once, so that two who race for it are told apart at once, and shown to others when the disk has
 //! it. What is held hangs off the session, never off its socket: a break makes a service stale, and the teardown of
-//! the lease is what makes it gone.
+//! the lease is what makes it gone. So does a session that is here, shows that it lives, and has stopped to renew it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use tenure_proto::service::{
 
 use crate::access::Right;
 use crate::deadline::Deadlines;
-use crate::effect::{Answer, Effect};
+use crate::effect::{Answer, Effect, Note};
 use crate::feed::Feed;
 use crate::mutant::{self, Mutant};
 use crate::record::{ServiceRecord, StoreWrite};
 use crate::route::Routes;
-use crate::service::{self, Facts, Slot, Told};
+use crate::service::{self, Facts, Lapse, Slot, Told};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -47,8 +47,10 @@ pub(super) struct Services {
     pub(super) owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
     /// What watchers are told: those that the disk has and that are not hidden.
     pub(super) feed: Feed<ServiceName, Told>,
-    /// When it may be time to say that one is stale. Set early rather than moved with every renewal.
+    /// When it may be time to say that one is stale, or to end it. Set early rather than moved with every renewal.
     pub(super) due: Deadlines<u64>,
+    /// Sessions with a service that ends after their next proof of life; of those that hold one.
+    pub(super) overdue: BTreeSet<SessionKey>,
     pub(super) routes: Routes,
 }
 
@@ -65,11 +67,11 @@ pub(super) struct Renewal {
     hang: Vec<usize>,
 }
 
-/// A `service.withdraw` that waits for the disk.
+/// A `service.withdraw` that waits for the disk, or the end of services that are not renewed.
 #[derive(Debug)]
 pub(super) struct Withdrawal {
-    conn: ConnId,
-    request: RequestId,
+    /// Who asked; nobody if it is the end.
+    asker: Option<(ConnId, RequestId)>,
     session: SessionKey,
     ids: Vec<u64>,
 }
@@ -119,14 +121,15 @@ impl Services {
             owned.remove(name);
             if owned.is_empty() {
                 self.owned.remove(&slot.session);
+                self.overdue.remove(&slot.session);
             }
         }
         Some(slot)
     }
 
-    /// Looks at a name again when it may have been stale for long enough, and not later than that.
+    /// Looks at a name again when something may be due, and not later than that.
     fn watch(&mut self, id: u64) {
-        let due = self.slot(id).and_then(|(_, slot)| slot.told_due());
+        let due = self.slot(id).and_then(|(_, slot)| slot.due());
         match due {
             Some(due) => self.due.set(id, due),
             None => self.due.clear(&id),
@@ -160,7 +163,7 @@ impl Services {
         }
     }
 
-    /// Up to `limit` services after `after`, with the state that they have now, and after which to go on.
+    /// Up to `limit` services after `after`, with the state that they have now, and after which to go on. Without their times.
     pub(super) fn page(
         &mut self,
         now: Millis,
@@ -210,9 +213,20 @@ impl Mesh {
             return Err(WireError::bad_request(format!("limit must be between 1 and {SERVICES_PAGE}")));
         }
         let now = self.now;
-        let (services, next) = self.services.page(now, params.all, params.after.as_ref(), limit as usize);
+        let (mut services, next) = self.services.page(now, params.all, params.after.as_ref(), limit as usize);
+        services.iter_mut().for_each(|service| self.time(service));
         let state_version = self.state_version();
         Ok(Answer::ServicesList(Box::new(ServicesListResult { services, next, state_version })))
+    }
+
+    /// Fills in the times of a service that is listed.
+    fn time(&self, service: &mut Service) {
+        let Some(slot) = self.services.slots.get(&service.name) else { return };
+        let here = self.leases.get(&slot.session).is_some_and(|lease| lease.conn().is_some());
+        let ends_at = self.wall.saturating_add(slot.ends_at().since(self.now));
+        service.first_seen_at = Some(U53::saturating(slot.since));
+        service.last_renewed_at = slot.renewed_at.map(U53::saturating);
+        service.expires_at = here.then(|| U53::saturating(ends_at));
     }
 
     /// `service.renew`: each offer has its own verdict. What changes nothing is answered at once.
@@ -246,7 +260,8 @@ impl Mesh {
                 Ok(Taken::Put(id, name, facts)) => {
                     renewal.hang.push(index);
                     renewal.puts.push((*id, facts.clone()));
-                    records.push(ServiceRecord { name: name.clone(), session, facts: facts.clone() });
+                    let since = self.services.slots.get(name).map_or(self.wall, |slot| slot.since);
+                    records.push(ServiceRecord { name: name.clone(), session, since, facts: facts.clone() });
                 }
             }
             let name = crate::frames::clipped(offer.name.clone());
@@ -293,7 +308,7 @@ impl Mesh {
         }
         let Some(slot) = self.services.slots.get_mut(&name) else { return Ok(Taken::Same) };
         let id = slot.id;
-        let (returned, changed) = (slot.renew(now), slot.degraded != offer.degraded);
+        let (returned, changed) = (slot.renew(now, self.wall), slot.degraded != offer.degraded);
         slot.degraded = offer.degraded;
         let taken = if slot.wanted.as_ref() != Some(&facts) {
             slot.wanted = Some(facts.clone());
@@ -332,7 +347,7 @@ impl Mesh {
             return busy(format!("this mesh holds {SERVICES_PER_MESH} services, which is as many as it may"));
         }
         let id = self.next_number();
-        self.services.insert(name.clone(), Slot::new(id, session, member, now));
+        self.services.insert(name.clone(), Slot::new(id, session, member, now, self.wall));
         Ok(())
     }
 
@@ -405,7 +420,8 @@ impl Mesh {
                 names.push(name);
             }
         }
-        let who = Awaiting::Withdrawal(Box::new(Withdrawal { conn, request, session, ids }));
+        let asker = Some((conn, request));
+        let who = Awaiting::Withdrawal(Box::new(Withdrawal { asker, session, ids }));
         if names.is_empty() {
             // Those of a withdrawal before this one may be on their way.
             return self.await_all(who, self.now, effects);
@@ -415,25 +431,40 @@ impl Mesh {
 
     /// The disk has forgotten them: now they are gone for everybody.
     pub(super) fn withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
-        let Withdrawal { conn, request, session, ids } = withdrawal;
+        let Withdrawal { asker, session, ids } = withdrawal;
+        let reason = if asker.is_some() { "withdrawn" } else { "unrenewed" };
         for id in ids {
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
             slot.writes = slot.writes.saturating_sub(1);
             self.drop_name(&name, effects);
-            effects.push(Effect::Cut { session, name: Some(name), reason: "withdrawn" });
+            if asker.is_none() {
+                effects.push(Effect::Note(Note::ServiceUnrenewed { session, name: name.clone() }));
+            }
+            effects.push(Effect::Cut { session, name: Some(name), reason });
         }
         self.show_services(session);
-        self.answer_if_here(conn, request, session, Answer::Empty, effects);
+        if let Some((conn, request)) = asker {
+            self.answer_if_here(conn, request, session, Answer::Empty, effects);
+        }
     }
 
     /// The disk could not forget them: they stay.
     pub(super) fn not_withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
-        let Withdrawal { conn, request, session, ids } = withdrawal;
+        let Withdrawal { asker, session, ids } = withdrawal;
         for id in ids {
             self.unwrite(id, effects);
+            if asker.is_none() {
+                let now = self.now;
+                if let Some((_, slot)) = self.services.slot_mut(id) {
+                    slot.lapse_again(now);
+                }
+                self.services.watch(id);
+            }
         }
         self.show_services(session);
-        if self.conns.get(&conn) == Some(&session) {
+        if let Some((conn, request)) = asker
+            && self.conns.get(&conn) == Some(&session)
+        {
             effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
         }
     }
@@ -460,15 +491,25 @@ impl Mesh {
         }
     }
 
-    /// A socket carries the session again: that renews all that it offers and may offer. The rest stays stale.
-    pub(super) fn regain_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    /// A socket carries the session again: that renews all that it offers and may offer. The rest stays stale, and is given the
+    /// same time to be renewed as before.
+    pub(super) fn regain_services(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        serves: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         for name in self.services.names_of(&session) {
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            let id = slot.id;
+            slot.attach(now);
             let facts = slot.facts.as_ref().or(slot.wanted.as_ref());
-            if facts.is_some_and(|facts| !service::may_stay(&name, facts, &self.config)) {
+            if !serves || facts.is_some_and(|facts| !service::may_stay(&name, facts, &self.config)) {
+                self.services.watch(id);
                 continue;
             }
-            let (id, returned) = (slot.id, slot.renew(now));
+            let returned = slot.renew(now, self.wall);
             if returned {
                 self.services.publish(&name, true);
             }
@@ -492,19 +533,71 @@ impl Mesh {
         effects.push(Effect::Cut { session, name: None, reason });
     }
 
-    /// Says of those that they are stale that have been for long enough.
-    pub(super) fn fire_services(&mut self, now: Millis) {
+    /// Says of those that they are stale that have been for long enough, and ends those that are not renewed although their
+    /// sessions are here.
+    pub(super) fn fire_services(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        let mut over: BTreeMap<SessionKey, Vec<u64>> = BTreeMap::new();
         for _ in 0..SERVICES_PER_TICK {
-            let Some(id) = self.services.due.pop_due(now) else { return };
+            let Some(id) = self.services.due.pop_due(now) else { break };
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
-            match slot.told_due() {
-                Some(due) if due <= now => {
-                    (slot.stale_told, slot.stale_shown) = (true, false);
-                    self.services.publish(&name, false);
-                }
-                Some(_) => self.services.watch(id),
-                None => {}
+            if slot.told_due().is_some_and(|due| due <= now) {
+                (slot.stale_told, slot.stale_shown) = (true, false);
+                self.services.publish(&name, false);
             }
+            let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            let session = slot.session;
+            if self.leases.get(&session).is_none_or(|lease| lease.conn().is_none()) {
+                // In grace the lease decides; an attach looks again.
+                if let Some(due) = slot.told_due() {
+                    self.services.due.set(id, due);
+                }
+                continue;
+            }
+            match slot.lapse(now) {
+                Lapse::No => {}
+                Lapse::Waits => _ = self.services.overdue.insert(session),
+                Lapse::Over => {
+                    over.entry(session).or_default().push(id);
+                    continue;
+                }
+            }
+            self.services.watch(id);
+        }
+        for (session, ids) in over {
+            self.end_unrenewed(session, ids, effects);
+        }
+    }
+
+    /// A session has shown at `heard` that it lives: what it should have renewed long ago has its last seconds from then on.
+    pub(super) fn prove_services(&mut self, session: SessionKey, heard: Millis) {
+        let mut waits = false;
+        for name in self.services.names_of(&session) {
+            let Some(slot) = self.services.slots.get_mut(&name) else { continue };
+            waits |= slot.proven(heard);
+            let id = slot.id;
+            self.services.watch(id);
+        }
+        if !waits {
+            self.services.overdue.remove(&session);
+        }
+    }
+
+    /// Services that their session has stopped to renew end: the disk is told first.
+    fn end_unrenewed(&mut self, session: SessionKey, ids: Vec<u64>, effects: &mut Vec<Effect>) {
+        let (mut ending, mut names) = (Vec::new(), Vec::new());
+        for id in ids {
+            let Some((name, slot)) = self.services.slot_mut(id) else { continue };
+            // What it is just giving up needs no help.
+            if slot.wanted.take().is_some() {
+                slot.writes += 1;
+                ending.push(id);
+                names.push(name);
+            }
+        }
+        if !names.is_empty() {
+            let withdrawal = Withdrawal { asker: None, session, ids: ending };
+            let who = Awaiting::Withdrawal(Box::new(withdrawal));
+            self.write_for(who, StoreWrite::DropServices(session, names), effects);
         }
     }
 
@@ -520,10 +613,10 @@ impl Mesh {
 
     /// Takes up what the store remembers, after the leases: stale until their sessions are back.
     pub(super) fn restore_services(&mut self, records: Vec<ServiceRecord>) {
-        for ServiceRecord { name, session, facts } in records {
+        for ServiceRecord { name, session, since, facts } in records {
             let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { continue };
             let id = self.next_number();
-            let mut slot = Slot::new(id, session, member, self.now);
+            let mut slot = Slot::new(id, session, member, self.now, since);
             (slot.facts, slot.wanted, slot.lost) = (Some(facts.clone()), Some(facts), Some(self.now));
             self.services.insert(name.clone(), slot);
             self.services.publish(&name, false);

@@ -385,6 +385,9 @@ pub(super) fn delivery(message: Message, attempt: u32) -> Delivery {
 
 pub(super) fn service() -> Service {
     Service {
+        first_seen_at: None,
+        last_renewed_at: None,
+        expires_at: None,
         name: id("db"),
         kind: ServiceKind::Tcp,
         state: ServiceState::Online,

@@ -1,4 +1,4 @@
-//! Services: a name has one holder, who holds it as long as its lease lives and it does not give it up.
+//! Services: a name has one holder, who holds it as long as its lease lives and it neither gives it up nor stops to renew it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,9 @@ use super::{Court, who};
 
 /// Why an offer may be refused in a world whose names are all legal.
 const REFUSALS: [&str; 5] = ["name_taken", "busy", "unavailable", "rate_limited", "draining"];
+
+/// A session that is here and does not renew a name for at least so long may lose it.
+const OVERDUE_MS: u64 = 60_000;
 
 /// Who was told last that it has a name.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +33,10 @@ struct Watch {
 #[derive(Debug, Default)]
 pub(super) struct Services {
     holders: BTreeMap<String, Holder>,
-    /// How often a session gave a name up.
+    /// How often a session gave a name up, or may have lost it because nobody renewed it.
     withdrawn: BTreeMap<(Slot, String), usize>,
+    /// Since when no process of a session offers a name that one of them offered.
+    unwanted: BTreeMap<(Slot, String), u64>,
     /// What each process offers.
     wanted: BTreeMap<Life, BTreeSet<String>>,
     /// What each process has given up and not offered again. That reaches the broker when a socket does, and takes the
@@ -45,10 +50,16 @@ impl Services {
     pub(super) fn see(&mut self, at: u64, seen: &Seen, world: &World, court: &mut Court) {
         match seen {
             Seen::Offers(life, name) => {
-                self.wanted.entry(*life).or_default().insert(name.clone());
                 self.given_up.entry(*life).or_default().remove(name);
+                if self.may_have_lapsed(at, life.slot, name) {
+                    *self.withdrawn.entry((life.slot, name.clone())).or_default() += 1;
+                    self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
+                }
+                self.unwanted.remove(&(life.slot, name.clone()));
+                self.wanted.entry(*life).or_default().insert(name.clone());
             }
             Seen::Withdraws(life, name) => {
+                self.unwanted.insert((life.slot, name.clone()), at);
                 if let Some(wanted) = self.wanted.get_mut(life) {
                     wanted.remove(name);
                 }
@@ -76,12 +87,16 @@ impl Services {
                     let heard = watch.gone.entry((slot, name.clone())).or_default();
                     *heard += 1;
                     let withdrawn = self.withdrawn.get(&(slot, name.clone())).copied().unwrap_or(0);
+                    let lapsed = usize::from(lapsed((&self.wanted, &self.unwanted), at, slot, name));
+                    let withdrawn = withdrawn + lapsed;
                     let unexplained = heard.saturating_sub(withdrawn);
                     may_be_gone(*life, (slot, name), unexplained, world, court);
                 }
             }
             Seen::Killed(life) | Seen::Ended(life, _) => {
-                self.wanted.remove(life);
+                for name in self.wanted.remove(life).into_iter().flatten() {
+                    self.unwanted.insert((life.slot, name), at);
+                }
                 self.given_up.remove(life);
                 self.watches.remove(life);
             }
@@ -89,6 +104,11 @@ impl Services {
             Seen::Services(life, found) => self.check_found(*life, found, world, court),
             _ => {}
         }
+    }
+
+    /// Whether a name may have ended because no process of the session that held it has renewed it for too long.
+    fn may_have_lapsed(&self, at: u64, slot: Slot, name: &str) -> bool {
+        lapsed((&self.wanted, &self.unwanted), at, slot, name)
     }
 
     /// Whoever is told that a name is its own is the only one. What a socket brings that the broker has given up on may
@@ -101,6 +121,7 @@ impl Services {
             && other.slot != life.slot
             && !self.may_be_given_up(other.slot, name)
             && !world.may_have_ended_since(other.slot, other.told_at)
+            && !self.may_have_lapsed(at, other.slot, name)
         {
             let text = format!(
                 "{} was told that it has {name}, which session {} has, whose lease could not have ended",
@@ -146,6 +167,19 @@ impl Services {
             );
         }
     }
+}
+
+/// Whether no process of a session has offered a name for so long that it may have ended.
+fn lapsed(
+    (wanted, unwanted): (&BTreeMap<Life, BTreeSet<String>>, &BTreeMap<(Slot, String), u64>),
+    at: u64,
+    slot: Slot,
+    name: &str,
+) -> bool {
+    if wanted.iter().any(|(life, names)| life.slot == slot && names.contains(name)) {
+        return false;
+    }
+    unwanted.get(&(slot, name.to_owned())).is_some_and(|since| at.saturating_sub(*since) >= OVERDUE_MS)
 }
 
 impl Watch {

@@ -12,7 +12,7 @@ use crate::Store;
 pub(crate) fn service(n: u8, name: &str) -> ServiceRecord {
     let metadata = ServiceMetadata::default();
     let facts = Facts { kind: ServiceKind::Tcp, ttl_ms: 30_000 + u64::from(n), metadata };
-    ServiceRecord { name: name.parse().unwrap(), session: session(n), facts }
+    ServiceRecord { name: name.parse().unwrap(), session: session(n), since: 1_000 + u64::from(n), facts }
 }
 
 fn found(store: &mut impl Store) -> Vec<ServiceRecord> {

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use super::access_schema::ACCESS;
 use super::fault::Fault;
 use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES, SETTLERS};
-use super::service::SERVICES;
+use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
 use crate::{Result, StoreError};
 
@@ -80,6 +80,7 @@ CREATE TABLE clock (
 ) STRICT;
 INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs ORDER BY run DESC LIMIT 1;
 ",
+    SERVICES_SINCE,
 ];
 
 /// The schema version of this program.

@@ -28,13 +28,18 @@ CREATE TABLE services (
 CREATE INDEX services_session ON services (mesh, session);
 ";
 
+/// A later step.
+pub(super) const SERVICES_SINCE: &str = "
+ALTER TABLE services ADD COLUMN since INTEGER NOT NULL DEFAULT 0;   -- Unix ms
+";
+
 /// Keeps a service, in place of what its name stood for.
 pub(super) fn put(connection: &Connection, mesh: i64, record: &ServiceRecord) -> Result<(), Fault> {
-    let ServiceRecord { name, session, facts: Facts { kind, ttl_ms, metadata } } = record;
+    let ServiceRecord { name, session, since, facts: Facts { kind, ttl_ms, metadata } } = record;
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO services (mesh, name, session, kind, ttl_ms, metadata)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT OR REPLACE INTO services (mesh, name, session, kind, ttl_ms, metadata, since)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?
         .execute(params![
             mesh,
@@ -43,6 +48,7 @@ pub(super) fn put(connection: &Connection, mesh: i64, record: &ServiceRecord) ->
             kind_text(*kind),
             integer(*ttl_ms),
             metadata_text(metadata)?,
+            integer(*since),
         ])?;
     Ok(())
 }
@@ -71,7 +77,7 @@ pub(super) fn drop_all(connection: &Connection, mesh: i64, session: &SessionKey)
 /// Every service of a mesh, by name.
 pub(super) fn all(connection: &Connection, mesh: i64) -> Result<Vec<ServiceRecord>, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT name, session, kind, ttl_ms, metadata FROM services WHERE mesh = ?1 ORDER BY name",
+        "SELECT name, session, kind, ttl_ms, metadata, since FROM services WHERE mesh = ?1 ORDER BY name",
     )?;
     let mut rows = statement.query([mesh])?;
     let mut services = Vec::new();
@@ -84,7 +90,7 @@ pub(super) fn all(connection: &Connection, mesh: i64) -> Result<Vec<ServiceRecor
 /// Rows that do not read, and names whose holders have no lease.
 pub(super) fn findings(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT services.name, services.session, kind, ttl_ms, metadata, meshes.name,
+        "SELECT services.name, services.session, kind, ttl_ms, metadata, since, meshes.name,
                 EXISTS (SELECT 1 FROM leases
                         WHERE leases.mesh = meshes.name AND leases.session = services.session)
          FROM services LEFT JOIN meshes ON meshes.id = services.mesh ORDER BY services.mesh, services.name",
@@ -92,8 +98,8 @@ pub(super) fn findings(connection: &Connection, report: &mut Report) -> Result<(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let Some(record) = report.note(record(row))? else { continue };
-        let mesh: Option<String> = row.get(5)?;
-        let (mesh, leased): (String, bool) = (mesh.unwrap_or_default(), row.get(6)?);
+        let mesh: Option<String> = row.get(6)?;
+        let (mesh, leased): (String, bool) = (mesh.unwrap_or_default(), row.get(7)?);
         if !leased {
             report.add(format!("service {} in {mesh}: its session has no lease", record.name));
         }
@@ -109,7 +115,13 @@ fn record(row: &Row<'_>) -> Result<ServiceRecord, Fault> {
             ttl_ms: natural(row.get(3)?, "ttl_ms")?,
             metadata: read_metadata(&metadata)?,
         };
-        Ok(ServiceRecord { name: topic::parse(&name, "a name")?, session: SessionKey(row.get(1)?), facts })
+        let since = natural(row.get(5)?, "since")?;
+        Ok(ServiceRecord {
+            name: topic::parse(&name, "a name")?,
+            session: SessionKey(row.get(1)?),
+            since,
+            facts,
+        })
     };
     read().map_err(|fault| fault.about(|| format!("service {}", row.get::<_, String>(0).unwrap_or_default())))
 }

@@ -65,6 +65,9 @@ fn n(number: u64) -> U53 {
 
 fn service(key: u8, stale: bool) -> Service {
     Service {
+        first_seen_at: None,
+        last_renewed_at: None,
+        expires_at: None,
         name: format!("s{key}").parse().unwrap(),
         kind: ServiceKind::Run,
         state: if stale { ServiceState::Stale } else { ServiceState::Online },

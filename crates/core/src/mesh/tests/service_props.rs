@@ -171,6 +171,12 @@ fn run(acts: &[Act]) {
             matches!(act, Act::Withdraw { .. } | Act::Bye(_) | Act::Ban(_) | Act::Restart | Act::Disk(_));
         let held = stage.world.mesh.services.slots.iter();
         let held = held.filter(|(_, slot)| slot.facts.is_some() && slot.wanted.is_some());
+        // So may time, if its session is here and does not renew it.
+        let until = match act {
+            Act::Pass(ms) => stage.world.mesh.now.plus(*ms),
+            _ => stage.world.mesh.now,
+        };
+        let held = held.filter(|(_, slot)| slot.ends_at() > until);
         let before = held.map(|(name, slot)| (name.clone(), slot.session)).collect();
         let ends = |stage: &Stage| stage.world.store.log.iter().filter(|(_, begins)| !begins).count();
         let earlier = ends(&stage);

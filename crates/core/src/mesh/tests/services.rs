@@ -350,11 +350,7 @@ fn who_may_not_serve_is_told_so_and_a_policy_holds_from_the_next_renewal_on() {
     let results = renew(&mut world, conn, vec![offer("db"), offer("team-db")]);
     assert_eq!(results, Some(vec![Err(ErrorCode::NameRejected), Ok(())]));
     world.advance(30_000);
-    assert_eq!(
-        states(&mut world, conn),
-        ["db stale", "team-db stale"],
-        "the name is held as long as the lease"
-    );
+    assert_eq!(states(&mut world, conn), ["db stale", "team-db stale"], "the name is held for a while");
 }
 
 #[test]
@@ -421,4 +417,144 @@ fn what_a_watcher_missed_is_told_again_and_coalesced() {
     assert_eq!(heard(&mut world, again), ["online db", "updated db"]);
     assert!(withdraw(&mut world, conn, "db"));
     assert_eq!(heard(&mut world, again), ["gone db"]);
+}
+
+/// Lets time pass in which nothing is heard of `conn`, and then something.
+fn silence(world: &mut World, conn: ConnId, ms: u64) {
+    world.socket_mut(conn).lively = false;
+    world.advance(ms);
+    world.socket_mut(conn).lively = true;
+    world.input(Input::Alive { conn, at: world.now().at });
+}
+
+#[test]
+fn a_service_that_a_living_session_does_not_renew_is_stale_and_then_gone() {
+    let mut world = World::new();
+    let (watcher, conn) = (world.join(1), world.join(2));
+    offers(&mut world, conn, "db");
+    world.seen(watcher);
+    world.advance(59_000);
+    assert_eq!(heard(&mut world, watcher), ["stale db"]);
+    silence(&mut world, conn, 1_001);
+    world.advance(9_999);
+    assert_eq!(states(&mut world, watcher), ["db stale"], "ten seconds after it was heard of");
+    assert_eq!(renew(&mut world, watcher, vec![offer("db")]), Some(vec![Err(ErrorCode::NameTaken)]));
+    world.advance(1);
+    assert_eq!(heard(&mut world, watcher), ["gone db"]);
+    assert_eq!((world.mesh.services(), offered_by(&world, 2).len()), (0, 0));
+    assert!(world.cuts.iter().any(|(of, _, reason)| *of == session(2) && *reason == "unrenewed"));
+    offers(&mut world, watcher, "db");
+    assert_eq!(renew(&mut world, conn, vec![offer("db")]), Some(vec![Err(ErrorCode::NameTaken)]));
+    world.restart(0);
+    assert_eq!(world.mesh.service_holder(&"db".parse().unwrap()), Some(session(1)), "on disk too");
+}
+
+#[test]
+fn a_renewal_in_the_last_seconds_or_an_attach_keeps_it() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    offers(&mut world, conn, "db");
+    world.advance(59_500);
+    silence(&mut world, conn, 600);
+    world.advance(9_000);
+    offers(&mut world, conn, "db");
+    world.advance(20_000);
+    assert_eq!(states(&mut world, conn), ["db online"], "renewed in time");
+    world.advance(35_000);
+    silence(&mut world, conn, 6_000);
+    world.advance(5_000);
+    let conn = world.enter(world.resume_all(conn));
+    world.advance(29_000);
+    assert_eq!(states(&mut world, conn), ["db online"], "and attached in time");
+}
+
+#[test]
+fn without_a_proof_of_life_nothing_ends_and_in_grace_the_lease_decides() {
+    let mut world =
+        World::with(MeshConfig { lease_ttl_ms: 600_000, stale_after_ms: 400_000, ..MeshConfig::default() });
+    let (watcher, conn) = (world.join(1), world.join(2));
+    offers(&mut world, conn, "db");
+    world.socket_mut(conn).lively = false;
+    world.advance(390_000);
+    assert_eq!(states(&mut world, watcher), ["db stale"], "a machine that sleeps with its socket open");
+    world.close(conn, false);
+    world.advance(200_000);
+    assert_eq!(states(&mut world, watcher), ["db stale"], "in grace");
+    world.advance(11_000);
+    assert_eq!(world.mesh.services(), 0, "with the lease");
+}
+
+#[test]
+fn a_renewal_that_a_new_policy_refuses_counts_as_none() {
+    for attach in [false, true] {
+        let mut world = World::new();
+        let conn = world.join(2);
+        offers(&mut world, conn, "db");
+        let config = MeshConfig { service_names: Some("team-*".to_owned()), ..MeshConfig::default() };
+        world.input(Input::Configure { config: Box::new(config) });
+        let mut conn = conn;
+        let refused = |world: &mut World, conn: ConnId| {
+            assert_eq!(renew(world, conn, vec![offer("db")]), Some(vec![Err(ErrorCode::NameRejected)]));
+        };
+        for n in 0..13 {
+            world.advance(5_000);
+            refused(&mut world, conn);
+            if attach && n == 10 {
+                conn = world.enter(world.resume_all(conn));
+            }
+        }
+        world.advance(5_000);
+        assert_eq!(world.mesh.services(), 1, "its last ten seconds, or an attach that began its time anew");
+        world.advance(5_001);
+        assert_eq!(world.mesh.services(), usize::from(attach));
+        if attach {
+            for _ in 0..12 {
+                world.advance(5_000);
+                refused(&mut world, conn);
+            }
+            assert_eq!(world.mesh.services(), 0);
+        }
+    }
+}
+
+#[test]
+fn an_end_that_the_disk_does_not_take_is_tried_again() {
+    let mut world = World::new();
+    let (watcher, conn) = (world.join(1), world.join(2));
+    offers(&mut world, conn, "db");
+    world.disk(Disk::Fails);
+    world.advance(59_500);
+    silence(&mut world, conn, 600);
+    world.advance(15_000);
+    assert_eq!(states(&mut world, watcher), ["db stale"]);
+    world.disk(Disk::Commits);
+    world.advance(10_000);
+    assert_eq!(world.mesh.services(), 0);
+}
+
+#[test]
+fn a_list_tells_when_a_service_came_was_renewed_and_ends() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    let start = world.now().wall;
+    offers(&mut world, conn, "db");
+    let times = |world: &mut World, conn: ConnId| {
+        let service = list(world, conn, false).remove(0);
+        let since = |at: Option<U53>| at.map(|at| at.get() - start);
+        (since(service.first_seen_at), since(service.last_renewed_at), since(service.expires_at))
+    };
+    assert_eq!(times(&mut world, conn), (Some(0), Some(0), Some(70_000)));
+    world.advance(20_000);
+    offers(&mut world, conn, "db");
+    assert_eq!(times(&mut world, conn), (Some(0), Some(20_000), Some(90_000)));
+    let watcher = world.join(1);
+    let snapshot = world.answer(watcher).snapshot.clone().unwrap();
+    assert_eq!(snapshot.services[0].first_seen_at, None, "only in the list");
+    world.close(conn, false);
+    assert_eq!(times(&mut world, watcher), (Some(0), Some(20_000), None), "in grace the lease decides");
+    world.restart(0);
+    let watcher = world.join(1);
+    assert_eq!(times(&mut world, watcher), (Some(0), None, None), "when it was renewed is not on disk");
+    world.enter(knock(2));
+    assert_eq!(times(&mut world, watcher), (Some(0), Some(20_000), Some(90_000)), "an attach renews");
 }
