@@ -63,6 +63,18 @@ pub enum Ending {
     Kicked,
 }
 
+impl Ending {
+    /// In a word, as peers' streams, the log and the store say it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Ending::Expired => "expired",
+            Ending::Bye(..) => "bye",
+            Ending::Banned => "banned",
+            Ending::Kicked => "kicked",
+        }
+    }
+}
+
 /// Where a lease stands. Bounded: at most one hello waits; a newer one takes its place.
 #[derive(Clone, Debug)]
 pub enum State {

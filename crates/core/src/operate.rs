@@ -15,6 +15,7 @@ use tenure_proto::peer::Peer;
 use crate::access::{AuditEntry, AuditRecord, BanRecord, InviteRecord, MemberRecord, TokenRecord};
 use crate::effect::Answer;
 use crate::input::Banned;
+use crate::record::LeaseEndEntry;
 use crate::setting::Values;
 
 /// The number of an operation; its shell never uses one twice.
@@ -122,6 +123,8 @@ pub enum Act {
         /// What changes.
         values: Values,
     },
+    /// Ends of leases, newest first, before this one.
+    LeaseEnds(Page<u64>),
     /// The audit log, newest first, before this row.
     Audit(Page<u64>),
     /// Believe the wall clock although it is not where it should be.
@@ -165,7 +168,7 @@ impl Act {
             Act::Tokens(_) | Act::Bans(_) | Act::Services(_) | Act::Topics(_) | Act::Dead { .. } => {
                 return None;
             }
-            Act::Settings | Act::Audit(_) => return None,
+            Act::Settings | Act::Audit(_) | Act::LeaseEnds(_) => return None,
         })
     }
 }
@@ -283,6 +286,8 @@ pub enum Operated {
         /// The names of those that differ from what the broker was started with.
         changed: Vec<String>,
     },
+    /// Ends of leases, newest first, and whether there are older ones.
+    LeaseEnds(Vec<LeaseEndEntry>, bool),
     /// Rows of the audit log, newest first, and whether there are older ones.
     Audit(Vec<AuditEntry>, bool),
 }

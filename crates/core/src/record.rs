@@ -148,6 +148,33 @@ pub struct Burial {
     pub remove: bool,
 }
 
+/// The end of a lease, as it is kept: for 30 days, and at most
+/// [`LEASE_ENDS_MAX`](tenure_proto::limits::LEASE_ENDS_MAX) in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseEnd {
+    /// Whose.
+    pub session: SessionKey,
+    /// Which.
+    pub lease: LeaseId,
+    /// Who vouched.
+    pub member: MemberKey,
+    /// What the session was called.
+    pub name: String,
+    /// Why: `expired`, `bye`, `banned` or `kicked`.
+    pub why: String,
+    /// When, Unix milliseconds.
+    pub at: u64,
+}
+
+/// The end of a lease with its place among all of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseEndEntry {
+    /// Its number: rises, in all meshes of a store together.
+    pub seq: u64,
+    /// What it says.
+    pub end: LeaseEnd,
+}
+
 /// A service as the store remembers it; it goes with its session's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceRecord {
@@ -168,8 +195,8 @@ pub enum StoreWrite {
     PutLease(Box<LeaseRecord>),
     /// A lease was attached for the first time in this run.
     TouchLease(SessionKey, LeaseId),
-    /// A lease ended, at this Unix millisecond; with it its subscriptions, private groups and services.
-    EndLease(SessionKey, LeaseId, u64),
+    /// A lease ended; with it its subscriptions, private groups and services. Who, why and when is kept.
+    EndLease(Box<LeaseEnd>),
     /// Keep services, each in place of what its name stood for.
     PutServices(Vec<ServiceRecord>),
     /// Forget services of a session.
@@ -278,12 +305,12 @@ pub enum StoreWrite {
     /// Change who may do what, with the row that tells of it.
     Access(Box<AccessWrite>),
     /// Delete a slice of what has outlived its time, in all meshes of the store: remembered ids past theirs, dead
-    /// letters older than `dead_before`, ended sessions older than that with nothing in their inbox, runs that
-    /// ended before `runs_before`. Answered by [`StoreOutcome::Count`].
+    /// letters and ends of leases older than `dead_before`, ended sessions older than that with nothing in their inbox, runs
+    /// that ended before `runs_before`. Answered by [`StoreOutcome::Count`].
     Sweep {
         /// Now, Unix milliseconds.
         now: u64,
-        /// Dead letters and ended sessions from before this moment go.
+        /// Dead letters, ends of leases and ended sessions from before this moment go.
         dead_before: u64,
         /// Runs that ended before this moment go.
         runs_before: u64,
@@ -407,6 +434,13 @@ pub enum StoreRead {
     },
     /// A run. Answered by [`StoreFound::Run`].
     Run(RunId),
+    /// Ends of leases in the mesh, newest first. Answered by [`StoreFound::LeaseEnds`].
+    LeaseEnds {
+        /// Before this one, or from the newest on.
+        before: Option<u64>,
+        /// At most so many.
+        limit: u32,
+    },
     /// The audit log of the mesh, newest first. Answered by [`StoreFound::Audit`].
     Audit {
         /// Before this row, or from the newest on.
@@ -479,6 +513,8 @@ pub enum StoreFound {
     Oldest(Vec<Option<u64>>),
     /// The run, if it is remembered.
     Run(Option<Box<RunRecord>>),
+    /// Ends of leases, and whether there are older ones.
+    LeaseEnds(Vec<LeaseEndEntry>, bool),
     /// Rows of the audit log, and whether there are older ones.
     Audit(Vec<AuditEntry>, bool),
     /// The store cannot read now.

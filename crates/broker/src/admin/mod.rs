@@ -69,6 +69,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(access::bans, access::ban, access::unban))
         .routes(routes!(session::list))
         .routes(routes!(session::show, session::kick))
+        .routes(routes!(session::ends))
         .routes(routes!(messages::services))
         .routes(routes!(messages::topics))
         .routes(routes!(messages::groups))

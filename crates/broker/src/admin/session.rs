@@ -5,12 +5,14 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tenure_core::operate::{Act, Operated, SessionInfo};
+use tenure_core::record::{LeaseEnd, LeaseEndEntry};
 use tenure_proto::ids::SessionKey;
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Paged, Path, Query, object, part, shown};
 use super::document::{Key, Label, MeshPart};
 use super::problem::{Problem, Refusals};
+use super::setting::AuditOf;
 use super::{Asking, odd};
 
 /// A session as an operator sees it.
@@ -106,4 +108,54 @@ pub(crate) async fn kick(
 ) -> Result<StatusCode, Problem> {
     asking.ask(&mesh, Act::Kick(part("session", &session)?, why.reason)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The end of a lease.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct End {
+    /// Its number.
+    seq: u64,
+    /// When, Unix milliseconds.
+    at: u64,
+    /// The session.
+    session: String,
+    /// What it was called.
+    name: String,
+    /// The member that vouched for it.
+    member: String,
+    /// The lease.
+    lease: String,
+    /// Why: `expired`, `bye`, `banned` or `kicked`.
+    why: String,
+}
+
+/// Ends of leases, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Ends {
+    /// One page of them.
+    ends: Vec<End>,
+    /// What to pass as `before`, when there are older ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+}
+
+/// Lists leases that ended: who, why and when. Kept for 30 days, and at most 100,000 of a broker.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/lease-ends", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), AuditOf),
+    responses((status = 200, description = "A page of them", body = Ends), Refusals))]
+pub(crate) async fn ends(
+    asking: Asking,
+    Path(mesh): Path<String>,
+    Query(of): Query<AuditOf>,
+) -> Result<Response, Problem> {
+    let page = of.page()?;
+    let Operated::LeaseEnds(ends, more) = asking.ask(&mesh, Act::LeaseEnds(page)).await? else {
+        return Err(odd());
+    };
+    let next = ends.last().filter(|_| more).map(|end| end.seq);
+    let shape = |LeaseEndEntry { seq, end }: LeaseEndEntry| {
+        let LeaseEnd { session, lease, member, name, why, at } = end;
+        let (session, member, lease) = (session.to_string(), member.to_string(), lease.to_string());
+        End { seq, at, session, name, member, lease, why }
+    };
+    Ok(shown(&Ends { ends: ends.into_iter().map(shape).collect(), next }))
 }

@@ -65,7 +65,7 @@ pub(crate) async fn change(
     settings(set.map_err(|problem| problem.within("/values"))?)
 }
 
-/// Which rows of the audit log.
+/// Which rows of a list that is read from its newest on.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -78,6 +78,13 @@ pub(crate) struct AuditOf {
     #[serde(default)]
     #[param(value_type = Option<u64>, minimum = 1, maximum = 500)]
     limit: Option<U53>,
+}
+
+impl AuditOf {
+    /// The page that is asked for.
+    pub(super) fn page(&self) -> Result<Page<u64>, Problem> {
+        Ok(Page { after: self.before.map(U53::get), limit: limit(self.limit, LIST_PAGE)? })
+    }
 }
 
 /// A row of the audit log.
@@ -119,7 +126,7 @@ pub(crate) async fn audit(
     Path(mesh): Path<String>,
     Query(of): Query<AuditOf>,
 ) -> Result<Response, Problem> {
-    let page = Page { after: of.before.map(U53::get), limit: limit(of.limit, LIST_PAGE)? };
+    let page = of.page()?;
     let Operated::Audit(rows, more) = asking.ask(&mesh, Act::Audit(page)).await? else {
         return Err(odd());
     };

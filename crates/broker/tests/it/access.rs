@@ -408,3 +408,24 @@ async fn several_meshes_share_a_store_and_nothing_else() {
     assert_closing(&here.ended().await.closing, 1001, "going_away", true);
     assert_closing(&there.ended().await.closing, 1001, "going_away", true);
 }
+
+#[tokio::test]
+async fn ends_of_leases_are_listed_newest_first() {
+    let broker = administered().await;
+    let addr = broker.addr();
+    let (mut gone, gone_who) = join(addr, "gone").await;
+    let (mut kicked, kicked_who) = join(addr, "kicked").await;
+    gone.bye().await;
+    good(&ask(addr, &format!("DELETE /meshes/default/sessions/{}", hex(&kicked_who.session)), None).await, 204);
+    kicked.ended().await;
+    let page = good(&ask(addr, "GET /meshes/default/lease-ends?limit=1", None).await, 200);
+    let newest = &page["ends"][0];
+    assert_eq!((&newest["why"], &newest["name"]), (&json!("kicked"), &json!("kicked")), "{page}");
+    assert!(newest["at"].as_u64().is_some_and(|at| unix_ms().abs_diff(at) < 60_000), "{page}");
+    let rest = format!("GET /meshes/default/lease-ends?before={}", page["next"]);
+    let rest = good(&ask(addr, &rest, None).await, 200);
+    let last = &rest["ends"][0];
+    assert_eq!((&last["why"], &last["session"]), (&json!("bye"), &json!(hex(&gone_who.session))), "{rest}");
+    assert_eq!(rest.get("next"), None);
+    broker.stop("end").await;
+}

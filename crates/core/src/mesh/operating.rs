@@ -200,9 +200,10 @@ impl Mesh {
             }
             Act::Set { version, values } => self.set(*version, values),
             Act::Note(..) => done(Vec::new()),
-            Act::ConfirmClock if self.clock_doubt().is_none() => {
-                Err(WireError::new(ErrorCode::Conflict, "the wall clock is believed; there is nothing to confirm"))
-            }
+            Act::ConfirmClock if self.clock_doubt().is_none() => Err(WireError::new(
+                ErrorCode::Conflict,
+                "the wall clock is believed; there is nothing to confirm",
+            )),
             Act::ConfirmClock => Ok(Doing::Write(Vec::new(), Operated::Done, After::ConfirmClock)),
             Act::Topics(page) => {
                 let limit = U53::saturating(page.limit.clamp(1, PAGE) as u64);
@@ -214,6 +215,12 @@ impl Mesh {
                 let log = self.any_log(log)?;
                 let (after, limit) = (page.after.unwrap_or(0), page.limit.clamp(1, PAGE) as u32);
                 self.list_dead(Asker::Operator(id), log, after, limit, effects);
+                Ok(Doing::Later)
+            }
+            Act::LeaseEnds(page) => {
+                let limit = page.limit.clamp(1, crate::operate::LIST_PAGE) as u32;
+                let read = StoreRead::LeaseEnds { before: page.after, limit };
+                self.read(Purpose::LeaseEnds(id), read, effects);
                 Ok(Doing::Later)
             }
             Act::Audit(page) => {

@@ -48,6 +48,8 @@ pub(super) enum Purpose {
     Expired,
     /// A run that is not in memory.
     Run(ConnId, RequestId, Ask),
+    /// Ends of leases.
+    LeaseEnds(OperateId),
     /// The audit log.
     Audit(OperateId),
 }
@@ -104,7 +106,10 @@ impl Mesh {
             (Purpose::Audit(id), StoreFound::Audit(rows, more)) => {
                 return effects.push(Effect::Operated { id, outcome: Ok(Operated::Audit(rows, more)) });
             }
-            (Purpose::Audit(id), _) => {
+            (Purpose::LeaseEnds(id), StoreFound::LeaseEnds(ends, more)) => {
+                return effects.push(Effect::Operated { id, outcome: Ok(Operated::LeaseEnds(ends, more)) });
+            }
+            (Purpose::Audit(id) | Purpose::LeaseEnds(id), _) => {
                 return effects.push(Effect::Operated { id, outcome: Err(unreadable()) });
             }
             (Purpose::Topics(asker, mut result, places), StoreFound::Oldest(sent)) => {

@@ -5,7 +5,7 @@ use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 
 use crate::effect::{Answer, Effect, Note};
 use crate::lease::{Ending, Lease, State};
-use crate::record::StoreWrite;
+use crate::record::{LeaseEnd, StoreWrite};
 use crate::subs::Subs;
 use crate::time::Millis;
 
@@ -34,9 +34,12 @@ impl Mesh {
     }
 
     fn begin_end(&mut self, session: SessionKey, ending: Ending, effects: &mut Vec<Effect>) {
+        let name = self.presence.get(&session).map(|peer| peer.get().name.clone()).unwrap_or_default();
         let Some(lease) = self.leases.get_mut(&session) else { return };
+        let (lease_id, why) = (lease.id.clone(), ending.as_str().to_owned());
+        let end = LeaseEnd { session, lease: lease_id, member: lease.member, name, why, at: self.wall };
+        let write = StoreWrite::EndLease(Box::new(end));
         lease.state = State::Ending(ending, None);
-        let write = StoreWrite::EndLease(session, lease.id.clone(), self.wall);
         self.deadlines.clear(&session);
         self.lose_services(self.now, session, effects);
         self.write_and_await(session, write, effects);
@@ -50,20 +53,16 @@ impl Mesh {
         self.end_reading(session, lease.member, std::mem::take(&mut lease.subs), effects);
         self.settle_startup(&session, false, effects);
         let State::Ending(ending, waiting) = lease.state else { return };
-        let reason = match ending {
-            Ending::Expired => {
-                effects.push(Effect::Note(Note::GraceExpired { session }));
-                "expired"
-            }
+        let reason = ending.as_str();
+        match ending {
+            Ending::Expired => effects.push(Effect::Note(Note::GraceExpired { session })),
             Ending::Bye(conn, request) => {
                 effects.push(super::respond(conn, request, Answer::Empty));
                 let closing = tenure_proto::Closing::new(Reason::Bye);
                 effects.push(Effect::Close { conn, closing });
-                "bye"
             }
-            Ending::Banned => "banned",
-            Ending::Kicked => "kicked",
-        };
+            Ending::Banned | Ending::Kicked => {}
+        }
         self.end_services(session, reason, effects);
         effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));
         if let Some(knock) = waiting {

@@ -6,6 +6,7 @@
 pub(crate) mod accepts;
 pub(crate) mod access;
 pub(crate) mod cases;
+pub(crate) mod lease_ends;
 pub(crate) mod messages;
 pub(crate) mod model;
 pub(crate) mod programs;
@@ -16,7 +17,7 @@ pub(crate) mod runs;
 pub(crate) mod services;
 
 use tenure_core::input::LeaseRecord;
-use tenure_core::record::StoreWrite;
+use tenure_core::record::{LeaseEnd, StoreWrite};
 use tenure_proto::peer::Profile;
 use tenure_proto::{MemberKey, SessionKey};
 
@@ -56,6 +57,10 @@ macro_rules! suite {
             a_batch_is_all_or_nothing,
             writes_of_a_batch_see_each_other,
             a_lease_of_an_impossible_run_is_a_finding,
+        );
+        $crate::conformance::suite!($engine, lease_ends:
+            the_end_of_a_lease_is_kept_with_it,
+            ends_of_leases_are_forgotten_in_slices,
         );
         $crate::conformance::suite!($engine, accepts:
             an_accept_answers_by_the_table,
@@ -162,7 +167,9 @@ pub(crate) fn put(row: &LeaseRow) -> Write {
 
 /// The write that ends `row`'s lease.
 pub(crate) fn end(row: &LeaseRow) -> Write {
-    let write = StoreWrite::EndLease(row.session, row.lease.clone(), 1_000);
+    let LeaseRow { session, lease, member, .. } = row.clone();
+    let (name, why) = (row.profile.name.clone(), "expired".to_owned());
+    let write = StoreWrite::EndLease(Box::new(LeaseEnd { session, lease, member, name, why, at: 1_000 }));
     Write::Mesh { mesh: row.mesh.clone(), run: row.touched_run, write }
 }
 

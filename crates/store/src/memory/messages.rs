@@ -110,7 +110,7 @@ impl Messages {
                 );
             }
             // The caller has seen to it that the lease was this one.
-            StoreWrite::EndLease(session, _, at) => self.end(session, *at),
+            StoreWrite::EndLease(end) => self.end(&end.session, end.at),
             StoreWrite::Accept(accept) => return StoreOutcome::Accepted(self.accept(accept)),
             StoreWrite::PutServices(records) => {
                 let named = |record: &ServiceRecord| (record.name.clone(), record.clone());

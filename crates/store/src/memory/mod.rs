@@ -12,6 +12,7 @@
 //! reads find.
 
 mod access;
+mod lease_ends;
 mod messages;
 mod reads;
 mod runs;
@@ -28,6 +29,7 @@ use crate::{
     Checkpointer, Identity, LeaseRow, Result, Run, Store, StoreError, StoreReader, StoredLease, Write,
 };
 use access::{Access, Audit};
+use lease_ends::LeaseEnds;
 use messages::Messages;
 
 /// A store in memory. A clone is another handle on the same state.
@@ -47,6 +49,7 @@ struct State {
     meshes: BTreeMap<MeshName, Messages>,
     access: BTreeMap<MeshName, Access>,
     audit: Audit,
+    lease_ends: LeaseEnds,
     /// Writes answer [`StoreError::Unavailable`].
     failing: bool,
     /// Writes answer [`StoreError::Poisoned`].
@@ -121,12 +124,13 @@ impl State {
             StoreWrite::PutLease(record) => {
                 self.leases.insert((mesh.clone(), record.session), LeaseRow::of_record(mesh, record, run));
             }
-            StoreWrite::EndLease(session, lease, _) => {
-                let key = (mesh.clone(), *session);
-                if self.leases.get(&key).is_none_or(|row| row.lease != *lease) {
+            StoreWrite::EndLease(end) => {
+                let key = (mesh.clone(), end.session);
+                if self.leases.get(&key).is_none_or(|row| row.lease != end.lease) {
                     return StoreOutcome::Done;
                 }
                 self.leases.remove(&key);
+                self.lease_ends.add(mesh, end);
             }
             StoreWrite::TouchLease(session, lease) => {
                 let found = self.leases.get_mut(&(mesh.clone(), *session));
@@ -135,9 +139,10 @@ impl State {
                 }
             }
             StoreWrite::Sweep { now, dead_before, runs_before, .. } => {
+                let ends = self.lease_ends.forget(*dead_before);
                 let swept = self.meshes.values_mut();
                 let swept = swept.map(|mesh| mesh.sweep(*now, *dead_before) + mesh.sweep_runs(*runs_before));
-                return StoreOutcome::Count { rows: swept.sum(), more: false };
+                return StoreOutcome::Count { rows: swept.sum::<u64>() + ends, more: false };
             }
             StoreWrite::Access(write) => {
                 self.access.entry(mesh.clone()).or_default().apply(&write.changes);
@@ -220,6 +225,9 @@ impl StoreReader for Reader {
         let state = self.0.lock();
         if let StoreRead::Audit { before, limit } = read {
             return Ok(state.audit.read(mesh, *before, *limit));
+        }
+        if let StoreRead::LeaseEnds { before, limit } = read {
+            return Ok(state.lease_ends.read(mesh, *before, *limit));
         }
         Ok(state.meshes.get(mesh).map_or_else(|| Messages::default().read(read), |mesh| mesh.read(read)))
     }

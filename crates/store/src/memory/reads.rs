@@ -48,7 +48,7 @@ impl Messages {
                 StoreFound::Oldest(sent.collect())
             }
             // No message's: the store itself reads it.
-            StoreRead::Audit { .. } => StoreFound::Unavailable,
+            StoreRead::Audit { .. } | StoreRead::LeaseEnds { .. } => StoreFound::Unavailable,
             StoreRead::Run(run) => StoreFound::Run(self.run(*run).map(Box::new)),
         }
     }

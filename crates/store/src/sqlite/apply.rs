@@ -10,7 +10,8 @@ use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
 use super::{
-    accept, access, call, dead, entry, evacuate, group, lease, prune, run, service, session, sweep, topic,
+    accept, access, call, dead, entry, evacuate, group, lease, lease_end, prune, run, service, session,
+    sweep, topic,
 };
 use crate::{LeaseRow, Result, Write};
 
@@ -60,9 +61,11 @@ fn of_mesh(
             session::seen(connection, mesh.id, &record.session, &record.member)?;
         }
         StoreWrite::TouchLease(session, lease) => lease::touch(connection, name, session, lease, run)?,
-        StoreWrite::EndLease(session, lease, at) => {
-            if lease::end(connection, name, session, lease)? {
-                session::ended(connection, mesh.id, session, *at)?;
+        StoreWrite::EndLease(end) => {
+            let session = &end.session;
+            if lease::end(connection, name, session, &end.lease)? {
+                lease_end::add(connection, mesh.id, end)?;
+                session::ended(connection, mesh.id, session, end.at)?;
                 topic::drop_subs(connection, mesh.id, session)?;
                 group::drop_private(connection, mesh.id, session)?;
                 service::drop_all(connection, mesh.id, session)?;

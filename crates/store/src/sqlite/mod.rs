@@ -34,6 +34,7 @@ mod fault;
 mod group;
 mod identity;
 mod lease;
+mod lease_end;
 #[cfg(test)]
 mod message_tests;
 mod messages_schema;

@@ -15,6 +15,7 @@ use super::place::Place;
 use super::sync::Log;
 use super::{
     BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
+    lease_end,
 };
 use crate::{Result, StoreError, StoreReader};
 
@@ -98,6 +99,7 @@ fn find(connection: &Connection, mesh: &MeshName, read: &StoreRead) -> Result<St
             let sent = places.iter().map(|(log, lane, after)| oldest(connection, mesh, log, *lane, *after));
             Ok(StoreFound::Oldest(sent.collect::<Result<_, Fault>>()?))
         }
+        StoreRead::LeaseEnds { before, limit } => lease_end::page(connection, mesh, *before, *limit),
         StoreRead::Audit { before, limit } => access::audit(connection, mesh, *before, *limit),
         StoreRead::Run(run) => Ok(StoreFound::Run(call::get(connection, mesh, *run)?.map(Box::new))),
     }

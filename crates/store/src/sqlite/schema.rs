@@ -9,6 +9,7 @@ use rusqlite::Connection;
 
 use super::access_schema::ACCESS;
 use super::fault::Fault;
+use super::lease_end::LEASE_ENDS;
 use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES, SETTLERS};
 use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
@@ -81,6 +82,7 @@ CREATE TABLE clock (
 INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs ORDER BY run DESC LIMIT 1;
 ",
     SERVICES_SINCE,
+    LEASE_ENDS,
 ];
 
 /// The schema version of this program.

@@ -12,7 +12,7 @@ use tenure_proto::log::LogName;
 use super::cache::{Cache, find_log};
 use super::fault::Fault;
 use super::place::Place;
-use super::{call, dead, group, integer};
+use super::{call, dead, group, integer, lease_end};
 use crate::Result;
 
 /// Where the sweeps are.
@@ -49,6 +49,7 @@ pub(super) fn sweep(
     };
     let left = spend(letters(connection, dead_before, limit)?);
     let left = spend(calls(connection, runs_before, left)?);
+    let left = spend(lease_ends(connection, dead_before, left)?);
     let left = spend(sessions(connection, cache, dead_before, left)?);
     let left = spend(settled_dues(connection, cache, now, left)?);
     let left = spend(records(connection, cache, now, left)?);
@@ -68,6 +69,11 @@ fn letters(connection: &Connection, dead_before: u64, limit: u32) -> Result<Part
 fn calls(connection: &Connection, runs_before: u64, limit: u32) -> Result<Part, Fault> {
     let gone = call::forget(connection, runs_before, limit)?;
     Ok(Part { looked: u32::try_from(gone).unwrap_or(u32::MAX), gone })
+}
+
+fn lease_ends(connection: &Connection, before: u64, limit: u32) -> Result<Part, Fault> {
+    let gone = lease_end::forget(connection, before, limit)?;
+    Ok(Part { looked: u32::try_from(gone).unwrap_or(u32::MAX), gone: gone as u64 })
 }
 
 /// Ended sessions with nothing in their inbox go, and their inbox is hidden with its groups.

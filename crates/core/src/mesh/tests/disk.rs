@@ -30,6 +30,8 @@ pub(crate) struct Store {
     pub(crate) service_writes: usize,
     /// Beginnings (`true`) and ends of leases, in the order of their commits.
     pub(crate) log: Vec<(SessionKey, bool)>,
+    /// Who ended, what it was called, and why.
+    pub(crate) ends: Vec<(SessionKey, String, String)>,
     /// Changes of access, in the order of their commits.
     pub(crate) access: Vec<AccessWrite>,
     open: VecDeque<(WriteId, StoreWrite)>,
@@ -113,12 +115,14 @@ impl Store {
                     *touched = run;
                 }
             }
-            StoreWrite::EndLease(session, lease, _)
-                if self.leases.get(&session).is_some_and(|(record, _)| record.lease == lease) =>
+            StoreWrite::EndLease(end)
+                if self.leases.get(&end.session).is_some_and(|(record, _)| record.lease == end.lease) =>
             {
+                let session = end.session;
                 self.leases.remove(&session);
                 self.services.retain(|_, record| record.session != session);
                 self.log.push((session, false));
+                self.ends.push((session, end.name, end.why));
             }
             StoreWrite::PutServices(records) => {
                 self.service_writes += 1;

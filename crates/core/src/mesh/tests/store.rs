@@ -1,16 +1,17 @@
 //! Leases begin and end through the store: nothing is so for anybody before it is on disk.
 
-use tenure_proto::ErrorCode;
 use tenure_proto::hello::{HealthStatus, LeaseFate, ResumeOutcome};
 use tenure_proto::method::StoreHealth;
 use tenure_proto::name::Cap;
 use tenure_proto::number::U53;
 use tenure_proto::peer::{ProfilePatch, Status};
+use tenure_proto::{ErrorCode, SessionKey};
 
 use super::world::{Disk, World, knock, process, session};
 use crate::admit::{Admission, Voucher};
 use crate::effect::{Answer, Note};
-use crate::input::Call;
+use crate::input::{Banned, Call, Input};
+use crate::operate::{Act, OperateId, Operation};
 
 #[test]
 fn a_lease_begins_when_the_store_has_it() {
@@ -294,4 +295,24 @@ fn notes_of_a_failing_store_are_counted_by_lease_not_by_attempt() {
     world.advance(1_000);
     let expired = world.notes.iter().filter(|n| matches!(n, Note::GraceExpired { .. })).count();
     assert_eq!(expired, 1, "nobody came back once");
+}
+
+#[test]
+fn every_end_of_a_lease_says_who_and_why() {
+    let mut world = World::new();
+    let (one, two) = (world.join(1), world.join(2));
+    world.join(3);
+    let four = world.join(4);
+    world.bye(one);
+    world.close(two, false);
+    world.input(Input::Ban { subject: Banned::Session(session(3)), on: true });
+    let operation =
+        Operation { who: "operator".into(), from: "here".into(), act: Act::Kick(session(4), String::new()) };
+    world.input(Input::Operate { id: OperateId(1), operation: Box::new(operation) });
+    assert!(!world.is_open(four));
+    world.advance(90_001);
+    let ends: Vec<(SessionKey, &str, &str)> =
+        world.store.ends.iter().map(|(who, name, why)| (*who, name.as_str(), why.as_str())).collect();
+    let wanted = [(1, "s1", "bye"), (3, "s3", "banned"), (4, "s4", "kicked"), (2, "s2", "expired")];
+    assert_eq!(ends, wanted.map(|(n, name, why)| (session(n), name, why)));
 }
