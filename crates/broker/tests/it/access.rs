@@ -416,7 +416,10 @@ async fn ends_of_leases_are_listed_newest_first() {
     let (mut gone, gone_who) = join(addr, "gone").await;
     let (mut kicked, kicked_who) = join(addr, "kicked").await;
     gone.bye().await;
-    good(&ask(addr, &format!("DELETE /meshes/default/sessions/{}", hex(&kicked_who.session)), None).await, 204);
+    good(
+        &ask(addr, &format!("DELETE /meshes/default/sessions/{}", hex(&kicked_who.session)), None).await,
+        204,
+    );
     kicked.ended().await;
     let page = good(&ask(addr, "GET /meshes/default/lease-ends?limit=1", None).await, 200);
     let newest = &page["ends"][0];
@@ -427,5 +430,31 @@ async fn ends_of_leases_are_listed_newest_first() {
     let last = &rest["ends"][0];
     assert_eq!((&last["why"], &last["session"]), (&json!("bye"), &json!(hex(&gone_who.session))), "{rest}");
     assert_eq!(rest.get("next"), None);
+    broker.stop("end").await;
+}
+
+#[tokio::test]
+async fn a_lease_in_grace_after_a_start_is_shown_with_its_caps() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || Config {
+        admin_token: Some(TOKEN.to_owned()),
+        store: StoreChoice::Sqlite(dir.path().to_owned()),
+        ..Config::ephemeral(LONG)
+    };
+    let broker = Broker::start(config()).await.expect("start");
+    let owner = team(broker.addr()).await;
+    let who = of_team(&owner, "owner");
+    let mut sock = Sock::open(broker.addr()).await;
+    sock.join(&who).await;
+    let shown = |answer: &Answer| good(answer, 200)["sessions"][0]["caps"].clone();
+    let before = shown(&ask(broker.addr(), "GET /meshes/team/sessions", None).await);
+    assert_eq!(before, json!(["send", "read", "run", "serve", "admin"]));
+    let stopping = tokio::spawn(broker.stop("upgrade"));
+    super::drain::sees_shutdown(&mut sock, "upgrade").await;
+    stopping.await.expect("stopped");
+    let broker = Broker::start(config()).await.expect("start");
+    let after = ask(broker.addr(), "GET /meshes/team/sessions", None).await;
+    assert_eq!(good(&after, 200)["sessions"][0]["transport"], "grace");
+    assert_eq!(shown(&after), before);
     broker.stop("end").await;
 }

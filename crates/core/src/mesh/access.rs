@@ -37,6 +37,10 @@ impl Mesh {
             Err(error) => unset.push(error.message),
         }
         self.startup.unset = (!unset.is_empty()).then(|| unset.join("; "));
+        // By which token somebody came is not kept: what those may who are no members is known when they are back.
+        for lease in self.leases.values_mut() {
+            lease.may = self.roll.rights(&lease.member, None).narrowed(lease.caps.as_deref());
+        }
         // A ban that was on disk before the ends of what it banned.
         let doomed: Vec<SessionKey> = self.leases.keys().filter(|key| self.is_doomed(key)).copied().collect();
         for session in doomed {

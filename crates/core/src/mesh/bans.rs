@@ -32,12 +32,14 @@ pub(super) struct Bans {
 }
 
 impl Bans {
-    /// Whether a session that `member` vouches for, and that is at `from`, is kept out.
+    /// Whether a session that `member` vouches for, and that is at `from`, is kept out. The key of a banned member is kept out
+    /// as a session's key too, whoever vouches for it.
     pub(super) fn hold(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
         let banned = |subject: Banned| self.all.contains_key(&subject);
         !self.all.is_empty()
             && (banned(Banned::Session(*session))
                 || banned(Banned::Member(*member))
+                || banned(Banned::Member(MemberKey(session.0)))
                 || from.is_some_and(|from| self.hold_address(from)))
     }
 
@@ -94,7 +96,7 @@ impl Banned {
     /// Whether it means this session.
     fn means(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
         match self {
-            Banned::Member(banned) => banned == member,
+            Banned::Member(banned) => banned == member || banned.0 == session.0,
             Banned::Session(banned) => banned == session,
             Banned::Network(network) => from.is_some_and(|from| network.holds(from)),
         }

@@ -150,3 +150,18 @@ fn bans_are_bounded_and_the_same_one_counts_once() {
     ban(&mut world, subject(BANS_MAX));
     assert_eq!(world.mesh.bans().count(), BANS_MAX);
 }
+
+#[test]
+fn the_key_of_a_banned_member_is_no_session_key_of_another() {
+    let mut world = World::new();
+    let inside = world.enter(guest(2));
+    ban(&mut world, Banned::Member(MemberKey(session(2).0)));
+    assert_eq!(world.closed(inside), Some(("banned", None)), "here already");
+    for hello in [guest(2), Admission { member: MemberKey([8; 32]), ..knock(2) }] {
+        let again = world.hello(hello);
+        assert_eq!(world.refusal(again), BANNED);
+    }
+    world.enter(guest(3));
+    unban(&mut world, Banned::Member(MemberKey(session(2).0)));
+    world.enter(guest(2));
+}
