@@ -61,7 +61,7 @@ async fn an_answer_with_two_lengths_is_502() {
     })
     .await;
     let _web = stage.web(torn).await;
-    let answer = get(stage.relay, "web.localhost", "/").await;
+    let answer = get(stage.relay, "/").await;
     assert_eq!(answer.status, 502, "{answer:?}");
     assert!(answer.body.contains("web"), "it names the service: {answer:?}");
 }
@@ -77,7 +77,7 @@ async fn a_service_sets_cookies_for_itself_alone() {
     })
     .await;
     let _web = stage.web(baker).await;
-    let head = get(stage.relay, "web.localhost", "/").await.head.to_ascii_lowercase();
+    let head = get(stage.relay, "/").await.head.to_ascii_lowercase();
     assert!(head.contains("set-cookie: wide=1; path=/\r\n"), "{head}");
     assert!(head.contains("set-cookie: own=2; path=/\r\n"), "{head}");
 }
