@@ -198,6 +198,7 @@ impl Preload {
             log: maker.log.clone(),
             lane: Lane(0),
             reader: Reader::Shared(crew),
+            owner: None,
         };
         let (from, used_at) = (From::Seq(U53::saturating(settled + 1)), wall_ms());
         writes.push(maker.write(StoreWrite::OpenGroup { record: record.clone(), from, used_at }));

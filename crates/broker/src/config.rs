@@ -275,6 +275,12 @@ impl RawConfig {
         if let Some(count) = self.max_sessions_per_member {
             mesh.max_sessions_per_member = size("max_sessions_per_member", count)?;
         }
+        if let Some(count) = self.max_groups_per_topic {
+            mesh.max_groups_per_topic = size("max_groups_per_topic", count)?;
+        }
+        if let Some(count) = self.max_groups_per_member {
+            mesh.max_groups_per_member = size("max_groups_per_member", count)?;
+        }
         mesh.check().map_err(|error| ConfigProblem(error.to_string()))?;
         Ok(mesh)
     }

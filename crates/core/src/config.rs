@@ -46,6 +46,10 @@ pub struct MeshConfig {
     pub max_sessions: usize,
     /// Living leases that one member vouches for; the next hello is told `busy`.
     pub max_sessions_per_member: usize,
+    /// Consumer groups of one topic; one more is told `busy`.
+    pub max_groups_per_topic: usize,
+    /// Consumer groups that one member has made, each counted once for every partition it reads; one more is told `busy`.
+    pub max_groups_per_member: usize,
     /// Messages that a member may send.
     pub send_rate: Rate,
     /// Other requests that a member may make, but for those that settle or end something.
@@ -134,6 +138,8 @@ impl MeshConfig {
             tick_interval_ms: lease_ttl_ms / 3,
             max_sessions: limits::PRESENCE_PER_MESH,
             max_sessions_per_member: SESSIONS_PER_MEMBER,
+            max_groups_per_topic: limits::GROUPS_PER_TOPIC,
+            max_groups_per_member: limits::GROUPS_PER_MEMBER,
             send_rate: Rate::of(SENDS_PER_SECOND, BURST_SECONDS),
             request_rate: Rate::of(REQUESTS_PER_SECOND, BURST_SECONDS),
             max_payload: limits::MAX_PAYLOAD_BYTES,

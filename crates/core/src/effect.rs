@@ -17,7 +17,7 @@ use tenure_proto::run::{RunGetResult, RunStartResult, RunsListResult};
 use tenure_proto::service::{ServiceRenewResult, ServicesListResult};
 use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
-use tenure_proto::topic::TopicsListResult;
+use tenure_proto::topic::{GroupsListResult, TopicsListResult};
 
 use crate::cidr::Cidr;
 use crate::config::MeshConfig;
@@ -198,6 +198,8 @@ pub enum Answer {
     History(Vec<Arc<Entry>>, Option<u64>),
     /// To `topics.list`.
     Topics(TopicsListResult),
+    /// To `groups.list`.
+    Groups(GroupsListResult),
     /// To `dead.list`: the letters, and after which seq to go on.
     Dead(Vec<DeadEntry>, Option<u64>),
     /// To `dead.retry`.

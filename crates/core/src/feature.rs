@@ -14,7 +14,8 @@ use crate::admit::Refusal;
 use crate::config::MeshConfig;
 
 /// Features that this broker has; a hello that requires another is refused.
-pub const FEATURES: &[&str] = &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs", "services"];
+pub const FEATURES: &[&str] =
+    &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs", "services", "topics"];
 
 /// The features of a mesh with these numbers, each with its parameters in force.
 pub fn in_force(config: &MeshConfig) -> BTreeMap<String, Value> {

@@ -140,6 +140,7 @@ fn call(
         Some(Method::History) => Ok(Call::History(frame::params(codec, bytes)?)),
         Some(Method::TopicsList) => Ok(Call::TopicsList(frame::params_or_default(codec, bytes)?)),
         Some(Method::TopicsCreate) => Ok(Call::TopicsCreate(frame::params(codec, bytes)?)),
+        Some(Method::GroupsList) => Ok(Call::GroupsList(frame::params(codec, bytes)?)),
         Some(Method::DeadList) => Ok(Call::DeadList(frame::params(codec, bytes)?)),
         Some(Method::DeadRetry) => Ok(Call::DeadRetry(frame::params(codec, bytes)?)),
         Some(Method::DeadDrop) => Ok(Call::DeadDrop(frame::params(codec, bytes)?)),
@@ -263,6 +264,7 @@ pub fn response(
         Ok(Answer::Settle(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Reconcile(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Topics(result)) => codec.encode(&Response::new(request, Ok(result))),
+        Ok(Answer::Groups(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::DeadRetry(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::DeadDrop(result)) => codec.encode(&Response::new(request, Ok(result))),
         Ok(Answer::Fetch(pushes)) => {

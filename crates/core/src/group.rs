@@ -177,6 +177,11 @@ impl Group {
         self.open.len()
     }
 
+    /// How many of them are in somebody's hand: neither given back nor delayed.
+    pub fn held_len(&self) -> usize {
+        self.open.len() - self.ready.len() - self.delayed.len()
+    }
+
     /// What is known of an open entry.
     pub fn open(&self, seq: u64) -> Option<&Open> {
         self.open.get(&seq)

@@ -11,7 +11,7 @@ use tenure_proto::reconcile::ReconcileParams;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams, RunsListParams};
 use tenure_proto::service::{RelayOpenParams, ServiceRenewParams, ServiceWithdrawParams, ServicesListParams};
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
-use tenure_proto::topic::{TopicCreateParams, TopicsListParams};
+use tenure_proto::topic::{GroupsListParams, TopicCreateParams, TopicsListParams};
 
 use crate::admit::Admission;
 use crate::cidr::Cidr;
@@ -251,6 +251,8 @@ pub enum Call {
     TopicsList(TopicsListParams),
     /// `topics.create`.
     TopicsCreate(TopicCreateParams),
+    /// `groups.list`.
+    GroupsList(GroupsListParams),
     /// `dead.list`.
     DeadList(DeadListParams),
     /// `dead.retry`.
@@ -290,6 +292,7 @@ impl Call {
             Call::History(_) => Method::History,
             Call::TopicsList(_) => Method::TopicsList,
             Call::TopicsCreate(_) => Method::TopicsCreate,
+            Call::GroupsList(_) => Method::GroupsList,
             Call::DeadList(_) => Method::DeadList,
             Call::DeadRetry(_) => Method::DeadRetry,
             Call::DeadDrop(_) => Method::DeadDrop,

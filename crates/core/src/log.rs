@@ -30,8 +30,9 @@ pub struct LaneState {
     pub pruned: u64,
     /// Who reads it.
     pub groups: BTreeSet<GroupId>,
-    /// Who of them is to be woken when it grows: crews, inboxes, and private readers that have read it all. One that
-    /// has not goes on by itself when it can, so that a reader who is behind costs a sender nothing.
+    /// Who of them is to be woken when it grows: inboxes, private readers that have read it all, and crews with a member
+    /// that could take something. The others go on by themselves when they can, so that a reader who is behind and a crew
+    /// that nobody reads cost a sender nothing.
     pub waiting: BTreeSet<GroupId>,
     /// When to look for entries past their time again, Unix milliseconds.
     pub next_prune: u64,

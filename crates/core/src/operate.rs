@@ -102,6 +102,8 @@ pub enum Act {
     Services(Page<tenure_proto::ServiceName>),
     /// Topics and their groups.
     Topics(Page<tenure_proto::TopicName>),
+    /// Groups of one topic.
+    Groups(tenure_proto::TopicName, Page<tenure_proto::GroupName>),
     /// Dead letters of a log.
     Dead {
         /// Which log.
@@ -168,7 +170,7 @@ impl Act {
             Act::Tokens(_) | Act::Bans(_) | Act::Services(_) | Act::Topics(_) | Act::Dead { .. } => {
                 return None;
             }
-            Act::Settings | Act::Audit(_) | Act::LeaseEnds(_) => return None,
+            Act::Settings | Act::Audit(_) | Act::LeaseEnds(_) | Act::Groups(..) => return None,
         })
     }
 }

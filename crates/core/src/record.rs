@@ -44,6 +44,8 @@ pub struct GroupRecord {
     pub lane: Lane,
     /// Whose it is.
     pub reader: Reader,
+    /// The member that made it, of a shared one; not known of those that are older than this field.
+    pub owner: Option<MemberKey>,
 }
 
 /// An entry that a group has read past and that is not settled.

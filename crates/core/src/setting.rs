@@ -146,6 +146,8 @@ const NAMES: Range = Range::Text { capitals: false, others: "._-*?" };
 settings! {
     "ackTimeoutMs" ack_timeout_ms number (Range::Number(ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX)) "How long a member of a crew may take to settle.";
     "leaseTtlMs" lease_ttl_ms number (within_a_day(100)) "From the last proof of life to the end of a lease.";
+    "maxGroupsPerMember" max_groups_per_member number (MANY) "Consumer groups that one member has made, counted by partition.";
+    "maxGroupsPerTopic" max_groups_per_topic number (MANY) "Consumer groups of one topic.";
     "maxSessions" max_sessions number (MANY) "Living leases; the next hello is told busy.";
     "maxSessionsPerMember" max_sessions_per_member number (MANY) "Living leases that one member vouches for.";
     "maxStreamsPerService" max_streams_per_service number (Range::Number(1, RELAY_STREAMS_PER_SOCKET as u64)) "Streams of one service that may be open, or wait.";

@@ -99,11 +99,19 @@ pub const MEMBERS_MAX: usize = 100_000;
 /// Characters of what an operator calls a member or a token, and of why it did something.
 pub const LABEL_CHARS: usize = 128;
 
-/// Entries of one page of `history`, `fetch`, `topics.list` or `dead.list`, ids of one `send.status`, and seqs of one
+/// Entries of one page of `history`, `fetch`, `topics.list`, `groups.list` or `dead.list`, ids of one `send.status`, and seqs of one
 /// `dead.retry` or `dead.drop`.
 pub const PAGE: usize = 256;
 /// Topics of a mesh; one more is `busy`.
 pub const TOPICS_MAX: usize = 100_000;
+/// Default consumer groups of one topic; one more is `busy`.
+pub const GROUPS_PER_TOPIC: usize = 1_000;
+/// Default consumer groups that one member may have made, each counted once for every partition that it reads; one more
+/// is `busy`.
+pub const GROUPS_PER_MEMBER: usize = 10_000;
+/// Consumer groups that one answer of `topics.list` or `groups.list` tells of, each counted once for every partition that
+/// it reads. An answer that is full ends there and says where to go on.
+pub const GROUPS_PER_ANSWER: usize = 1_024;
 /// Tags of one `ack`, `nack` or `progress`.
 pub const TAGS_PER_SETTLE: usize = 4096;
 /// Subscriptions of one session, besides its inboxes.
@@ -257,5 +265,7 @@ const _: () = {
         "a page must fit a frame, quotes and all"
     );
     assert!(RELAY_WAIT_MS < RELAY_TICKET_MS);
+    assert!(GROUPS_PER_TOPIC <= GROUPS_PER_MEMBER, "one member may fill one topic");
+    assert!(PARTITIONS_MAX as usize <= GROUPS_PER_ANSWER, "one group always fits an answer");
     assert!(RUNS_PER_MEMBER <= RUNS_PER_MESH && RUN_RING_BYTES <= RUN_RINGS_BYTES);
 };

@@ -52,6 +52,7 @@ methods! {
     History "history";
     TopicsList "topics.list";
     TopicsCreate "topics.create";
+    GroupsList "groups.list";
     DeadList "dead.list";
     DeadRetry "dead.retry";
     DeadDrop "dead.drop";

@@ -41,7 +41,9 @@ use crate::service::{
 use crate::subscribe::{
     FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, UnsubscribeParams,
 };
-use crate::topic::{TopicCreateParams, TopicsListParams, TopicsListResult};
+use crate::topic::{
+    GroupsListParams, GroupsListResult, TopicCreateParams, TopicsListParams, TopicsListResult,
+};
 
 /// Every schema: the name of its file, and the document.
 pub fn schemas() -> Vec<(&'static str, Value)> {
@@ -202,6 +204,7 @@ fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
         Method::History => pair::<HistoryParams, HistoryResult>(book),
         Method::TopicsList => pair::<TopicsListParams, TopicsListResult>(book),
         Method::TopicsCreate => pair::<TopicCreateParams, Empty>(book),
+        Method::GroupsList => pair::<GroupsListParams, GroupsListResult>(book),
         Method::DeadList => pair::<DeadListParams, DeadListResult>(book),
         Method::DeadRetry => pair::<DeadRetryParams, DeadRetryResult>(book),
         Method::DeadDrop => pair::<DeadDropParams, DeadDropResult>(book),

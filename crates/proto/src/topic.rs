@@ -56,8 +56,39 @@ pub struct TopicInfo {
     pub retention_ms: Option<U53>,
     /// Entries ever appended to it, in all partitions.
     pub entries: U53,
-    /// Its shared groups, ordered by name.
+    /// Its shared groups, ordered by name; the first of them when `groupsNext` is there.
     pub groups: Vec<GroupInfo>,
+    /// How many shared groups it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_count: Option<U53>,
+    /// Present when it has more groups than are listed here: after which one `groups.list` goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups_next: Option<GroupName>,
+}
+
+/// The params of `groups.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct GroupsListParams {
+    /// The topic.
+    pub topic: TopicName,
+    /// Go on after this group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<GroupName>,
+    /// How many, at most 256; absent is 256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<U53>,
+}
+
+/// The result of `groups.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct GroupsListResult {
+    /// Shared groups of the topic, ordered by name.
+    pub groups: Vec<GroupInfo>,
+    /// Present when there are more: where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<GroupName>,
 }
 
 /// A shared group as everybody may see it; numbers are of all partitions together.

@@ -328,7 +328,8 @@ proptest! {
             name, depth: number, unsettled: number, members: number, oldest_ms: Some(number),
         });
         let topic = TopicInfo {
-            name, partitions: attempts, retention_ms: Some(number), entries: number, groups: group.into_iter().collect(),
+            name, partitions: attempts, retention_ms: Some(number), entries: number,
+            groups_next: group.as_ref().map(|group| group.name.clone()), group_count: Some(number), groups: group.into_iter().collect(),
         };
         survives(TopicsListResult { next: Some(topic.name.clone()), topics: vec![topic] })?;
         survives(DeadRetryResult { retried: vec![number], missing: Vec::new() })?;

@@ -17,7 +17,7 @@ use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
 use tenure_proto::pointer;
-use tenure_proto::{ServiceName, TopicName};
+use tenure_proto::{GroupName, ServiceName, TopicName};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, Required, Type};
@@ -128,6 +128,7 @@ places! {
     MemberKey: KEY;
     ServiceName: NAME;
     TopicName: NAME;
+    GroupName: NAME;
     MeshName: NAME;
     GrantId: ANY_GRANT;
     Banned: SUBJECT;

@@ -69,6 +69,8 @@ kinds! {
     Key: text(KEY);
     /// The name of a mesh.
     MeshPart: text(NAME);
+    /// The name of a topic.
+    TopicPart: text(NAME);
     /// The name of an invite or a token.
     Grant: text(GRANT);
     /// A line of a person's.

@@ -9,11 +9,11 @@ use tenure_core::operate::{Act, Operated, Page};
 use tenure_proto::limits::{PAGE, SERVICES_PAGE};
 use tenure_proto::number::U53;
 use tenure_proto::topic::TopicsListResult;
-use tenure_proto::{ServiceName, TopicName};
+use tenure_proto::{GroupName, ServiceName, TopicName, WireError};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{Json, Paged, Path, Query, limit, object, shown};
-use super::document::{Log, MeshPart, Whole};
+use super::document::{Log, MeshPart, TopicPart, Whole};
 use super::problem::{Problem, Refusals};
 use super::{Asking, odd};
 
@@ -106,7 +106,8 @@ pub(crate) async fn topics(
     Ok(shown(&Listed { rows: object(&list) }))
 }
 
-/// Lists shared groups and how far behind they are; `after` and `next` are topics.
+/// Lists shared groups and how far behind they are; `after` and `next` are topics. `more` names topics that have more groups
+/// than are listed here: ask for those of one topic.
 #[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/groups", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), Paged<TopicName>),
     responses((status = 200, description = "Those of a page of topics", body = Listed), Refusals))]
 pub(crate) async fn groups(
@@ -124,10 +125,38 @@ pub(crate) async fn groups(
         }
     }
     let mut rows = json!({"groups": groups});
+    let more: Vec<_> = list.topics.iter().filter(|topic| topic.groups_next.is_some()).map(|t| &t.name).collect();
+    if !more.is_empty() {
+        rows["more"] = json!(more);
+    }
     if let Some(next) = list.next {
         rows["next"] = json!(next);
     }
     Ok(shown(&Listed { rows: object(&rows) }))
+}
+
+/// Lists the shared groups of one topic, at most 256 in a page.
+#[utoipa::path(get, path = "/v1/admin/meshes/{mesh}/topics/{topic}/groups", params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("topic" = inline(TopicPart), Path, description = "The topic"), Paged<GroupName>),
+    responses((status = 200, description = "A page of them", body = Listed), Refusals))]
+pub(crate) async fn groups_of(
+    asking: Asking,
+    Path((mesh, topic)): Path<(String, String)>,
+    Query(paged): Query<Paged<GroupName>>,
+) -> Result<Response, Problem> {
+    let mut page = paged.page()?;
+    page.limit = page.limit.min(PAGE);
+    match asking.ask(&mesh, Act::Groups(named(&topic)?, page)).await? {
+        Operated::Answer(answer) => match *answer {
+            Answer::Groups(list) => Ok(shown(&Listed { rows: object(&list) })),
+            _ => Err(odd()),
+        },
+        _ => Err(odd()),
+    }
+}
+
+/// The topic that a path names.
+fn named(topic: &str) -> Result<TopicName, Problem> {
+    topic.parse().map_err(|error: WireError| Problem::of(error.code, error.message))
 }
 
 /// Lists dead letters of a log.

@@ -73,6 +73,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(messages::services))
         .routes(routes!(messages::topics))
         .routes(routes!(messages::groups))
+        .routes(routes!(messages::groups_of))
         .routes(routes!(messages::dead))
         .routes(routes!(messages::retry))
         .routes(routes!(messages::discard))

@@ -84,6 +84,10 @@ options! {
     max_sessions: u64 = "TENURE_MAX_SESSIONS",
     /// Living leases that one member vouches for.
     max_sessions_per_member: u64 = "TENURE_MAX_SESSIONS_PER_MEMBER",
+    /// Consumer groups of one topic.
+    max_groups_per_topic: u64 = "TENURE_MAX_GROUPS_PER_TOPIC",
+    /// Consumer groups that one member has made, counted by partition.
+    max_groups_per_member: u64 = "TENURE_MAX_GROUPS_PER_MEMBER",
     /// Sockets of one address at once.
     max_sockets_per_address: u64 = "TENURE_MAX_SOCKETS_PER_ADDRESS",
     /// Sockets that have not said hello yet.

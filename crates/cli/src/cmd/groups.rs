@@ -2,10 +2,12 @@
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
+use tenure_client::proto::WireError;
 use tenure_client::proto::name::TopicName;
 use tenure_client::proto::topic::{GroupInfo, TopicInfo};
 
 use super::Where;
+use super::guest::Guest;
 use super::{names, topics};
 use crate::exit::Failure;
 use crate::output::{print, println, table};
@@ -31,17 +33,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     crate::block_on(async move {
         let guest = args.at.ask("tenure groups").await?;
-        let found = topics::list(&guest).await;
-        let mut found = guest.leave_with(found).await?;
-        if let Some(topic) = &args.topic {
-            found.retain(|info| info.name == *topic);
-            if found.is_empty() {
-                return Err(Failure::Refused(format!("not_found: there is no topic {topic}")));
-            }
+        let found = list(&guest, args.topic.as_ref()).await;
+        let found = guest.leave_with(found).await?;
+        if let (Some(topic), true) = (&args.topic, found.is_empty()) {
+            return Err(Failure::Refused(format!("not_found: there is no topic {topic}")));
         }
         show(&found, args.json);
         Ok(())
     })
+}
+
+/// The topics that are wanted, with all their groups.
+async fn list(guest: &Guest, topic: Option<&TopicName>) -> Result<Vec<TopicInfo>, WireError> {
+    let mut found = topics::list(guest).await?;
+    found.retain(|info| topic.is_none_or(|topic| info.name == *topic));
+    for info in &mut found {
+        topics::list_groups(guest, info).await?;
+    }
+    Ok(found)
 }
 
 fn show(topics: &[TopicInfo], as_json: bool) {

@@ -7,7 +7,9 @@ use tenure_client::proto::limits::PARTITIONS_MAX;
 use tenure_client::proto::method::Method;
 use tenure_client::proto::name::TopicName;
 use tenure_client::proto::number::U53;
-use tenure_client::proto::topic::{TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult};
+use tenure_client::proto::topic::{
+    GroupsListParams, GroupsListResult, TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult,
+};
 use tenure_client::proto::{WireError, error::ErrorCode};
 
 use super::Where;
@@ -84,6 +86,21 @@ pub(super) async fn list(guest: &Guest) -> Result<Vec<TopicInfo>, WireError> {
     }
 }
 
+/// Lists the groups that did not fit into the list of topics.
+pub(super) async fn list_groups(guest: &Guest, topic: &mut TopicInfo) -> Result<(), WireError> {
+    while let Some(after) = topic.groups_next.take() {
+        let params =
+            GroupsListParams { topic: topic.name.clone(), after: Some(after.clone()), limit: None };
+        let page: GroupsListResult = guest.session.request(Method::GroupsList, params).await?;
+        topic.groups.extend(page.groups);
+        if page.next.as_ref() == Some(&after) {
+            return Err(WireError::new(ErrorCode::Internal, "the broker's pages do not go on"));
+        }
+        topic.groups_next = page.next;
+    }
+    Ok(())
+}
+
 fn show(topics: &[TopicInfo], json: bool) {
     if json {
         return println(&json!(topics).to_string());
@@ -96,7 +113,8 @@ fn show(topics: &[TopicInfo], json: bool) {
         let numbers = [topic.partitions.to_string(), topic.entries.get().to_string()];
         let mut row = vec![topic.name.to_string()];
         row.extend(numbers);
-        row.extend([topic.groups.len().to_string(), retention]);
+        let groups = topic.group_count.map_or(topic.groups.len() as u64, U53::get);
+        row.extend([groups.to_string(), retention]);
         row
     };
     let rows: Vec<Vec<String>> = topics.iter().map(row).collect();

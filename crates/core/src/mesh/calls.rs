@@ -1,5 +1,7 @@
 //! Requests of a session that is here.
 
+use std::ops::Bound::{Excluded, Unbounded};
+
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{EventBody, Notice};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
@@ -171,6 +173,10 @@ impl Mesh {
                 let asker = Asker::Socket(conn, request.clone());
                 self.topics_list(asker, &params, effects).map(|()| None)
             }
+            Call::GroupsList(params) => {
+                let asker = Asker::Socket(conn, request.clone());
+                self.groups_list(asker, &params, effects).map(|()| None)
+            }
             Call::TopicsCreate(params) => {
                 self.topics_create(now, conn, &request, params, effects).map(|()| None)
             }
@@ -194,17 +200,19 @@ impl Mesh {
 
     /// How the broker is; what waits in groups, and for how long, is partly the store's to say.
     fn health(&mut self, conn: ConnId, request: &RequestId, store: StoreHealth, effects: &mut Vec<Effect>) {
-        // The oldest of so many groups that are behind: enough to see trouble.
-        const LOOKED_AT: usize = 256;
-        let mut depth = 0;
+        // The oldest of so many groups that are behind, among so many that are looked at: enough to see trouble.
+        const BEHIND: usize = 256;
+        const LOOKED_AT: usize = 4_096;
+        let depth = self.messages.backlog.depth();
         let mut places = Vec::new();
-        for reading in self.messages.readings.values() {
-            let waiting = self.messages.depth(reading).0;
-            depth += waiting;
-            if waiting > 0 && places.len() < LOOKED_AT {
+        let from = self.messages.health_at.take().map_or(Unbounded, Excluded);
+        for (looked, (id, reading)) in (1..).zip(self.messages.readings.range((from, Unbounded)).take(LOOKED_AT)) {
+            if self.messages.depth(reading).0 > 0 && places.len() < BEHIND {
                 let record = &reading.record;
                 places.push((record.log.clone(), record.lane, reading.group.floor()));
             }
+            // Where there may be more, the next look goes on after this one.
+            self.messages.health_at = (looked == LOOKED_AT).then_some(*id);
         }
         let health = Box::new(HealthResult {
             status: self.health_status(),

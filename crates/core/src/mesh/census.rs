@@ -57,8 +57,15 @@ impl Mesh {
         })
     }
 
+    /// How often a consumer group was looked at because its log grew or somebody listed it: what posts and lists cost
+    /// beyond themselves.
+    pub fn group_visits(&self) -> u64 {
+        self.messages.visits
+    }
+
     /// How full everything is that has a bound, after a flush. Looks at everything once.
     pub fn census(&self) -> Vec<Count> {
+        debug_assert_eq!(self.messages.backlog.depth(), self.messages.counted_backlog());
         let (leases, bound) = (self.leases.len(), self.lease_bound);
         let requests = bound.saturating_mul(MAX_INFLIGHT as usize);
         let readings = self.messages.readings.len();
@@ -106,6 +113,10 @@ impl Mesh {
         self.count_sessions(&mut counts);
         self.services.count(&mut counts);
         self.messages.count(&mut counts);
+        // Lowered while it runs, a bound holds for what is made from then on.
+        let per_topic = self.config.max_groups_per_topic.max(self.base.max_groups_per_topic);
+        let per_member = self.config.max_groups_per_member.max(self.base.max_groups_per_member);
+        self.messages.crews.count(per_topic, per_member, &mut counts);
         self.messages.runs.count(&mut counts);
         let held: usize =
             self.leases.values().flat_map(|l| l.subs.iter()).map(|(_, sub)| sub.in_hand()).sum();
@@ -183,7 +194,6 @@ impl Messages {
         let readings = || self.readings.values();
         counts.extend([
             count("topics", self.topics.len(), TOPICS_MAX),
-            count("crews", self.crews.len(), self.readings.len()),
             count("deadlines of groups", self.deadlines.len(), self.readings.len()),
             count(
                 "groups that the store does not know",

@@ -40,13 +40,15 @@ impl Mesh {
 
     fn rouse_group(&mut self, id: GroupId) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
+        self.messages.visits += 1;
         let lane = self.messages.logs.lane(&reading.record.log, reading.record.lane);
         let behind = lane.map_or(0, |lane| lane.count.saturating_sub(reading.passed.0)) as usize;
         let behind = behind.max(usize::from(lane.is_some_and(|lane| lane.end > reading.group.cursor())));
         let mut left = behind + reading.group.ready().take(PUSHES).count();
-        let mut roused = Vec::new();
+        let (mut roused, mut able_ones, mut looked) = (Vec::new(), 0, 0);
         for _ in 0..reading.members.len() {
             let Some(holder) = reading.members.pop_front() else { break };
+            looked += 1;
             let lease = self.leases.get_mut(&holder.session);
             if let Some(lease) = lease
                 && let Some(sub) = lease.subs.get_mut(&holder.sub)
@@ -54,6 +56,7 @@ impl Mesh {
                 let unread = sub.unread.range((id, 0)..=(id, u64::MAX)).next().is_some();
                 let fetching = !sub.fetches.is_empty();
                 let able = sub.credit(id) > 0 || unread || fetching;
+                able_ones += usize::from(able);
                 if able && (left > 0 || unread || fetching) {
                     lease.subs.eager.insert(holder.sub.clone());
                     let free = matches!(&lease.state, State::Online(c) if c.unflushed.is_none());
@@ -65,6 +68,14 @@ impl Mesh {
             if left == 0 && reading.is_shared() {
                 break;
             }
+        }
+        // None of them can take anything: a post need not look at this group until one can, which then reads on by itself.
+        if reading.is_shared()
+            && able_ones == 0
+            && looked == reading.members.len()
+            && let Some(lane) = self.messages.logs.lane_mut(&reading.record.log, reading.record.lane)
+        {
+            lane.waiting.remove(&id);
         }
         for session in roused {
             self.rouse(session);

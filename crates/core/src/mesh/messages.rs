@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_proto::event::ReceiptState;
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES};
 use tenure_proto::log::LogName;
-use tenure_proto::name::{GroupName, TopicName};
+use tenure_proto::name::TopicName;
 use tenure_proto::tag::TagParts;
 
 use crate::deadline::Deadlines;
@@ -19,6 +19,8 @@ use crate::mutant::{self, Mutant};
 use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, TopicRecord};
 use crate::time::Millis;
 
+use super::backlog::Backlog;
+use super::crews::Crews;
 use super::debt::Debt;
 use super::deliver::RETRY_MS;
 use super::reading::Reading;
@@ -47,8 +49,13 @@ pub(super) struct Messages {
     pub(super) topics: BTreeMap<TopicName, Topic>,
     pub(super) logs: Logs,
     pub(super) readings: BTreeMap<GroupId, Reading>,
-    /// Crews by what they read.
-    pub(super) crews: BTreeMap<(LogName, GroupName), GroupId>,
+    pub(super) crews: Crews,
+    /// How often a group was looked at because its lane grew or somebody listed it, for those who count work.
+    pub(super) visits: u64,
+    /// What groups have to read, all together.
+    pub(super) backlog: Backlog,
+    /// The last group that `health` looked at.
+    pub(super) health_at: Option<GroupId>,
     /// Members whose inbox was full when something was last put into it; it may have room again.
     full: BTreeSet<MemberKey>,
     /// Sessions that read their member's inbox.
@@ -128,6 +135,7 @@ impl Messages {
                 self.dirty.insert(id);
             }
         }
+        self.backlog.counts(reading);
         match reading.group.next_deadline() {
             Some(due) => self.deadlines.set(id, due),
             None => self.deadlines.clear(&id),
@@ -179,19 +187,22 @@ impl Messages {
         let id = record.id;
         let lane = &mut self.logs.ensure(&record.log).lanes[record.lane.index()];
         lane.groups.insert(id);
-        lane.waiting.insert(id);
-        if let Reader::Shared(name) = &record.reader {
-            self.crews.insert((record.log.clone(), name.clone()), id);
+        if !matches!(record.reader, Reader::Shared(_)) {
+            lane.waiting.insert(id);
         }
         let passed = if cursor >= lane.end { (lane.count, lane.bytes) } else { (0, 0) };
+        self.backlog.opened(lane.count);
         let mut reading = Reading::new(record, cursor, used_at);
         reading.passed = passed;
+        self.backlog.counts(&mut reading);
         self.readings.insert(id, reading);
+        self.list_crew(id);
     }
 
     /// A lane has grown: whoever waits for that has something to read.
     pub(super) fn grown(&mut self, log: &LogName, lane: Lane) {
         let Some(lane) = self.logs.lane_mut(log, lane) else { return };
+        self.backlog.grown(lane.groups.len());
         self.wakes.extend(lane.waiting.iter().copied());
         let readings = &self.readings;
         lane.waiting.retain(|id| readings.get(id).is_some_and(|reading| !reading.is_private()));
@@ -200,14 +211,15 @@ impl Messages {
     /// Forgets a place.
     pub(super) fn close(&mut self, id: GroupId) -> Option<Reading> {
         let reading = self.readings.remove(&id)?;
-        let GroupRecord { log, lane, reader, .. } = &reading.record;
+        let GroupRecord { log, lane, .. } = &reading.record;
+        let mut counted = 0;
         if let Some(lane) = self.logs.lane_mut(log, *lane) {
             lane.groups.remove(&id);
             lane.waiting.remove(&id);
+            counted = lane.count;
         }
-        if let Reader::Shared(name) = reader {
-            self.crews.remove(&(log.clone(), name.clone()));
-        }
+        self.backlog.closed(counted, &reading);
+        self.unlist_crew(id, &reading.record, reading.idle);
         self.deadlines.clear(&id);
         self.dirty.remove(&id);
         self.lagging.remove(&id);
@@ -473,13 +485,6 @@ impl Messages {
             })
         };
         lane.groups.iter().find(own).copied()
-    }
-
-    /// Takes a reader out of a place.
-    pub(super) fn leave(&mut self, id: GroupId, session: &SessionKey, sub: &SubId) {
-        if let Some(reading) = self.readings.get_mut(&id) {
-            reading.members.retain(|holder| holder.session != *session || holder.sub != *sub);
-        }
     }
 }
 

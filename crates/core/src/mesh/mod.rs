@@ -8,6 +8,7 @@
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
 mod access;
+mod backlog;
 mod bans;
 mod calling;
 mod calls;
@@ -15,6 +16,7 @@ mod census;
 mod claims;
 mod clocks;
 mod configure;
+mod crews;
 mod debt;
 mod deliver;
 mod drain;
@@ -41,6 +43,7 @@ mod settle;
 mod snapshot;
 mod subscribe;
 mod teardown;
+mod topics;
 mod upkeep;
 mod watch;
 mod writes;

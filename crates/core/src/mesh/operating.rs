@@ -10,7 +10,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::service::ServicesListParams;
 use tenure_proto::text::is_control_or_bidi;
-use tenure_proto::topic::TopicsListParams;
+use tenure_proto::topic::{GroupsListParams, TopicsListParams};
 
 use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, Roll};
 use crate::effect::{Answer, Effect, Note};
@@ -209,6 +209,12 @@ impl Mesh {
                 let limit = U53::saturating(page.limit.clamp(1, PAGE) as u64);
                 let params = TopicsListParams { after: page.after.clone(), limit: Some(limit) };
                 self.topics_list(Asker::Operator(id), &params, effects)?;
+                Ok(Doing::Later)
+            }
+            Act::Groups(topic, page) => {
+                let limit = Some(U53::saturating(page.limit.clamp(1, PAGE) as u64));
+                let params = GroupsListParams { topic: topic.clone(), after: page.after.clone(), limit };
+                self.groups_list(Asker::Operator(id), &params, effects)?;
                 Ok(Doing::Later)
             }
             Act::Dead { log, page } => {

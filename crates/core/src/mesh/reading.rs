@@ -40,6 +40,10 @@ pub(super) struct Reading {
     /// Entries and bytes up to the cursor.
     pub(super) passed: (u64, u64),
     pub(super) used_at: u64,
+    /// Of a shared one without readers: under which time it is listed among those.
+    pub(super) idle: Option<u64>,
+    /// What the sums of all groups count of it: entries that it has passed, and open ones.
+    pub(super) counted: (u64, u64),
     /// Receipts that wait for the store to know what they say.
     pub(super) receipts: Vec<(SessionKey, Receipt)>,
     /// Where the cursor was at the start of the broker, if it was there then.
@@ -93,6 +97,8 @@ impl Reading {
             loading: None,
             passed: (0, 0),
             used_at,
+            idle: None,
+            counted: (0, 0),
             receipts: Vec::new(),
             restored_at: None,
             missing: BTreeSet::new(),

@@ -3,22 +3,21 @@
 use tenure_proto::dead::{DeadDropParams, DeadDropResult, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
-use tenure_proto::limits::{PAGE, PARTITIONS_MAX};
+use tenure_proto::limits::PAGE;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{HistoryParams, SendStatus, SendStatusParams, SendStatusResult};
 use tenure_proto::name::GroupName;
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::FetchParams;
-use tenure_proto::topic::{GroupInfo, TopicCreateParams, TopicInfo, TopicsListParams, TopicsListResult};
+use tenure_proto::topic::{GroupsListResult, TopicsListResult};
 
 use crate::effect::{Answer, Effect, ReadId};
 use crate::envelope::{Entry, Lane};
 use crate::group::OPEN_MAX;
 use crate::mutant::{self, Mutant};
 use crate::operate::{OperateId, Operated};
-use crate::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite, TopicRecord};
+use crate::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite};
 use crate::subs::Fetch;
-use crate::time::Millis;
 
 use super::Mesh;
 use super::deliver::RETRY_MS;
@@ -42,6 +41,8 @@ pub(super) enum Purpose {
     Dead(Asker),
     /// `topics.list`: the answer, and which group each place is for.
     Topics(Asker, TopicsListResult, Vec<(usize, usize)>),
+    /// `groups.list`: likewise.
+    Groups(Asker, GroupsListResult, Vec<usize>),
     /// `health`.
     Health(ConnId, RequestId, Box<tenure_proto::method::HealthResult>),
     /// Entries whose time may be over.
@@ -115,12 +116,15 @@ impl Mesh {
             (Purpose::Topics(asker, mut result, places), StoreFound::Oldest(sent)) => {
                 for ((topic, group), sent) in places.into_iter().zip(sent) {
                     let group = result.topics.get_mut(topic).and_then(|topic| topic.groups.get_mut(group));
-                    if let (Some(group), Some(sent)) = (group, sent) {
-                        let age = U53::saturating(self.wall.saturating_sub(sent));
-                        group.oldest_ms = Some(group.oldest_ms.map_or(age, |other| other.max(age)));
-                    }
+                    self.note_oldest(group, sent);
                 }
                 return effects.push(asker.answer(Ok(Answer::Topics(result))));
+            }
+            (Purpose::Groups(asker, mut result, places), StoreFound::Oldest(sent)) => {
+                for (group, sent) in places.into_iter().zip(sent) {
+                    self.note_oldest(result.groups.get_mut(group), sent);
+                }
+                return effects.push(asker.answer(Ok(Answer::Groups(result))));
             }
             (Purpose::Health(conn, request, mut health), StoreFound::Oldest(sent)) => {
                 let oldest = sent.into_iter().flatten().min();
@@ -128,7 +132,7 @@ impl Mesh {
                     U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
                 (conn, request, Ok(Answer::Health(health)))
             }
-            (Purpose::Dead(asker) | Purpose::Topics(asker, ..), _) => {
+            (Purpose::Dead(asker) | Purpose::Topics(asker, ..) | Purpose::Groups(asker, ..), _) => {
                 return effects.push(asker.answer(Err(unreadable())));
             }
             (
@@ -261,102 +265,6 @@ impl Mesh {
         Ok(Some(Answer::Fetch(pushes)))
     }
 
-    pub(super) fn topics_create(
-        &mut self,
-        now: Millis,
-        conn: ConnId,
-        request: &RequestId,
-        params: TopicCreateParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let TopicCreateParams { name, partitions, retention_ms } = params;
-        let retention_ms = retention_ms.map(U53::get);
-        if partitions == 0 || partitions > PARTITIONS_MAX {
-            return Err(WireError::bad_request(format!("partitions must be between 1 and {PARTITIONS_MAX}")));
-        }
-        let remembered_ms = self.config.remember_until(0).unwrap_or(u64::MAX);
-        if retention_ms.is_some_and(|ms| ms > remembered_ms) {
-            let text = format!("retentionMs must be at most {remembered_ms}: ids are not remembered longer");
-            return Err(WireError::bad_request(text));
-        }
-        if let Some(known) = self.messages.topics.get(&name) {
-            if known.record.partitions != partitions || known.record.retention_ms != retention_ms {
-                let text = "a topic of that name exists with other settings";
-                return Err(WireError::new(ErrorCode::Conflict, text));
-            }
-        } else {
-            let record = TopicRecord { name, partitions, retention_ms, created_at: self.wall };
-            self.make_topic(record, effects)?;
-        }
-        self.await_all(Awaiting::Answer(conn, request.clone(), Box::new(Answer::Empty)), now, effects);
-        Ok(())
-    }
-
-    pub(super) fn topics_list(
-        &mut self,
-        asker: Asker,
-        params: &TopicsListParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let limit = page(params.limit)? as usize;
-        let after = params.after.as_ref().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let mut names =
-            self.messages.topics.range::<tenure_proto::TopicName, _>((after, std::ops::Bound::Unbounded));
-        let (mut topics, mut places, mut which) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, topic) in names.by_ref().take(limit) {
-            let mut info = TopicInfo {
-                name: name.clone(),
-                partitions: topic.record.partitions,
-                retention_ms: topic.record.retention_ms.map(U53::saturating),
-                entries: U53::default(),
-                groups: Vec::new(),
-            };
-            let mut entries = 0;
-            for partition in 0..topic.record.partitions {
-                let log = LogName::Topic(name.clone(), partition);
-                entries += self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.count);
-                for (crew, id) in self.crews_of(&log) {
-                    let index = self.group_info(&mut info.groups, crew, id);
-                    let cursor = self.messages.readings.get(&id).map_or(0, |reading| reading.group.floor());
-                    places.push((log.clone(), Lane(0), cursor));
-                    which.push((topics.len(), index));
-                }
-            }
-            info.entries = U53::saturating(entries);
-            topics.push(info);
-        }
-        let more = names.next().is_some();
-        let next = if more { topics.last().map(|topic| topic.name.clone()) } else { None };
-        let result = TopicsListResult { topics, next };
-        let purpose = Purpose::Topics(asker, result, which);
-        self.read(purpose, StoreRead::Oldest { places }, effects);
-        Ok(())
-    }
-
-    fn crews_of(&self, log: &LogName) -> Vec<(GroupName, GroupId)> {
-        let Some(lane) = self.messages.logs.lane(log, Lane(0)) else { return Vec::new() };
-        let crew = |id: &GroupId| Some((self.messages.readings.get(id)?.crew()?.clone(), *id));
-        lane.groups.iter().filter_map(crew).collect()
-    }
-
-    /// Adds a group's figures to what is said of its crew; says at which place that stands.
-    fn group_info(&self, groups: &mut Vec<GroupInfo>, crew: GroupName, id: GroupId) -> usize {
-        let index = groups.iter().position(|info| info.name == crew).unwrap_or_else(|| {
-            let (depth, unsettled, members) = (U53::default(), U53::default(), U53::default());
-            groups.push(GroupInfo { name: crew, depth, unsettled, members, oldest_ms: None });
-            groups.len() - 1
-        });
-        if let (Some(reading), Some(info)) = (self.messages.readings.get(&id), groups.get_mut(index)) {
-            let (depth, _) = self.messages.depth(reading);
-            // Not what was given back and waits for the next.
-            let held = reading.group.opens().filter(|(_, open)| open.holder().is_some()).count() as u64;
-            info.depth = U53::saturating(info.depth.get() + depth);
-            info.unsettled = U53::saturating(info.unsettled.get() + held);
-            info.members = U53::saturating(info.members.get().max(reading.members.len() as u64));
-        }
-        index
-    }
-
     pub(super) fn dead_list(
         &mut self,
         conn: ConnId,
@@ -406,8 +314,12 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let seqs = self.check_retry(&log, asked)?;
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
-        let crews =
-            (!log.is_inbox()).then(|| self.crews_of(&log).into_iter().map(|(name, _)| name).collect());
+        let crews = match &log {
+            LogName::Topic(topic, _) => {
+                Some(self.messages.crews.after(topic, None).map(|(name, _)| name.clone()).collect())
+            }
+            _ => None,
+        };
         self.messages.reviving += seqs.len();
         let who = Awaiting::Revive(asker, log.clone(), seqs.clone());
         self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
@@ -423,9 +335,12 @@ impl Mesh {
 
     /// Refuses to bring back more than the readers of a log may have open: [`OPEN_MAX`] each.
     fn check_room(&self, log: &LogName, more: usize) -> Result<(), WireError> {
-        let readers = match log.is_inbox() {
-            true => self.messages.places(log),
-            false => self.crews_of(log).into_iter().map(|(_, id)| id).collect(),
+        let readers = match log {
+            LogName::Topic(topic, partition) => {
+                let places = self.messages.crews.after(topic, None).flat_map(|(_, places)| places);
+                places.filter(|(of, _)| of == partition).map(|(_, id)| *id).collect()
+            }
+            _ => self.messages.places(log),
         };
         let more = more + self.messages.reviving;
         let readers = readers.iter().filter_map(|id| self.messages.readings.get(id));
@@ -453,7 +368,7 @@ impl Mesh {
         let mut retried = Vec::new();
         for (lane, seq, crew, attempts) in found {
             let id = match &crew {
-                Some(crew) => self.messages.crews.get(&(log.clone(), crew.clone())).copied(),
+                Some(crew) => self.messages.crews.get(log, crew),
                 None => self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()),
             };
             let Some(id) = id else { continue };

@@ -242,6 +242,7 @@ impl Mesh {
         } = restore;
         self.may(session, Right::Read).map_err(|_| "forbidden")?;
         self.may_owe().map_err(|_| "too_many")?;
+        self.check_groups(session, &topic, group.as_ref(), partition).map_err(|_| "too_many")?;
         self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         if partition.is_some_and(|partition| partition >= partitions) {

@@ -73,13 +73,11 @@ impl Mesh {
         for partition in chosen(partition, partitions) {
             let log = LogName::Topic(topic.clone(), partition);
             let place = match &group {
-                Some(name) => self.messages.crews.get(&(log.clone(), name.clone())).copied(),
+                Some(name) => self.messages.crews.get(&log, name),
                 None => self.messages.private_place(&log, &session),
             };
             let Some(place) = place else { continue };
-            if let Some(reading) = self.messages.readings.get_mut(&place) {
-                reading.members.push_back(Holder { session, sub: id.clone() });
-            }
+            self.messages.join(place, Holder { session, sub: id.clone() });
             sub.groups.push(place);
         }
         lease.subs.insert(id, sub);
@@ -128,9 +126,7 @@ impl Mesh {
             let mut sub = Sub::new(Source::Inbox(log.clone()), AckMode::Manual, DEFAULT_PREFETCH);
             sub.groups = self.messages.places(log);
             for place in sub.groups.clone() {
-                if let Some(reading) = self.messages.readings.get_mut(&place) {
-                    reading.members.push_back(Holder { session, sub: name.clone() });
-                }
+                self.messages.join(place, Holder { session, sub: name.clone() });
             }
             lease.subs.insert(name.clone(), sub);
         }

@@ -80,6 +80,7 @@ impl Mesh {
         if let Some(drain) = &self.drain {
             return Err(drain.not_now(self.now, &session));
         }
+        self.check_groups(session, topic, group.as_ref(), *partition)?;
         self.ensure_topic(topic, effects)?;
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);
@@ -122,6 +123,7 @@ impl Mesh {
             None => format!("s{}-{number}", self.run).parse().ok()?,
         };
         let Source::Topic { topic, group, partition } = sub.source.clone() else { return None };
+        let owner = self.leases.get(&session).filter(|_| group.is_some()).map(|lease| lease.member);
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         for partition in chosen(partition, partitions) {
             let log = LogName::Topic(topic.clone(), partition);
@@ -129,15 +131,15 @@ impl Mesh {
                 Some(name) => Reader::Shared(name.clone()),
                 None => Reader::Private(session),
             };
-            let crew = group.as_ref().and_then(|name| self.messages.crews.get(&(log.clone(), name.clone())));
+            let crew = group.as_ref().and_then(|name| self.messages.crews.get(&log, name));
             let place = match crew {
-                Some(place) => *place,
-                None => self.make_place(log, reader, from(partition), effects),
+                Some(place) => place,
+                None => self.make_place(log, reader, owner, from(partition), effects),
             };
             if let Some(reading) = self.messages.readings.get_mut(&place) {
-                reading.members.push_back(Holder { session, sub: id.clone() });
                 reading.used_at = self.wall;
             }
+            self.messages.join(place, Holder { session, sub: id.clone() });
             sub.groups.push(place);
         }
         let record = SubRecord {
@@ -156,9 +158,16 @@ impl Mesh {
     }
 
     /// Makes a place in a log; where exactly it begins is the store's word.
-    fn make_place(&mut self, log: LogName, reader: Reader, from: From, effects: &mut Vec<Effect>) -> GroupId {
+    fn make_place(
+        &mut self,
+        log: LogName,
+        reader: Reader,
+        owner: Option<MemberKey>,
+        from: From,
+        effects: &mut Vec<Effect>,
+    ) -> GroupId {
         let id = self.messages.next_group(self.run);
-        let record = GroupRecord { id, log, lane: Lane(0), reader };
+        let record = GroupRecord { id, log, lane: Lane(0), reader, owner };
         // Until the store has answered it hands out nothing: it stands at the end of everything.
         self.messages.open(record.clone(), OPENING, self.wall);
         let write = StoreWrite::OpenGroup { record, from, used_at: self.wall };
@@ -171,7 +180,11 @@ impl Mesh {
         let Some(old) = self.messages.close(id) else { return };
         self.messages.open(old.record, placed.cursor, old.used_at);
         if let Some(reading) = self.messages.readings.get_mut(&id) {
-            (reading.members, reading.passed) = (old.members, placed.passed);
+            reading.passed = placed.passed;
+        }
+        self.messages.touch(id);
+        for holder in old.members {
+            self.messages.join(id, holder);
         }
         self.messages.wakes.insert(id);
     }
@@ -347,7 +360,7 @@ impl Mesh {
         }
         for lane in missing {
             let id = self.messages.next_group(self.run);
-            let record = GroupRecord { id, log: log.clone(), lane, reader: Reader::Inbox };
+            let record = GroupRecord { id, log: log.clone(), lane, reader: Reader::Inbox, owner: None };
             self.messages.open(record, 0, self.wall);
         }
         match log {
@@ -386,9 +399,7 @@ impl Mesh {
         let Some(sub) = lease.subs.get_mut(id) else { return };
         let known = std::mem::replace(&mut sub.groups, places.clone());
         for place in places.into_iter().filter(|place| !known.contains(place)) {
-            if let Some(reading) = self.messages.readings.get_mut(&place) {
-                reading.members.push_back(Holder { session, sub: id.clone() });
-            }
+            self.messages.join(place, Holder { session, sub: id.clone() });
             self.messages.wakes.insert(place);
         }
     }

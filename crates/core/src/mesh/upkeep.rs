@@ -28,6 +28,10 @@ const UPKEEP_MS: u64 = 10_000;
 const EXPIRED_PER_LOOK: u32 = 256;
 /// Logs that one look at retention takes.
 const LOGS_PER_LOOK: usize = 64;
+/// Groups without a reader that one look takes.
+const UNUSED_PER_LOOK: usize = 256;
+/// Groups that one look at expiry asks, all entries together: each that has not settled an entry gets a dead letter of it.
+const ASKED_PER_LOOK: usize = 4_096;
 /// Entries that one slice of pruning deletes: a few milliseconds of the writer.
 const PRUNED_PER_SLICE: u32 = 512;
 /// Remembered ids that one slice of the sweep looks at.
@@ -146,8 +150,13 @@ impl Mesh {
     pub(super) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
         self.messages.upkeep.expiring = false;
         let (found, asked) = (entries.len(), EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift);
-        let mut done = 0;
+        let (mut done, mut asked_groups) = (0, 0);
         for entry in entries {
+            // The others are found again at the next look.
+            if asked_groups >= ASKED_PER_LOOK {
+                break;
+            }
+            asked_groups += self.messages.logs.lane(&entry.log, entry.lane).map_or(0, |lane| lane.groups.len());
             done += usize::from(self.expire_entry(&entry, effects));
         }
         // What is in hand is found again each time: look further, so that it does not hide the others.
@@ -273,20 +282,23 @@ impl Mesh {
             state.next_prune = 0;
         }
         // Readers that are behind that are told so.
-        self.messages.wakes.extend(state.groups.iter().copied());
+        let readings = &self.messages.readings;
+        let is_read = |id: &&GroupId| readings.get(id).is_some_and(|reading| !reading.members.is_empty());
+        self.messages.wakes.extend(state.groups.iter().filter(is_read).copied());
     }
 
     /// Crews that nobody has been in for a month are forgotten.
     fn drop_unused(&mut self, effects: &mut Vec<Effect>) {
         let before = self.wall.saturating_sub(GROUP_UNUSED_MS);
-        let unused: Vec<GroupId> = self
-            .messages
-            .readings
-            .iter()
-            .filter(|(_, r)| r.is_shared() && r.members.is_empty() && r.used_at < before)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in unused {
+        for _ in 0..UNUSED_PER_LOOK {
+            let Some(id) = self.messages.crews.pop_idle(before) else { return };
+            let Some(reading) = self.messages.readings.get_mut(&id) else { continue };
+            reading.idle = None;
+            if reading.used_at >= before {
+                // It was written to since it was listed.
+                self.messages.set_idle(id);
+                continue;
+            }
             let Some(reading) = self.messages.close(id) else { continue };
             self.write_surely(StoreWrite::DropGroup(id), effects);
             let name = reading.crew().map_or_else(String::new, |name| name.to_string());

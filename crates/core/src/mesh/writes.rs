@@ -146,6 +146,8 @@ impl Mesh {
             }
             (Awaiting::RunEnd(id), _) => self.run_ended(now, id, effects),
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(placed))) => self.opened(id, placed),
+            // It was to begin beyond the end of its log: its subscription finds no place, and is told so.
+            (Awaiting::Open(id), StoreOutcome::Opened(Err(_))) => drop(self.messages.close(id)),
             (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
             (Awaiting::Group(id, receipts), _) => {
                 self.messages.group_kept(id);

@@ -18,7 +18,7 @@ use crate::service::{
     ServiceWithdrawParams, ServicesListParams,
 };
 use crate::subscribe::{AckMode, DEFAULT_PREFETCH, FetchParams, From, SubscribeParams, UnsubscribeParams};
-use crate::topic::{TopicCreateParams, TopicsListParams};
+use crate::topic::{GroupsListParams, TopicCreateParams, TopicsListParams};
 use crate::{ErrorCode, WireError};
 
 pub(super) fn requests() -> Vec<Value> {
@@ -114,6 +114,8 @@ fn subscriptions() -> Vec<Value> {
     let at = SubscribeParams { from: From::Seq(n(70_000)), ..private.clone() };
     let page = TopicsListParams { after: Some(id("jobs")), limit: Some(n(256)) };
     let topic = TopicCreateParams { name: id("jobs"), partitions: 4, retention_ms: Some(n(86_400_000)) };
+    let groups = GroupsListParams { topic: id("jobs"), after: None, limit: None };
+    let more_groups = GroupsListParams { after: Some(id("crew")), limit: Some(n(256)), ..groups.clone() };
     vec![
         request("subscribe, private", Method::Subscribe, private),
         request("subscribe, shared", Method::Subscribe, shared),
@@ -123,6 +125,8 @@ fn subscriptions() -> Vec<Value> {
         request("topics.list, first page", Method::TopicsList, TopicsListParams::default()),
         request("topics.list, next page", Method::TopicsList, page),
         request("topics.create", Method::TopicsCreate, topic),
+        request("groups.list, first page", Method::GroupsList, groups.clone()),
+        request("groups.list, next page", Method::GroupsList, more_groups),
     ]
 }
 

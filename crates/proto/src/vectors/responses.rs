@@ -17,7 +17,7 @@ use crate::peer::SharedPeer;
 use crate::run::{RunGetResult, RunStartResult, RunState, RunsListResult};
 use crate::service::{RelayOpenResult, ServiceRenewResult, ServiceVerdict, ServicesListResult};
 use crate::subscribe::{FetchResult, SubscribeResult};
-use crate::topic::{GroupInfo, TopicInfo, TopicsListResult};
+use crate::topic::{GroupInfo, GroupsListResult, TopicInfo, TopicsListResult};
 
 /// The methods whose result is `{}`.
 const EMPTY: &[Method] = &[
@@ -142,10 +142,20 @@ fn topics_and_dead_letters() -> Vec<Value> {
         partitions: 4,
         retention_ms: Some(n(86_400_000)),
         entries: n(70_000),
-        groups: vec![behind, idle],
+        groups: vec![behind.clone(), idle.clone()],
+        group_count: Some(n(3)),
+        groups_next: Some(id("idle")),
     };
-    let bare =
-        TopicInfo { name: id("news"), partitions: 1, retention_ms: None, entries: n(0), groups: Vec::new() };
+    let bare = TopicInfo {
+        name: id("news"),
+        partitions: 1,
+        retention_ms: None,
+        entries: n(0),
+        groups: Vec::new(),
+        group_count: Some(n(0)),
+        groups_next: None,
+    };
+    let groups = GroupsListResult { groups: vec![behind, idle], next: Some(id("idle")) };
     let listed = TopicsListResult { topics: vec![topic, bare], next: Some(id("news")) };
     let letter = DeadLetter {
         message: samples::message(),
@@ -166,6 +176,8 @@ fn topics_and_dead_letters() -> Vec<Value> {
     vec![
         response("topics.list, more", Method::TopicsList, Ok(listed)),
         response("topics.list, nothing", Method::TopicsList, Ok(TopicsListResult::default())),
+        response("groups.list, more", Method::GroupsList, Ok(groups)),
+        response("groups.list, nothing", Method::GroupsList, Ok(GroupsListResult::default())),
         response("dead.list, more", Method::DeadList, Ok(dead)),
         response("dead.list, nothing", Method::DeadList, Ok(DeadListResult::default())),
         response("dead.retry", Method::DeadRetry, Ok(retried)),

@@ -31,7 +31,9 @@ use tenure_proto::service::{
 use tenure_proto::subscribe::{
     FetchParams, FetchResult, SubscribeParams, SubscribeResult, UnsubscribeParams,
 };
-use tenure_proto::topic::{TopicCreateParams, TopicsListParams, TopicsListResult};
+use tenure_proto::topic::{
+    GroupsListParams, GroupsListResult, TopicCreateParams, TopicsListParams, TopicsListResult,
+};
 use tenure_proto::{Codec, text};
 
 /// Both codecs.
@@ -97,6 +99,7 @@ pub(crate) fn method_types(method: Method) -> (Transcode, Transcode) {
         Method::History => (request::<HistoryParams>, response::<HistoryResult>),
         Method::TopicsList => (bare_request::<TopicsListParams>, response::<TopicsListResult>),
         Method::TopicsCreate => (request::<TopicCreateParams>, response::<Empty>),
+        Method::GroupsList => (request::<GroupsListParams>, response::<GroupsListResult>),
         Method::DeadList => (request::<DeadListParams>, response::<DeadListResult>),
         Method::DeadRetry => (request::<DeadRetryParams>, response::<DeadRetryResult>),
         Method::DeadDrop => (request::<DeadDropParams>, response::<DeadDropResult>),

@@ -144,7 +144,8 @@ pub(crate) fn seqs(store: &impl Store, log: &LogName, of: Lane) -> Vec<u64> {
 
 /// Group `id` in a lane of `log`.
 pub(crate) fn group(id: u64, log: &LogName, lane: Lane, reader: Reader) -> GroupRecord {
-    GroupRecord { id: GroupId(id), log: log.clone(), lane, reader }
+    let owner = matches!(reader, Reader::Shared(_)).then(|| member(7));
+    GroupRecord { id: GroupId(id), log: log.clone(), lane, reader, owner }
 }
 
 /// The write that moves a group to `cursor` with `open` in hand.

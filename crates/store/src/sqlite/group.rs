@@ -5,7 +5,7 @@ use tenure_core::envelope::Lane;
 use tenure_core::record::{
     GroupId, GroupRecord, GroupWrite, OpenRecord, Placed, Reader, SettlerChanges, SettlerRecord,
 };
-use tenure_proto::ids::SessionKey;
+use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
 use tenure_proto::subscribe::From;
@@ -137,8 +137,8 @@ fn put(
     };
     connection
         .prepare_cached(
-            "INSERT INTO groups (mesh, id, log, lane, kind, name, session, cursor, used_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+            "INSERT INTO groups (mesh, id, log, lane, kind, name, session, cursor, used_at, owner)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
              ON CONFLICT DO UPDATE SET cursor = excluded.cursor, used_at = excluded.used_at",
         )?
         .execute(params![
@@ -151,6 +151,7 @@ fn put(
             session,
             integer(cursor),
             integer(used_at),
+            record.owner.map(|member| member.0),
         ])?;
     Ok(())
 }
@@ -306,8 +307,15 @@ pub(super) fn reader(row: &Row<'_>, first: usize) -> Result<Reader, Fault> {
 }
 
 /// A group as its row has it.
-pub(super) fn record(id: i64, log: LogName, lane: u8, reader: Reader) -> Result<GroupRecord, Fault> {
-    Ok(GroupRecord { id: GroupId(natural(id, "a group")?), log, lane: Lane(lane), reader })
+pub(super) fn record(
+    id: i64,
+    log: LogName,
+    lane: u8,
+    reader: Reader,
+    owner: Option<[u8; 32]>,
+) -> Result<GroupRecord, Fault> {
+    let (id, owner) = (GroupId(natural(id, "a group")?), owner.map(MemberKey));
+    Ok(GroupRecord { id, log, lane: Lane(lane), reader, owner })
 }
 
 /// Forgets the groups of an inbox that nobody owns any more.

@@ -204,6 +204,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              INSERT INTO dedupe SELECT * FROM kept;
              DROP TABLE kept;
              DROP TABLE settlers;
+             ALTER TABLE groups DROP COLUMN owner;
              DROP TABLE calls;
              DROP TABLE services;
              DROP TABLE founded;

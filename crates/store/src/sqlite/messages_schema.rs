@@ -233,3 +233,8 @@ CREATE TABLE settlers (
 pub(super) const CANCELLED_CALLS: &str = "
 ALTER TABLE calls ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;  -- 1: its caller wants it stopped
 ";
+
+/// Who made a shared group: how many a member may make is bounded.
+pub(super) const GROUP_OWNERS: &str = "
+ALTER TABLE groups ADD COLUMN owner BLOB;           -- member that made a shared one; NULL if that is not known
+";

@@ -61,14 +61,15 @@ fn lanes(connection: &Connection, id: i64, log: &LogName) -> Result<[LaneRecord;
 
 fn groups(connection: &Connection, mesh: i64) -> Result<Vec<GroupState>, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT groups.id, log, logs.name, lane, cursor, used_at, kind, groups.name, session
+        "SELECT groups.id, log, logs.name, lane, cursor, used_at, kind, groups.name, session, owner
          FROM groups JOIN logs ON logs.id = log WHERE groups.mesh = ?1 ORDER BY groups.id",
     )?;
     let mut rows = statement.query([mesh])?;
     let mut groups = Vec::new();
     while let Some(row) = rows.next()? {
         let (id, log, name): (i64, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let record = group::record(id, topic::parse(&name, "a log")?, row.get(3)?, group::reader(row, 6)?)?;
+        let (log_name, reader) = (topic::parse(&name, "a log")?, group::reader(row, 6)?);
+        let record = group::record(id, log_name, row.get(3)?, reader, row.get(9)?)?;
         let cursor = natural(row.get(4)?, "a cursor")?;
         let opened = group::opened(connection, (mesh, id), 0, u32::MAX)?;
         let origin = |open: OpenRecord| {

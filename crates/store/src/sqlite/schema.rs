@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use super::access_schema::ACCESS;
 use super::fault::Fault;
 use super::lease_end::LEASE_ENDS;
-use super::messages_schema::{CALLS, CANCELLED_CALLS, IDS_BY_TIME, MESSAGES, SETTLERS};
+use super::messages_schema::{CALLS, CANCELLED_CALLS, GROUP_OWNERS, IDS_BY_TIME, MESSAGES, SETTLERS};
 use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
 use crate::{Result, StoreError};
@@ -83,6 +83,7 @@ INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs 
 ",
     SERVICES_SINCE,
     LEASE_ENDS,
+    GROUP_OWNERS,
 ];
 
 /// The schema version of this program.

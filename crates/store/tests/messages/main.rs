@@ -11,6 +11,7 @@ mod clocks;
 mod delivery;
 mod disk;
 mod fallback;
+mod groups;
 mod hear;
 mod inbox;
 mod judge;

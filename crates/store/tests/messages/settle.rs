@@ -313,6 +313,7 @@ fn no_more_dead_letters_come_back_than_a_reader_may_have_open() {
             log: log.clone(),
             lane: pushes[0].entry.lane,
             reader: Reader::Shared("crew".parse().unwrap()),
+            owner: None,
         },
         cursor: open + 1,
         used_at: w.wall,
