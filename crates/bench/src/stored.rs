@@ -51,8 +51,14 @@ impl Maker {
         let mesh: MeshName = "default".parse().map_err(|_| anyhow!("no name of a mesh"))?;
         let topic: TopicName = topic.parse().map_err(|_| anyhow!("{topic} is no name of a topic"))?;
         let run = store.begin_run(wall_ms()).map_err(failed)?.number;
-        let record =
-            TopicRecord { name: topic.clone(), partitions: 1, retention_ms: None, created_at: wall_ms() };
+        let record = TopicRecord {
+            name: topic.clone(),
+            partitions: 1,
+            retention_ms: None,
+            created_at: wall_ms(),
+            owner: None,
+            state: Default::default(),
+        };
         let write = StoreWrite::PutTopic(record);
         store.apply(&[Write::Mesh { mesh: mesh.clone(), run, write }]).map_err(failed)?;
         let senders = (0..senders).map(|index| {

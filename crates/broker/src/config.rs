@@ -281,6 +281,9 @@ impl RawConfig {
         if let Some(count) = self.max_groups_per_member {
             mesh.max_groups_per_member = size("max_groups_per_member", count)?;
         }
+        if let Some(count) = self.max_topics_per_member {
+            mesh.max_topics_per_member = size("max_topics_per_member", count)?;
+        }
         mesh.check().map_err(|error| ConfigProblem(error.to_string()))?;
         Ok(mesh)
     }

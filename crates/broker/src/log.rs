@@ -69,6 +69,9 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
         Note::RunStarted { session, run } => line!(aloud(), event = "run_started", %session, %run),
         Note::RunEnded { run, status, reason } => line!(aloud(), event = "run_ended", %run, status, reason),
         Note::Buried { log, seq, reason } => tracing::debug!(event = "buried", %log, seq, reason),
+        Note::TopicDeleted { topic, unused } => {
+            line!(aloud(), event = "topic_deleted", %topic, unused);
+        }
         Note::ClockJumped { ms } => {
             tracing::warn!(
                 event = "clock_jumped",
@@ -164,6 +167,7 @@ fn name(note: &Note) -> &'static str {
         Note::RunStarted { .. } => "run_started",
         Note::RunEnded { .. } => "run_ended",
         Note::Buried { .. } => "buried",
+        Note::TopicDeleted { .. } => "topic_deleted",
         Note::ClockJumped { .. } => "clock_jumped",
         Note::ClockDoubted { .. } => "clock_doubted",
         Note::ClockBelieved { .. } => "clock_believed",

@@ -85,7 +85,14 @@ impl Syncer for Disk {
 
 fn topic(n: u64) -> (WriteId, StoreWrite) {
     let name = format!("t{n}").parse().unwrap();
-    let record = TopicRecord { name, partitions: 1, retention_ms: None, created_at: n };
+    let record = TopicRecord {
+        name,
+        partitions: 1,
+        retention_ms: None,
+        created_at: n,
+        owner: None,
+        state: Default::default(),
+    };
     (WriteId(n), StoreWrite::PutTopic(record))
 }
 

@@ -15,6 +15,7 @@ use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::limits::PRESENCE_PAGE;
 use tenure_proto::message::{HistoryParams, HistoryResult};
 use tenure_proto::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
+use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch};
 use tenure_proto::run::{RunGetResult, RunIdParams, RunInfo, RunsListParams, RunsListResult};
@@ -22,6 +23,7 @@ use tenure_proto::service::{
     RelayOpenParams, RelayOpenResult, Service, ServiceKind, ServicesListParams, ServicesListResult,
 };
 use tenure_proto::subscribe::TopicCreateParams;
+use tenure_proto::topic::{GroupDeleteParams, TopicDeleteParams};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::call::CallBuilder;
@@ -377,6 +379,19 @@ impl Session {
     /// Makes a topic, if it is not there: the way to have one with several partitions.
     pub async fn topic_create(&self, params: TopicCreateParams) -> Result<(), WireError> {
         self.request::<_, Empty>(Method::TopicsCreate, params).await.map(|_| ())
+    }
+
+    /// Deletes a topic: one that this member made and that is empty, or any if it is an operator. Returns when it is gone; its
+    /// readers end with [`SubEnd::Deleted`](crate::SubEnd::Deleted). Made again, its numbers go on.
+    pub async fn topic_delete(&self, name: TopicName) -> Result<(), WireError> {
+        self.request::<_, Empty>(Method::TopicsDelete, TopicDeleteParams { name }).await.map(|_| ())
+    }
+
+    /// Deletes a shared group that this member made, or any if it is an operator. Its readers end with
+    /// [`SubEnd::Deleted`](crate::SubEnd::Deleted).
+    pub async fn group_delete(&self, topic: TopicName, group: GroupName) -> Result<(), WireError> {
+        let params = GroupDeleteParams { topic, group };
+        self.request::<_, Empty>(Method::GroupsDelete, params).await.map(|_| ())
     }
 
     /// Makes any request.

@@ -108,9 +108,10 @@ pub const fn needs(method: Method) -> Option<Right> {
         Method::PresenceList | Method::ProfileSet | Method::ServicesList => None,
         // What belongs to nobody any more is given up: that needs no right.
         Method::Reconcile | Method::Unsubscribe | Method::ServiceWithdraw => None,
-        Method::Send | Method::SendStatus | Method::TopicsCreate => Some(Right::Send),
+        Method::Send | Method::SendStatus => Some(Right::Send),
+        Method::TopicsCreate | Method::TopicsDelete => Some(Right::Send),
         Method::Subscribe | Method::Fetch | Method::History => Some(Right::Read),
-        Method::TopicsList | Method::GroupsList => Some(Right::Read),
+        Method::TopicsList | Method::GroupsList | Method::GroupsDelete => Some(Right::Read),
         Method::Ack | Method::Nack | Method::Progress => Some(Right::Read),
         Method::DeadList | Method::DeadRetry | Method::DeadDrop => Some(Right::Read),
         Method::RunStart | Method::RunChunk | Method::RunEnd | Method::RunCancel => Some(Right::Run),

@@ -50,6 +50,8 @@ pub struct MeshConfig {
     pub max_groups_per_topic: usize,
     /// Consumer groups that one member has made, each counted once for every partition it reads; one more is told `busy`.
     pub max_groups_per_member: usize,
+    /// Topics that one member has made; one more is told `busy`.
+    pub max_topics_per_member: usize,
     /// Messages that a member may send.
     pub send_rate: Rate,
     /// Other requests that a member may make, but for those that settle or end something.
@@ -140,6 +142,7 @@ impl MeshConfig {
             max_sessions_per_member: SESSIONS_PER_MEMBER,
             max_groups_per_topic: limits::GROUPS_PER_TOPIC,
             max_groups_per_member: limits::GROUPS_PER_MEMBER,
+            max_topics_per_member: limits::TOPICS_PER_MEMBER,
             send_rate: Rate::of(SENDS_PER_SECOND, BURST_SECONDS),
             request_rate: Rate::of(REQUESTS_PER_SECOND, BURST_SECONDS),
             max_payload: limits::MAX_PAYLOAD_BYTES,

@@ -11,7 +11,7 @@ use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersi
 use tenure_proto::ids::{ConnId, Epoch, GrantId, LeaseId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
 use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
-use tenure_proto::name::{MeshName, ServiceName};
+use tenure_proto::name::{MeshName, ServiceName, TopicName};
 use tenure_proto::reconcile::ReconcileResult;
 use tenure_proto::run::{RunGetResult, RunStartResult, RunsListResult};
 use tenure_proto::service::{ServiceRenewResult, ServicesListResult};
@@ -394,6 +394,13 @@ pub enum Note {
     ClockDoubted {
         /// How far, in milliseconds, forward or back.
         ms: u64,
+    },
+    /// A topic is gone with all that it held.
+    TopicDeleted {
+        /// Which.
+        topic: TopicName,
+        /// Whether nobody used it; otherwise somebody deleted it.
+        unused: bool,
     },
     /// The wall clock jumped: nothing expires and nothing is pruned until it is back, or has gone steadily for an hour.
     ClockJumped {

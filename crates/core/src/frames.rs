@@ -140,6 +140,8 @@ fn call(
         Some(Method::History) => Ok(Call::History(frame::params(codec, bytes)?)),
         Some(Method::TopicsList) => Ok(Call::TopicsList(frame::params_or_default(codec, bytes)?)),
         Some(Method::TopicsCreate) => Ok(Call::TopicsCreate(frame::params(codec, bytes)?)),
+        Some(Method::TopicsDelete) => Ok(Call::TopicsDelete(frame::params(codec, bytes)?)),
+        Some(Method::GroupsDelete) => Ok(Call::GroupsDelete(frame::params(codec, bytes)?)),
         Some(Method::GroupsList) => Ok(Call::GroupsList(frame::params(codec, bytes)?)),
         Some(Method::DeadList) => Ok(Call::DeadList(frame::params(codec, bytes)?)),
         Some(Method::DeadRetry) => Ok(Call::DeadRetry(frame::params(codec, bytes)?)),

@@ -11,7 +11,9 @@ use tenure_proto::reconcile::ReconcileParams;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams, RunsListParams};
 use tenure_proto::service::{RelayOpenParams, ServiceRenewParams, ServiceWithdrawParams, ServicesListParams};
 use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
-use tenure_proto::topic::{GroupsListParams, TopicCreateParams, TopicsListParams};
+use tenure_proto::topic::{
+    GroupDeleteParams, GroupsListParams, TopicCreateParams, TopicDeleteParams, TopicsListParams,
+};
 
 use crate::admit::Admission;
 use crate::cidr::Cidr;
@@ -251,8 +253,12 @@ pub enum Call {
     TopicsList(TopicsListParams),
     /// `topics.create`.
     TopicsCreate(TopicCreateParams),
+    /// `topics.delete`.
+    TopicsDelete(TopicDeleteParams),
     /// `groups.list`.
     GroupsList(GroupsListParams),
+    /// `groups.delete`.
+    GroupsDelete(GroupDeleteParams),
     /// `dead.list`.
     DeadList(DeadListParams),
     /// `dead.retry`.
@@ -292,7 +298,9 @@ impl Call {
             Call::History(_) => Method::History,
             Call::TopicsList(_) => Method::TopicsList,
             Call::TopicsCreate(_) => Method::TopicsCreate,
+            Call::TopicsDelete(_) => Method::TopicsDelete,
             Call::GroupsList(_) => Method::GroupsList,
+            Call::GroupsDelete(_) => Method::GroupsDelete,
             Call::DeadList(_) => Method::DeadList,
             Call::DeadRetry(_) => Method::DeadRetry,
             Call::DeadDrop(_) => Method::DeadDrop,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tenure_proto::log::LogName;
 
 use crate::envelope::{Entry, Lane};
-use crate::record::{GroupId, LogRecord};
+use crate::record::{GroupId, LaneRecord, LogRecord};
 
 /// Bytes of entries that all tails of a mesh hold together.
 pub const TAIL_BYTES: usize = 32 * 1024 * 1024;
@@ -28,6 +28,8 @@ pub struct LaneState {
     pub bytes: u64,
     /// Entries up to here may be missing because they were pruned.
     pub pruned: u64,
+    /// When an entry was last appended in this run, Unix milliseconds.
+    pub grown_at: u64,
     /// Who reads it.
     pub groups: BTreeSet<GroupId>,
     /// Who of them is to be woken when it grows: inboxes, private readers that have read it all, and crews with a member
@@ -126,6 +128,18 @@ impl Logs {
         }
     }
 
+    /// Takes a log out whose entries are gone: where it ended.
+    pub fn take(&mut self, name: &LogName) -> Option<LogRecord> {
+        let log = self.logs.remove(name)?;
+        let lanes = log.lanes.map(|lane| LaneRecord {
+            end: lane.end,
+            count: lane.count,
+            bytes: lane.bytes,
+            pruned: lane.end,
+        });
+        Some(LogRecord { log: name.clone(), lanes })
+    }
+
     /// Entries that all tails hold, and their bytes.
     pub(crate) fn tail_sizes(&self) -> (usize, usize) {
         (self.tails.len(), self.tail_bytes)
@@ -135,6 +149,7 @@ impl Logs {
     pub fn append(&mut self, entry: &Arc<Entry>) {
         let lane = &mut self.ensure(&entry.log).lanes[entry.lane.index()];
         lane.end = entry.seq;
+        lane.grown_at = entry.envelope.sent_at;
         lane.count += 1;
         lane.bytes += entry.envelope.body.as_bytes().len() as u64;
         if lane.groups.is_empty() {

@@ -104,6 +104,10 @@ pub enum Act {
     Topics(Page<tenure_proto::TopicName>),
     /// Groups of one topic.
     Groups(tenure_proto::TopicName, Page<tenure_proto::GroupName>),
+    /// Delete a topic with all that it holds.
+    DeleteTopic(tenure_proto::TopicName),
+    /// Delete a group of a topic.
+    DeleteGroup(tenure_proto::TopicName, tenure_proto::GroupName),
     /// Dead letters of a log.
     Dead {
         /// Which log.
@@ -157,6 +161,8 @@ impl Act {
             Act::DropToken(id) => ("token.revoke", format!("token:{id}"), none),
             Act::Ban(subject, reason) => ("ban.set", subject.to_string(), json!({"reason": clip(reason)})),
             Act::Unban(subject) => ("ban.lift", subject.to_string(), none),
+            Act::DeleteTopic(topic) => ("topic.delete", format!("topic:{topic}"), none),
+            Act::DeleteGroup(topic, group) => ("group.delete", format!("group:{topic}/{group}"), none),
             Act::DeadRetry(log, seqs) => ("dead.retry", clip(log), named(seqs)),
             Act::DeadDrop(log, seqs) => ("dead.drop", clip(log), named(seqs)),
             Act::Set { version, values } => {

@@ -14,7 +14,8 @@
 //! | server | – | dropped: `close_server_side` | `server_only` |
 //! | listed twice | – | the first counts, the others `close_client_side` | `duplicate` |
 //!
-//! What cannot be made again is closed: `invalid` when its numbers are none that `subscribe` would take, `too_many`
+//! A subscription that only the client knows and whose topic was deleted is `close_client_side`, reason `deleted`, whatever the
+//! policy. What cannot be made again is closed: `invalid` when its numbers are none that `subscribe` would take, `too_many`
 //! past the bound of a session. `inbox` and `member` need no listing: listed they are kept (`implicit`), unlisted
 //! they are kept without a word.
 
@@ -77,6 +78,21 @@ impl Plan {
         verdict.reason = reason.to_owned();
         if let Some(client) = &verdict.client {
             verdict.sub_id = client.clone();
+        }
+    }
+}
+
+impl Plan {
+    /// The topic of a subscription that only the client knows was deleted: it is over, and is not made again.
+    pub fn close_deleted(&mut self, client: &SubId) {
+        let only = |verdict: &SubscriptionVerdict| {
+            verdict.client.as_ref() == Some(client)
+                && verdict.server.is_none()
+                && verdict.reason == "client_only"
+        };
+        for verdict in self.verdicts.iter_mut().filter(|verdict| only(verdict)) {
+            verdict.action = ReconcileAction::CloseClientSide;
+            verdict.reason = "deleted".to_owned();
         }
     }
 }

@@ -108,6 +108,31 @@ pub struct TopicRecord {
     pub retention_ms: Option<u64>,
     /// When it was made, Unix milliseconds.
     pub created_at: u64,
+    /// The member that made it; not known of those that are older than this field.
+    pub owner: Option<MemberKey>,
+    /// Whether it is there, or going.
+    pub state: TopicState,
+}
+
+/// Whether a topic is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopicState {
+    /// It is.
+    #[default]
+    Living,
+    /// It is going, because nobody used it.
+    Unused,
+    /// It is going, because somebody deleted it.
+    Deleted,
+}
+
+/// Where a log of a deleted topic ends: if it is made again, its numbers go on from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedLog {
+    /// The log, with nothing in it.
+    pub record: LogRecord,
+    /// Whether somebody deleted it; otherwise nobody used it.
+    pub told: bool,
 }
 
 /// A subscription of a session to a topic.
@@ -207,6 +232,23 @@ pub enum StoreWrite {
     Accept(Arc<Accept>),
     /// Keep a topic, in place of what it was.
     PutTopic(TopicRecord),
+    /// Mark a topic as going, as its record says; if `if_empty`, only when its logs hold neither entries nor dead letters.
+    /// Answered by [`StoreOutcome::Ended`].
+    EndTopic {
+        /// The topic.
+        record: Box<TopicRecord>,
+        /// Whether it must be empty.
+        if_empty: bool,
+    },
+    /// Delete a slice of what a topic holds that was marked, partition by partition: groups with what is open in them,
+    /// entries, dead letters; in the order of their numbers. When the slice is not full the topic itself goes and its logs
+    /// are hidden: they keep their numbers for when it is made again. Answered by [`StoreOutcome::Count`].
+    ClearTopic {
+        /// The topic.
+        record: Box<TopicRecord>,
+        /// At most so many rows; at least one.
+        limit: u32,
+    },
     /// Make a group that begins at `from`. Answered by [`StoreOutcome::Opened`].
     OpenGroup {
         /// The group.
@@ -340,6 +382,8 @@ pub enum StoreOutcome {
     /// Of a group that was to be made: where it stands, or where the log ends when that is before the seq it was
     /// to begin at (and then nothing was made).
     Opened(Result<Placed, u64>),
+    /// Of a topic that was to be marked as going: whether it is.
+    Ended(bool),
     /// The dead letters that were taken out: lane, seq, group, attempts.
     Revived(Vec<(Lane, u64, Option<GroupName>, u32)>),
     /// A slice of an inbox was cleared.
@@ -578,8 +622,10 @@ pub struct Origin {
 /// number of messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RestoredMessages {
-    /// Topics.
+    /// Topics, those that are going as well.
     pub topics: Vec<TopicRecord>,
+    /// Logs of deleted topics, ordered by name; of very many only some.
+    pub deleted: Vec<DeletedLog>,
     /// Logs.
     pub logs: Vec<LogRecord>,
     /// Groups.

@@ -151,6 +151,7 @@ settings! {
     "maxSessions" max_sessions number (MANY) "Living leases; the next hello is told busy.";
     "maxSessionsPerMember" max_sessions_per_member number (MANY) "Living leases that one member vouches for.";
     "maxStreamsPerService" max_streams_per_service number (Range::Number(1, RELAY_STREAMS_PER_SOCKET as u64)) "Streams of one service that may be open, or wait.";
+    "maxTopicsPerMember" max_topics_per_member number (MANY) "Topics that one member has made.";
     "minClient" min_client text (VERSION) "The oldest client that clients are told to be; empty is any.";
     "pingIntervalMs" ping_interval_ms number (within_a_day(1)) "Between pings, from both sides.";
     "reconnectGraceMs" reconnect_grace_ms number (within_a_day(0)) "How long a shared group waits for a session in grace.";

@@ -55,7 +55,14 @@ impl Pair {
 
 fn topic(n: u64) -> StoreWrite {
     let name = format!("t{n}").parse().unwrap();
-    StoreWrite::PutTopic(TopicRecord { name, partitions: 1, retention_ms: None, created_at: n })
+    StoreWrite::PutTopic(TopicRecord {
+        name,
+        partitions: 1,
+        retention_ms: None,
+        created_at: n,
+        owner: None,
+        state: Default::default(),
+    })
 }
 
 /// An accept of so many bytes.

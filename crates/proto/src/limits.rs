@@ -104,6 +104,12 @@ pub const LABEL_CHARS: usize = 128;
 pub const PAGE: usize = 256;
 /// Topics of a mesh; one more is `busy`.
 pub const TOPICS_MAX: usize = 100_000;
+/// Default topics that one member may have made; one more is `busy`.
+pub const TOPICS_PER_MEMBER: usize = 10_000;
+/// Milliseconds without a message, a reader or a group after which an empty topic is deleted.
+pub const TOPIC_UNUSED_MS: u64 = DAY_MS;
+/// The same of a topic with several partitions or a retention of its own: somebody has planned it.
+pub const TOPIC_MADE_UNUSED_MS: u64 = 30 * DAY_MS;
 /// Default consumer groups of one topic; one more is `busy`.
 pub const GROUPS_PER_TOPIC: usize = 1_000;
 /// Default consumer groups that one member may have made, each counted once for every partition that it reads; one more

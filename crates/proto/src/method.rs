@@ -52,7 +52,9 @@ methods! {
     History "history";
     TopicsList "topics.list";
     TopicsCreate "topics.create";
+    TopicsDelete "topics.delete";
     GroupsList "groups.list";
+    GroupsDelete "groups.delete";
     DeadList "dead.list";
     DeadRetry "dead.retry";
     DeadDrop "dead.drop";

@@ -42,7 +42,8 @@ use crate::subscribe::{
     FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, UnsubscribeParams,
 };
 use crate::topic::{
-    GroupsListParams, GroupsListResult, TopicCreateParams, TopicsListParams, TopicsListResult,
+    GroupDeleteParams, GroupsListParams, GroupsListResult, TopicCreateParams, TopicDeleteParams,
+    TopicsListParams, TopicsListResult,
 };
 
 /// Every schema: the name of its file, and the document.
@@ -204,6 +205,8 @@ fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
         Method::History => pair::<HistoryParams, HistoryResult>(book),
         Method::TopicsList => pair::<TopicsListParams, TopicsListResult>(book),
         Method::TopicsCreate => pair::<TopicCreateParams, Empty>(book),
+        Method::TopicsDelete => pair::<TopicDeleteParams, Empty>(book),
+        Method::GroupsDelete => pair::<GroupDeleteParams, Empty>(book),
         Method::GroupsList => pair::<GroupsListParams, GroupsListResult>(book),
         Method::DeadList => pair::<DeadListParams, DeadListResult>(book),
         Method::DeadRetry => pair::<DeadRetryParams, DeadRetryResult>(book),

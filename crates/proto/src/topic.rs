@@ -19,6 +19,24 @@ pub struct TopicCreateParams {
     pub retention_ms: Option<U53>,
 }
 
+/// The params of `topics.delete`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct TopicDeleteParams {
+    /// The topic.
+    pub name: TopicName,
+}
+
+/// The params of `groups.delete`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct GroupDeleteParams {
+    /// The topic.
+    pub topic: TopicName,
+    /// The shared group.
+    pub group: GroupName,
+}
+
 /// The params of `topics.list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]

@@ -40,7 +40,8 @@ const CLOSES: &[(u16, &[&str], &str)] = &[
 
 /// `dead.drop` is ours: the contract lets an operator see and retry dead letters, but not forget them.
 const METHODS: &str = "hello bye ping reconcile presence.list profile.set health send send.status subscribe \
-    unsubscribe fetch ack nack progress history topics.list topics.create groups.list dead.list dead.retry dead.drop run.start run.chunk \
+    unsubscribe fetch ack nack progress history topics.list topics.create topics.delete groups.list groups.delete dead.list \
+    dead.retry dead.drop run.start run.chunk \
     run.end run.cancel run.get runs.list services.list service.renew service.withdraw relay.open";
 
 const EVENTS: &str = "challenge closing message receipt presence service health run subscription tick shutdown resync \

@@ -1,5 +1,6 @@
 //! What there is of messages: services, topics, groups, dead letters.
 
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -125,7 +126,8 @@ pub(crate) async fn groups(
         }
     }
     let mut rows = json!({"groups": groups});
-    let more: Vec<_> = list.topics.iter().filter(|topic| topic.groups_next.is_some()).map(|t| &t.name).collect();
+    let more: Vec<_> =
+        list.topics.iter().filter(|topic| topic.groups_next.is_some()).map(|t| &t.name).collect();
     if !more.is_empty() {
         rows["more"] = json!(more);
     }
@@ -154,9 +156,35 @@ pub(crate) async fn groups_of(
     }
 }
 
-/// The topic that a path names.
-fn named(topic: &str) -> Result<TopicName, Problem> {
-    topic.parse().map_err(|error: WireError| Problem::of(error.code, error.message))
+/// Deletes a topic with all that it holds: messages, groups, dead letters. Whoever reads it is told. Answered when it is gone;
+/// made again, its numbers go on.
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/topics/{topic}",
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("topic" = inline(TopicPart), Path, description = "The topic")),
+    responses((status = 204, description = "It is gone"), Refusals))]
+pub(crate) async fn delete_topic(
+    asking: Asking,
+    Path((mesh, topic)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    asking.ask(&mesh, Act::DeleteTopic(named(&topic)?)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a shared group of a topic. Whoever reads with it is told.
+#[utoipa::path(delete, path = "/v1/admin/meshes/{mesh}/topics/{topic}/groups/{group}",
+    params(("mesh" = inline(MeshPart), Path, description = "The mesh"), ("topic" = inline(TopicPart), Path, description = "The topic"),
+        ("group" = inline(TopicPart), Path, description = "The group")),
+    responses((status = 204, description = "It is gone"), Refusals))]
+pub(crate) async fn delete_group(
+    asking: Asking,
+    Path((mesh, topic, group)): Path<(String, String, String)>,
+) -> Result<StatusCode, Problem> {
+    asking.ask(&mesh, Act::DeleteGroup(named(&topic)?, named(&group)?)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The topic or group that a path names.
+fn named<T: std::str::FromStr<Err = WireError>>(name: &str) -> Result<T, Problem> {
+    name.parse().map_err(|error: WireError| Problem::of(error.code, error.message))
 }
 
 /// Lists dead letters of a log.

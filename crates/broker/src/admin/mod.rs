@@ -74,6 +74,8 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(messages::topics))
         .routes(routes!(messages::groups))
         .routes(routes!(messages::groups_of))
+        .routes(routes!(messages::delete_topic))
+        .routes(routes!(messages::delete_group))
         .routes(routes!(messages::dead))
         .routes(routes!(messages::retry))
         .routes(routes!(messages::discard))

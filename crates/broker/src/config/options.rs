@@ -88,6 +88,8 @@ options! {
     max_groups_per_topic: u64 = "TENURE_MAX_GROUPS_PER_TOPIC",
     /// Consumer groups that one member has made, counted by partition.
     max_groups_per_member: u64 = "TENURE_MAX_GROUPS_PER_MEMBER",
+    /// Topics that one member has made.
+    max_topics_per_member: u64 = "TENURE_MAX_TOPICS_PER_MEMBER",
     /// Sockets of one address at once.
     max_sockets_per_address: u64 = "TENURE_MAX_SOCKETS_PER_ADDRESS",
     /// Sockets that have not said hello yet.

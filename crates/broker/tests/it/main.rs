@@ -32,5 +32,6 @@ mod slow;
 mod takeover;
 mod tls;
 mod token;
+mod topics;
 mod twice;
 mod welcome;

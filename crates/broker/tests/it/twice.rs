@@ -105,6 +105,7 @@ const ROWS: &[Row] = &[
     ("history", |world| json!({"log": inbox_of(&world.who)}), None),
     ("topics.list", |_| json!({}), Some(|_| json!("later"))),
     ("topics.create", |_| json!({"name": "new", "partitions": 3}), None),
+    ("groups.list", |_| json!({"topic": "jobs"}), Some(|_| json!("later"))),
     ("dead.list", |world| json!({"log": inbox_of(&world.who)}), None),
     (
         "dead.retry",

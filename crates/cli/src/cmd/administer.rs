@@ -25,6 +25,11 @@ pub(crate) struct Administer {
 }
 
 impl Administer {
+    /// For a command that has flags of its own.
+    pub(crate) fn new(at: Where, data_dir: Option<PathBuf>, json: bool) -> Administer {
+        Administer { at, data_dir, json }
+    }
+
     /// Asks the broker.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let operator = Operator::find(&self.at, self.data_dir.as_deref())?;

@@ -184,6 +184,7 @@ fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
         max_sessions_per_member: number(mesh.max_sessions_per_member),
         max_groups_per_topic: number(mesh.max_groups_per_topic),
         max_groups_per_member: number(mesh.max_groups_per_member),
+        max_topics_per_member: number(mesh.max_topics_per_member),
         max_unauthenticated_sockets: number(config.max_unauthenticated),
         max_sockets_per_address: number(config.addresses.sockets),
         hello_rate: Some(config.addresses.hellos.per_second.into()),

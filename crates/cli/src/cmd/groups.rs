@@ -1,12 +1,15 @@
 //! `tenure groups`: who shares which topic, and how far behind they are.
 
+use std::path::PathBuf;
+
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 use tenure_client::proto::WireError;
-use tenure_client::proto::name::TopicName;
+use tenure_client::proto::name::{GroupName, TopicName};
 use tenure_client::proto::topic::{GroupInfo, TopicInfo};
 
 use super::Where;
+use super::administer::Administer;
 use super::guest::Guest;
 use super::{names, topics};
 use crate::exit::Failure;
@@ -18,21 +21,43 @@ use crate::span;
 /// How much waits (DEPTH), how much of that is in somebody's hands (UNSETTLED), how
 /// many subscriptions compete for it (MEMBERS), and how long the oldest has waited.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example: tenure groups jobs --json")]
+#[command(after_help = "Examples:
+  tenure groups jobs --json
+  tenure groups jobs --delete old-crew --operator")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
     /// Of this topic only
     #[arg(value_parser = names::topic)]
     topic: Option<TopicName>,
+    /// Delete this group of the topic: by the member that made it, or an operator
+    #[arg(long, value_name = "GROUP", requires = "topic", value_parser = names::group)]
+    delete: Option<GroupName>,
+    /// Delete with the operator's token, as `tenure kick` does, instead of as a member
+    #[arg(long, requires = "delete")]
+    operator: bool,
+    /// Where the broker keeps its state, and the operator's token [default: $TENURE_HOME/broker]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    crate::block_on(async move {
+    let gone = |group: &GroupName| topics::gone(&json!({"deleted": group}), args.json);
+    if let (Some(topic), Some(group), true) = (&args.topic, &args.delete, args.operator) {
+        let on = Administer::new(args.at.clone(), args.data_dir.clone(), args.json);
+        on.of_mesh(hyper::Method::DELETE, &format!("/topics/{topic}/groups/{group}"), None)?;
+        return Ok(gone(group));
+    }
+    crate::block_on(async {
         let guest = args.at.ask("tenure groups").await?;
+        if let (Some(topic), Some(group)) = (&args.topic, &args.delete) {
+            let deleted = guest.session.group_delete(topic.clone(), group.clone()).await;
+            guest.leave_with(deleted).await?;
+            return Ok(gone(group));
+        }
         let found = list(&guest, args.topic.as_ref()).await;
         let found = guest.leave_with(found).await?;
         if let (Some(topic), true) = (&args.topic, found.is_empty()) {

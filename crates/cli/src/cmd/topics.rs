@@ -1,8 +1,10 @@
 //! `tenure topics`: which there are, and making one.
 
-use clap::Args as ClapArgs;
-use serde_json::json;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
 use tenure_client::proto::limits::PARTITIONS_MAX;
 use tenure_client::proto::method::Method;
 use tenure_client::proto::name::TopicName;
@@ -13,20 +15,24 @@ use tenure_client::proto::topic::{
 use tenure_client::proto::{WireError, error::ErrorCode};
 
 use super::Where;
+use super::administer::Administer;
 use super::guest::Guest;
 use super::names;
 use crate::exit::Failure;
 use crate::output::{print, println, table};
 use crate::span;
 
-/// List topics, or make one.
+/// List topics, make one, or delete one.
 ///
 /// A topic is also made by the first message or subscription, with one partition: --create
 /// is for those that want more, or that keep settled messages for another time than 7 days.
+/// --delete needs the topic's owner and an empty topic, or an operator: a member of that role,
+/// or whoever has the broker's operator token (--operator).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   tenure topics
-  tenure topics --create jobs --partitions 8 --retention 1d")]
+  tenure topics --create jobs --partitions 8 --retention 1d
+  tenure topics --delete jobs --operator")]
 pub(crate) struct Args {
     #[command(flatten)]
     at: Where,
@@ -39,17 +45,36 @@ pub(crate) struct Args {
     /// How long settled messages stay readable: --retention 1d [default: 7d]
     #[arg(long, value_name = "TIME", requires = "create", value_parser = span::parse)]
     retention: Option<Duration>,
+    /// Delete the topic of this name with all that it holds; made again, its numbers go on
+    #[arg(long, value_name = "NAME", conflicts_with = "create", value_parser = names::topic)]
+    delete: Option<TopicName>,
+    /// Delete with the operator's token, as `tenure kick` does, instead of as a member
+    #[arg(long, requires = "delete")]
+    operator: bool,
+    /// Where the broker keeps its state, and the operator's token [default: $TENURE_HOME/broker]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    if let (Some(name), true) = (&args.delete, args.operator) {
+        let on = Administer::new(args.at.clone(), args.data_dir.clone(), args.json);
+        on.of_mesh(hyper::Method::DELETE, &format!("/topics/{name}"), None)?;
+        return Ok(gone(&json!({"deleted": name}), args.json));
+    }
     crate::block_on(async move {
         let guest = args.at.ask("tenure topics").await?;
-        match &args.create {
-            Some(name) => create(guest, name, &args).await,
-            None => {
+        match (&args.create, &args.delete) {
+            (Some(name), _) => create(guest, name, &args).await,
+            (_, Some(name)) => {
+                let deleted = guest.session.topic_delete(name.clone()).await;
+                guest.leave_with(deleted).await?;
+                Ok(gone(&json!({"deleted": name}), args.json))
+            }
+            _ => {
                 let topics = list(&guest).await;
                 let topics = guest.leave_with(topics).await?;
                 show(&topics, args.json);
@@ -57,6 +82,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             }
         }
     })
+}
+
+/// Says what is gone.
+pub(super) fn gone(what: &Value, as_json: bool) {
+    let name = what["deleted"].as_str().unwrap_or_default();
+    println(&if as_json { what.to_string() } else { format!("{name} is gone") });
 }
 
 async fn create(guest: Guest, name: &TopicName, args: &Args) -> Result<(), Failure> {
@@ -89,8 +120,7 @@ pub(super) async fn list(guest: &Guest) -> Result<Vec<TopicInfo>, WireError> {
 /// Lists the groups that did not fit into the list of topics.
 pub(super) async fn list_groups(guest: &Guest, topic: &mut TopicInfo) -> Result<(), WireError> {
     while let Some(after) = topic.groups_next.take() {
-        let params =
-            GroupsListParams { topic: topic.name.clone(), after: Some(after.clone()), limit: None };
+        let params = GroupsListParams { topic: topic.name.clone(), after: Some(after.clone()), limit: None };
         let page: GroupsListResult = guest.session.request(Method::GroupsList, params).await?;
         topic.groups.extend(page.groups);
         if page.next.as_ref() == Some(&after) {

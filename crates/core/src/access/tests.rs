@@ -18,8 +18,9 @@ fn every_method_needs_what_the_contract_says() {
         .collect();
     let expected = "hello -|bye -|ping -|reconcile -|presence.list -|profile.set -|health -|send send|send.status send|\
         subscribe read|unsubscribe -|fetch read|ack read|nack read|progress read|history read|topics.list read|\
-        topics.create send|groups.list read|dead.list read|dead.retry read|dead.drop read|run.start run|run.chunk run|run.end run|\
-        run.cancel run|run.get run|runs.list run|services.list -|service.renew serve|service.withdraw -|relay.open -";
+        topics.create send|topics.delete send|groups.list read|groups.delete read|dead.list read|dead.retry read|\
+        dead.drop read|run.start run|run.chunk run|run.end run|run.cancel run|run.get run|runs.list run|services.list -|\
+        service.renew serve|service.withdraw -|relay.open -";
     assert_eq!(table.join("|"), expected);
 }
 

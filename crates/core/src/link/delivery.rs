@@ -103,6 +103,9 @@ pub enum SubEnd {
         /// Why.
         reason: String,
     },
+    /// The topic, or the group that it read with, was deleted.
+    #[error("its topic or group was deleted")]
+    Deleted,
     /// The lease that it hung on has ended.
     #[error("the session's lease has ended")]
     LeaseExpired,
@@ -132,6 +135,7 @@ impl SubEnd {
     pub(super) fn closed(reason: Option<String>) -> SubEnd {
         match reason.as_deref() {
             Some("lease_expired") => SubEnd::LeaseExpired,
+            Some("deleted") => SubEnd::Deleted,
             Some("replaced" | "session_replaced") => SubEnd::Replaced,
             _ => {
                 let code = reason.unwrap_or_else(|| "closed".to_owned());

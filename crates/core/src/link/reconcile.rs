@@ -134,6 +134,7 @@ impl Link {
             ReconcileAction::CloseClientSide => {
                 let end = match verdict.reason.as_str() {
                     "lease_expired" => SubEnd::LeaseExpired,
+                    "deleted" => SubEnd::Deleted,
                     _ => SubEnd::ReconciledClosed { reason: verdict.reason },
                 };
                 self.subs.end(handle, end, effects);

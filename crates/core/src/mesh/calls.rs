@@ -177,8 +177,17 @@ impl Mesh {
                 let asker = Asker::Socket(conn, request.clone());
                 self.groups_list(asker, &params, effects).map(|()| None)
             }
+            Call::TopicsDelete(params) => {
+                let asker = Asker::Socket(conn, request.clone());
+                self.topics_delete(asker, session, &params.name, effects).map(|()| None)
+            }
+            Call::GroupsDelete(params) => {
+                let asker = Asker::Socket(conn, request.clone());
+                let (topic, group) = (&params.topic, &params.group);
+                self.groups_delete(asker, session, topic, group, effects).map(|()| None)
+            }
             Call::TopicsCreate(params) => {
-                self.topics_create(now, conn, &request, params, effects).map(|()| None)
+                self.topics_create(now, conn, &request, session, params, effects).map(|()| None)
             }
             Call::DeadList(params) => {
                 self.dead_list(conn, &request, session, &params, effects).map(|()| None)
@@ -206,7 +215,9 @@ impl Mesh {
         let depth = self.messages.backlog.depth();
         let mut places = Vec::new();
         let from = self.messages.health_at.take().map_or(Unbounded, Excluded);
-        for (looked, (id, reading)) in (1..).zip(self.messages.readings.range((from, Unbounded)).take(LOOKED_AT)) {
+        for (looked, (id, reading)) in
+            (1..).zip(self.messages.readings.range((from, Unbounded)).take(LOOKED_AT))
+        {
             if self.messages.depth(reading).0 > 0 && places.len() < BEHIND {
                 let record = &reading.record;
                 places.push((record.log.clone(), record.lane, reading.group.floor()));

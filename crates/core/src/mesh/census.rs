@@ -20,6 +20,7 @@ use crate::subs::{Sub, Subs};
 use crate::time::Millis;
 
 use super::debt::{OWED_MAX, OWED_PER_SESSION};
+use super::deleting::TOMBS_MAX;
 use super::messages::Messages;
 use super::pages::PAGE_ENTRIES;
 use super::services::Services;
@@ -113,6 +114,12 @@ impl Mesh {
         self.count_sessions(&mut counts);
         self.services.count(&mut counts);
         self.messages.count(&mut counts);
+        let (going, tombs) = self.deleted_topics();
+        counts.push(count("topics that are going", going + self.messages.topics.len(), TOPICS_MAX));
+        counts.push(count("logs of deleted topics", tombs, TOMBS_MAX));
+        let per_member = self.config.max_topics_per_member.max(self.base.max_topics_per_member);
+        let made = self.messages.makers.values().map(|made| (*made, per_member));
+        counts.push(Count::fullest("topics of a member", made));
         // Lowered while it runs, a bound holds for what is made from then on.
         let per_topic = self.config.max_groups_per_topic.max(self.base.max_groups_per_topic);
         let per_member = self.config.max_groups_per_member.max(self.base.max_groups_per_member);

@@ -113,7 +113,8 @@ impl Crews {
     pub(super) fn count(&self, per_topic: usize, per_member: usize, counts: &mut Vec<Count>) {
         let places = self.topics.values().flat_map(BTreeMap::values).map(Vec::len).sum();
         counts.push(Count { what: "crews without a reader", size: self.idle.len(), bound: places });
-        counts.push(Count::fullest("groups of a topic", self.topics.values().map(|of| (of.len(), per_topic))));
+        counts
+            .push(Count::fullest("groups of a topic", self.topics.values().map(|of| (of.len(), per_topic))));
         counts.push(Count::fullest("groups of a member", self.members.values().map(|n| (*n, per_member))));
     }
 }
@@ -183,12 +184,14 @@ impl Mesh {
         let fresh = chosen(partition, partitions).filter(|partition| !has(partition)).count();
         let most = self.config.max_groups_per_topic;
         if crews.places(topic, name).is_none() && crews.of_topic(topic) >= most {
-            let text = format!("topic {topic} has {most} groups, which is as many as it may; join one of them");
+            let text =
+                format!("topic {topic} has {most} groups, which is as many as it may; join one of them");
             return Err(WireError::new(ErrorCode::Busy, text));
         }
         let most = self.config.max_groups_per_member;
         if fresh > 0 && crews.of_member(&lease.member) + fresh > most {
-            let text = format!("this member has made {most} groups, counted by partition; it may not make more");
+            let text =
+                format!("this member has made {most} groups, counted by partition; it may not make more");
             return Err(WireError::new(ErrorCode::Busy, text));
         }
         Ok(())

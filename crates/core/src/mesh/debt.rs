@@ -83,6 +83,8 @@ impl Mesh {
                 StoreWrite::DropSub(session, sub) => {
                     self.leases.get(session).is_some_and(|lease| lease.subs.get(sub).is_some())
                 }
+                // It was deleted since.
+                StoreWrite::PutTopic(record) => !self.messages.topics.contains_key(&record.name),
                 _ => false,
             };
             if !lives {

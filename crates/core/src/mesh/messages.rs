@@ -22,6 +22,7 @@ use crate::time::Millis;
 use super::backlog::Backlog;
 use super::crews::Crews;
 use super::debt::Debt;
+use super::deleting::{Deleting, Tomb};
 use super::deliver::RETRY_MS;
 use super::reading::Reading;
 use super::reads::Purpose;
@@ -32,6 +33,10 @@ pub(super) struct Topic {
     pub(super) record: TopicRecord,
     /// Whose turn it is among partitions, for messages without a key.
     pub(super) turn: u32,
+    /// When a reader of it last left, or the start of the broker if it was used before, Unix milliseconds.
+    pub(super) used_at: u64,
+    /// Before when it is not asked whether it is empty, Unix milliseconds.
+    pub(super) ask_at: u64,
 }
 
 /// What a session is to be told about a subscription of its.
@@ -46,7 +51,14 @@ pub(super) struct Gap {
 /// All that a mesh knows of messages.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
+    /// Bounded by `TOPICS_MAX`.
     pub(super) topics: BTreeMap<TopicName, Topic>,
+    /// How many of them each member has made, at most `max_topics_per_member`.
+    pub(super) makers: BTreeMap<MemberKey, usize>,
+    /// Topics that are going.
+    pub(super) deleting: BTreeMap<TopicName, Deleting>,
+    /// Logs of deleted topics; bounded by [`TOMBS_MAX`](super::deleting::TOMBS_MAX).
+    pub(super) tombs: BTreeMap<LogName, Tomb>,
     pub(super) logs: Logs,
     pub(super) readings: BTreeMap<GroupId, Reading>,
     pub(super) crews: Crews,
@@ -452,6 +464,9 @@ impl Messages {
 
     /// The last seq of a log.
     pub(super) fn end_of(&self, log: &LogName) -> u64 {
+        if let Some(tomb) = self.tombs.get(log) {
+            return tomb.log.record.lanes.iter().map(|lane| lane.end).max().unwrap_or_default();
+        }
         let lanes = self.logs.get(log).map(|log| log.lanes.iter().map(|lane| lane.end));
         lanes.and_then(Iterator::max).unwrap_or_default()
     }

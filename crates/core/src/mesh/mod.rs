@@ -18,6 +18,7 @@ mod clocks;
 mod configure;
 mod crews;
 mod debt;
+mod deleting;
 mod deliver;
 mod drain;
 mod fanout;

@@ -7,6 +7,7 @@ use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::invite::Role;
 use tenure_proto::limits::{LABEL_CHARS, PAGE};
 use tenure_proto::log::LogName;
+use tenure_proto::name::TopicName;
 use tenure_proto::number::U53;
 use tenure_proto::service::ServicesListParams;
 use tenure_proto::text::is_control_or_bidi;
@@ -16,7 +17,7 @@ use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, 
 use crate::effect::{Answer, Effect, Note};
 use crate::input::Banned;
 use crate::operate::{Act, OperateId, Operated, Operation};
-use crate::record::{StoreRead, StoreWrite};
+use crate::record::{GroupId, StoreRead, StoreWrite};
 use crate::setting::Values;
 use crate::time::Millis;
 
@@ -69,6 +70,16 @@ enum After {
     ConfirmClock,
     Retry(LogName, Vec<U53>),
     Drop(LogName, Vec<U53>),
+    DeleteTopic(TopicName),
+    DeleteGroup(Vec<GroupId>),
+}
+
+impl After {
+    /// Whether who asks is answered by what is done, and not by the row that tells of it.
+    fn answers(&self) -> bool {
+        use After::{DeleteGroup, DeleteTopic, Drop, Retry};
+        matches!(self, Retry(..) | Drop(..) | DeleteTopic(_) | DeleteGroup(_))
+    }
 }
 
 /// Who is let in no longer.
@@ -98,7 +109,7 @@ impl Mesh {
             Ok(Doing::Later) => {}
             Ok(Doing::Write(changes, answer, after)) => {
                 let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit }));
-                if let After::Retry(..) | After::Drop(..) = after {
+                if after.answers() {
                     self.write(write, effects);
                 } else {
                     self.write_for(Awaiting::Operated(id, Box::new(answer)), write, effects);
@@ -192,6 +203,14 @@ impl Mesh {
                 let log = self.any_log(log)?;
                 self.check_retry(&log, seqs)?;
                 Ok(Doing::Write(Vec::new(), Operated::Done, After::Retry(log, seqs.clone())))
+            }
+            Act::DeleteTopic(name) => {
+                self.check_topic(name)?;
+                Ok(Doing::Write(Vec::new(), Operated::Done, After::DeleteTopic(name.clone())))
+            }
+            Act::DeleteGroup(topic, group) => {
+                let places = self.check_group(topic, group)?;
+                Ok(Doing::Write(Vec::new(), Operated::Done, After::DeleteGroup(places)))
             }
             Act::DeadDrop(log, seqs) => {
                 let log = self.any_log(log)?;
@@ -305,14 +324,20 @@ impl Mesh {
                 }
             }
             After::Retry(log, seqs) => {
-                if let Err(error) = self.retry_dead(Asker::Operator(id), log, &seqs, effects) {
-                    effects.push(Effect::Operated { id, outcome: Err(error) });
-                }
+                let done = self.retry_dead(Asker::Operator(id), log, &seqs, effects);
+                refuse(id, done, effects);
             }
             After::Drop(log, seqs) => {
-                if let Err(error) = self.drop_dead(Asker::Operator(id), log, &seqs, effects) {
-                    effects.push(Effect::Operated { id, outcome: Err(error) });
-                }
+                let done = self.drop_dead(Asker::Operator(id), log, &seqs, effects);
+                refuse(id, done, effects);
+            }
+            After::DeleteTopic(name) => {
+                let done = self.delete_topic(Asker::Operator(id), &name, effects);
+                refuse(id, done, effects);
+            }
+            After::DeleteGroup(places) => {
+                let done = self.delete_group(Asker::Operator(id), &places, effects);
+                refuse(id, done, effects);
             }
         }
     }
@@ -357,6 +382,13 @@ impl Mesh {
             }
         }
         Ok(log)
+    }
+}
+
+/// Tells an operator why something could not be done after all.
+fn refuse(id: OperateId, done: Result<(), WireError>, effects: &mut Vec<Effect>) {
+    if let Err(error) = done {
+        effects.push(Effect::Operated { id, outcome: Err(error) });
     }
 }
 

@@ -18,6 +18,7 @@ use crate::mutant::{self, Mutant};
 use crate::operate::{OperateId, Operated};
 use crate::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite};
 use crate::subs::Fetch;
+use crate::time::Millis;
 
 use super::Mesh;
 use super::deliver::RETRY_MS;

@@ -103,6 +103,9 @@ impl Mesh {
         let Some(lease) = self.leases.get(&session) else { return (ReconcileResult::default(), false) };
         let views: Vec<SubView> = lease.subs.iter().filter_map(|(id, sub)| view(id, sub)).collect();
         let mut plan = reconcile(params, &views, resumed);
+        for listed in params.subscriptions.iter().filter(|sub| self.messages.was_deleted(&sub.topic)) {
+            plan.close_deleted(&listed.sub_id);
+        }
         self.doubt_all(session);
         let mut durable = false;
         let requeued = |listed: &ClientInflight| InflightVerdict {
@@ -243,7 +246,10 @@ impl Mesh {
         self.may(session, Right::Read).map_err(|_| "forbidden")?;
         self.may_owe().map_err(|_| "too_many")?;
         self.check_groups(session, &topic, group.as_ref(), partition).map_err(|_| "too_many")?;
-        self.ensure_topic(&topic, effects).map_err(|_| "too_many")?;
+        if self.messages.was_deleted(&topic) {
+            return Err("deleted");
+        }
+        self.ensure_topic(session, &topic, effects).map_err(|_| "too_many")?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         if partition.is_some_and(|partition| partition >= partitions) {
             return Err("invalid");

@@ -8,20 +8,36 @@ use tenure_proto::log::LogName;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
 
 use crate::group::{Holder, OpenState};
-use crate::record::{GroupState, OpenRecord, Reader, RestoredMessages, SubRecord};
+use crate::record::{
+    GroupState, LogRecord, OpenRecord, Reader, RestoredMessages, StoreWrite, SubRecord, TopicState,
+};
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
 use super::Mesh;
-use super::messages::Topic;
 use super::placing::Placed;
 use super::subscribe::chosen;
 
 impl Mesh {
     /// Takes up what the store remembers of messages, after the leases.
     pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
-        let RestoredMessages { topics, logs, groups, subs, left, runs, services } = restored;
+        let RestoredMessages { topics, deleted, logs, groups, subs, left, runs, services } = restored;
+        for log in deleted {
+            self.messages.remember_tomb(log);
+        }
         for record in topics {
-            self.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
+            match record.state {
+                TopicState::Living => {
+                    let log = |partition| LogName::Topic(record.name.clone(), partition);
+                    let used = |log: &LogRecord| log.lanes.iter().any(|lane| lane.end > 0);
+                    let find = |name: &LogName| logs.binary_search_by(|log| log.log.cmp(name)).ok();
+                    let was_used = (0..record.partitions)
+                        .filter_map(|partition| logs.get(find(&log(partition))?))
+                        .any(used);
+                    let used_at = if was_used { self.wall } else { 0 };
+                    self.messages.add_topic(record, used_at);
+                }
+                TopicState::Unused | TopicState::Deleted => self.restore_deleting(record),
+            }
         }
         for record in &logs {
             self.messages.logs.restore(record);
@@ -42,7 +58,12 @@ impl Mesh {
         let mut subs = subs;
         subs.sort_by(|a, b| (a.sub.as_str().len(), &a.sub).cmp(&(b.sub.as_str().len(), &b.sub)));
         for record in subs {
-            self.restore_sub(record);
+            if self.messages.deleting.contains_key(&record.topic) {
+                // It ended with its topic; whoever comes back is told so.
+                self.owe(self.now, StoreWrite::DropSub(record.session, record.sub));
+            } else {
+                self.restore_sub(record);
+            }
         }
         let used = logs.iter().filter(|log| log.lanes.iter().any(|lane| lane.end > 0)).map(|log| &log.log);
         for log in used.chain(groups.iter().map(|state| &state.record.log)).filter(|log| log.is_inbox()) {

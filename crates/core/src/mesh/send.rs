@@ -15,13 +15,14 @@ use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::lease::State;
+use crate::log::LaneState;
 use crate::mutant::{self, Mutant};
-use crate::record::{StoreWrite, TopicRecord};
+use crate::record::{StoreWrite, TopicRecord, TopicState};
 use crate::send::Prepared;
 use crate::time::Millis;
 
 use super::Mesh;
-use super::messages::Topic;
+use super::deleting::is_going;
 use super::writes::Awaiting;
 
 /// A message that waits for the store's verdict.
@@ -56,7 +57,7 @@ impl Mesh {
             },
             // A message that is refused makes no topic.
             Address::Topic(topic) if refusal.is_some() => Route::Log(LogName::Topic(topic.clone(), 0)),
-            Address::Topic(topic) => match self.partition(topic, envelope.key.as_deref(), effects) {
+            Address::Topic(topic) => match self.partition(session, topic, envelope.key.as_deref(), effects) {
                 Ok(partition) => Route::Log(LogName::Topic(topic.clone(), partition)),
                 Err(error) => {
                     refusal = Some(error);
@@ -104,11 +105,12 @@ impl Mesh {
     /// The partition of a topic that a message goes to; the first message makes the topic.
     fn partition(
         &mut self,
+        session: SessionKey,
         name: &TopicName,
         key: Option<&str>,
         effects: &mut Vec<Effect>,
     ) -> Result<u32, WireError> {
-        self.ensure_topic(name, effects)?;
+        self.ensure_topic(session, name, effects)?;
         let Some(topic) = self.messages.topics.get_mut(name) else { return Ok(0) };
         let partitions = topic.record.partitions.max(1);
         if let Some(key) = key {
@@ -121,40 +123,57 @@ impl Mesh {
     /// Makes a topic of one partition if there is none of that name.
     pub(super) fn ensure_topic(
         &mut self,
+        session: SessionKey,
         name: &TopicName,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
+        if self.messages.deleting.contains_key(name) {
+            return Err(is_going(name));
+        }
         if self.messages.topics.contains_key(name) {
             return Ok(());
         }
-        self.make_topic(
-            TopicRecord { name: name.clone(), partitions: 1, retention_ms: None, created_at: self.wall },
-            effects,
-        )
+        self.make_topic(session, name.clone(), 1, None, effects)
     }
 
     pub(super) fn make_topic(
         &mut self,
-        record: TopicRecord,
+        session: SessionKey,
+        name: TopicName,
+        partitions: u32,
+        retention_ms: Option<u64>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
-        if self.messages.topics.len() >= TOPICS_MAX {
-            return Err(WireError::new(ErrorCode::Busy, "this mesh has as many topics as it may"));
+        let owner = self.leases.get(&session).map(|lease| lease.member);
+        if self.messages.topics.len() + self.messages.deleting.len() >= TOPICS_MAX {
+            let text =
+                format!("this mesh has {TOPICS_MAX} topics, which is as many as it may; delete one first");
+            return Err(WireError::new(ErrorCode::Busy, text));
         }
-        let name = record.name.clone();
-        self.messages.topics.insert(name.clone(), Topic { record: record.clone(), turn: 0 });
-        self.write_for(Awaiting::Topic(name), StoreWrite::PutTopic(record), effects);
+        let most = self.config.max_topics_per_member;
+        if owner.and_then(|owner| self.messages.makers.get(&owner)).is_some_and(|made| *made >= most) {
+            let text =
+                format!("this member has made {most} topics, which is as many as it may; delete one first");
+            return Err(WireError::new(ErrorCode::Busy, text));
+        }
+        let (created_at, state) = (self.wall, TopicState::Living);
+        let record = TopicRecord { name: name.clone(), partitions, retention_ms, created_at, owner, state };
+        let told = self.messages.unearth(&name, partitions);
+        self.messages.add_topic(record.clone(), 0);
+        self.write_for(Awaiting::Topic(name, told), StoreWrite::PutTopic(record), effects);
         Ok(())
     }
 
     /// A topic that the store could not take never was, unless something has been put into it since.
-    pub(super) fn forget_topic(&mut self, now: Millis, name: &TopicName) {
+    pub(super) fn forget_topic(&mut self, now: Millis, name: &TopicName, told: bool) {
         let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else { return };
-        let is_used = |partition| self.messages.logs.get(&LogName::Topic(name.clone(), partition)).is_some();
-        if (0..record.partitions).any(is_used) {
+        let lane = |partition| self.messages.logs.lane(&LogName::Topic(name.clone(), partition), Lane(0));
+        let is_used = |lane: &LaneState| lane.end > lane.restored_end || !lane.groups.is_empty();
+        if (0..record.partitions).filter_map(lane).any(is_used) {
             self.owe(now, StoreWrite::PutTopic(record));
         } else {
-            self.messages.topics.remove(name);
+            self.messages.remove_topic(name);
+            self.messages.entomb(name, record.partitions, told);
         }
     }
 

@@ -81,7 +81,7 @@ impl Mesh {
             return Err(drain.not_now(self.now, &session));
         }
         self.check_groups(session, topic, group.as_ref(), *partition)?;
-        self.ensure_topic(topic, effects)?;
+        self.ensure_topic(session, topic, effects)?;
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);
         sub.opening = Some(vec![(conn, request.clone())]);
@@ -100,7 +100,7 @@ impl Mesh {
         let From::Seq(from) = params.from else { return Ok(()) };
         for partition in chosen(params.partition, partitions) {
             let log = LogName::Topic(params.topic.clone(), partition);
-            let next = self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.end) + 1;
+            let next = self.messages.end_of(&log) + 1;
             if from.get() > next {
                 return Err(past_the_end(&log, next));
             }
@@ -276,6 +276,11 @@ impl Mesh {
         sub: &Sub,
         effects: &mut Vec<Effect>,
     ) {
+        if let Source::Topic { topic, .. } = &sub.source
+            && let Some(topic) = self.messages.topics.get_mut(topic)
+        {
+            topic.used_at = self.wall;
+        }
         let mut requeued = 0;
         for (place, seq) in sub.held() {
             requeued += usize::from(self.return_to(place, seq, &session, false));

@@ -6,7 +6,7 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId};
+use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::{GROUPS_PER_ANSWER, PAGE, PARTITIONS_MAX};
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
@@ -18,11 +18,12 @@ use tenure_proto::topic::{
 
 use crate::effect::{Answer, Effect};
 use crate::envelope::Lane;
-use crate::record::{StoreRead, TopicRecord};
+use crate::record::StoreRead;
 use crate::time::Millis;
 
 use super::Mesh;
 use super::crews::Places;
+use super::deleting::{is_going, no_topic};
 use super::operating::Asker;
 use super::reads::{Purpose, page};
 use super::writes::Awaiting;
@@ -42,6 +43,7 @@ impl Mesh {
         now: Millis,
         conn: ConnId,
         request: &RequestId,
+        session: SessionKey,
         params: TopicCreateParams,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
@@ -55,14 +57,16 @@ impl Mesh {
             let text = format!("retentionMs must be at most {remembered_ms}: ids are not remembered longer");
             return Err(WireError::bad_request(text));
         }
+        if self.messages.deleting.contains_key(&name) {
+            return Err(is_going(&name));
+        }
         if let Some(known) = self.messages.topics.get(&name) {
             if known.record.partitions != partitions || known.record.retention_ms != retention_ms {
                 let text = "a topic of that name exists with other settings";
                 return Err(WireError::new(ErrorCode::Conflict, text));
             }
         } else {
-            let record = TopicRecord { name, partitions, retention_ms, created_at: self.wall };
-            self.make_topic(record, effects)?;
+            self.make_topic(session, name, partitions, retention_ms, effects)?;
         }
         self.await_all(Awaiting::Answer(conn, request.clone(), Box::new(Answer::Empty)), now, effects);
         Ok(())
@@ -84,7 +88,9 @@ impl Mesh {
             if left == 0 {
                 break;
             }
-            let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else { continue };
+            let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else {
+                continue;
+            };
             let listed = self.list_groups(name, None, PAGE, left);
             for (place, group) in listed.places {
                 places.push(place);
@@ -117,8 +123,7 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let limit = page(params.limit)? as usize;
         if !self.messages.topics.contains_key(&params.topic) {
-            let text = format!("there is no topic {}; topics.list tells which there are", params.topic);
-            return Err(WireError::new(ErrorCode::NotFound, text));
+            return Err(no_topic(&params.topic));
         }
         let listed = self.list_groups(&params.topic, params.after.as_ref(), limit, GROUPS_PER_ANSWER);
         let (places, which) = listed.places.into_iter().unzip();
@@ -128,7 +133,13 @@ impl Mesh {
     }
 
     /// What there is to see of groups of a topic: at most `limit` of them, and at most so many places, but at least one.
-    fn list_groups(&mut self, topic: &TopicName, after: Option<&GroupName>, limit: usize, most: usize) -> Listed {
+    fn list_groups(
+        &mut self,
+        topic: &TopicName,
+        after: Option<&GroupName>,
+        limit: usize,
+        most: usize,
+    ) -> Listed {
         let mut listed = Listed { groups: Vec::new(), places: Vec::new(), next: None };
         let mut crews = self.messages.crews.after(topic, after);
         for (name, places) in crews.by_ref() {

@@ -8,6 +8,7 @@ use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::{DEAD_LETTER_MS, GROUP_UNUSED_MS, RUN_KEPT_MS};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
+use tenure_proto::name::TopicName;
 
 use crate::effect::{Effect, Note};
 use crate::envelope::{Entry, Lane};
@@ -47,6 +48,8 @@ pub(super) struct Upkeep {
     sweep_due: Option<Millis>,
     /// The log that was pruned last.
     last_log: Option<LogName>,
+    /// The topic that was last looked at for whether anybody uses it.
+    pub(super) last_topic: Option<TopicName>,
     /// How often the next look at expiry is doubled: the last ones found only what somebody has in hand.
     expire_shift: u32,
     /// Whether a look at expiry is under way.
@@ -80,7 +83,7 @@ impl Upkeep {
 
 impl Mesh {
     pub(super) fn begin_upkeep(&mut self) {
-        let interrupted = !self.messages.upkeep.evacuations.is_empty();
+        let interrupted = !self.messages.upkeep.evacuations.is_empty() || !self.messages.deleting.is_empty();
         let first = if interrupted { 0 } else { self.upkeep_ms() };
         self.messages.upkeep.due = Some(self.now.plus(first));
     }
@@ -108,9 +111,13 @@ impl Mesh {
                 self.evacuate(session, member, after, through, effects);
             }
         }
+        if self.store_sound {
+            self.clear_interrupted(effects);
+        }
         if self.clocks.are_astray() || !self.store_sound {
             return;
         }
+        self.drop_unused_topics(effects);
         self.sweep(now, effects);
         if self.messages.logs.iter().next().is_none() {
             return;
@@ -156,7 +163,8 @@ impl Mesh {
             if asked_groups >= ASKED_PER_LOOK {
                 break;
             }
-            asked_groups += self.messages.logs.lane(&entry.log, entry.lane).map_or(0, |lane| lane.groups.len());
+            asked_groups +=
+                self.messages.logs.lane(&entry.log, entry.lane).map_or(0, |lane| lane.groups.len());
             done += usize::from(self.expire_entry(&entry, effects));
         }
         // What is in hand is found again each time: look further, so that it does not hide the others.

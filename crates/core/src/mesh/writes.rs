@@ -33,8 +33,14 @@ pub(super) enum Awaiting {
     Run(Box<PendingRun>),
     /// The end of a run.
     RunEnd(RunId),
-    /// A topic that was made for somebody's request.
-    Topic(TopicName),
+    /// A topic that was made for somebody's request, and whether one of that name had been deleted by somebody.
+    Topic(TopicName, bool),
+    /// A topic that is to go.
+    TopicEnd(TopicName),
+    /// A slice of a topic that is going.
+    TopicCleared(TopicName),
+    /// Somebody who is answered `{}` when everything so far is on disk.
+    Asked(Asker),
     /// A group that is made for a subscription.
     Open(GroupId),
     /// A subscription, the last write of it.
@@ -153,6 +159,14 @@ impl Mesh {
                 self.messages.group_kept(id);
                 self.tell_receipts(receipts);
             }
+            (Awaiting::TopicEnd(name), outcome) => {
+                self.topic_ended(&name, outcome == StoreOutcome::Ended(true), effects);
+            }
+            (Awaiting::TopicCleared(name), outcome) => {
+                let done = matches!(outcome, StoreOutcome::Count { more: false, .. });
+                self.topic_cleared(&name, done, effects);
+            }
+            (Awaiting::Asked(asker), _) => effects.push(asker.answer(Ok(Answer::Empty))),
             (Awaiting::Renewal(renewal), _) => self.renewed(*renewal, effects),
             (Awaiting::Withdrawal(withdrawal), _) => self.withdrawn(*withdrawal, effects),
             (Awaiting::Owed(_), _) => self.messages.owed.paid(),
@@ -231,7 +245,10 @@ impl Mesh {
                 refuse(pending.conn, pending.request, unavailable());
             }
             Awaiting::RunEnd(id) => self.run_not_ended(now, id, effects),
-            Awaiting::Topic(name) => self.forget_topic(now, &name),
+            Awaiting::Topic(name, told) => self.forget_topic(now, &name, told),
+            Awaiting::TopicEnd(name) => self.not_deleted(&name, &unavailable(), effects),
+            Awaiting::TopicCleared(name) => self.clear_later(&name),
+            Awaiting::Asked(asker) => effects.push(asker.answer(Err(unconfirmed()))),
             Awaiting::Owed(write) => self.owe_again(now, *write),
             Awaiting::Floor(id) => {
                 if let Some(reading) = self.messages.readings.get_mut(&id) {

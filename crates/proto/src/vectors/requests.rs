@@ -18,7 +18,9 @@ use crate::service::{
     ServiceWithdrawParams, ServicesListParams,
 };
 use crate::subscribe::{AckMode, DEFAULT_PREFETCH, FetchParams, From, SubscribeParams, UnsubscribeParams};
-use crate::topic::{GroupsListParams, TopicCreateParams, TopicsListParams};
+use crate::topic::{
+    GroupDeleteParams, GroupsListParams, TopicCreateParams, TopicDeleteParams, TopicsListParams,
+};
 use crate::{ErrorCode, WireError};
 
 pub(super) fn requests() -> Vec<Value> {
@@ -114,6 +116,7 @@ fn subscriptions() -> Vec<Value> {
     let at = SubscribeParams { from: From::Seq(n(70_000)), ..private.clone() };
     let page = TopicsListParams { after: Some(id("jobs")), limit: Some(n(256)) };
     let topic = TopicCreateParams { name: id("jobs"), partitions: 4, retention_ms: Some(n(86_400_000)) };
+    let gone = GroupDeleteParams { topic: id("jobs"), group: id("crew") };
     let groups = GroupsListParams { topic: id("jobs"), after: None, limit: None };
     let more_groups = GroupsListParams { after: Some(id("crew")), limit: Some(n(256)), ..groups.clone() };
     vec![
@@ -125,6 +128,8 @@ fn subscriptions() -> Vec<Value> {
         request("topics.list, first page", Method::TopicsList, TopicsListParams::default()),
         request("topics.list, next page", Method::TopicsList, page),
         request("topics.create", Method::TopicsCreate, topic),
+        request("topics.delete", Method::TopicsDelete, TopicDeleteParams { name: id("jobs") }),
+        request("groups.delete", Method::GroupsDelete, gone),
         request("groups.list, first page", Method::GroupsList, groups.clone()),
         request("groups.list, next page", Method::GroupsList, more_groups),
     ]

@@ -25,6 +25,8 @@ const EMPTY: &[Method] = &[
     Method::ProfileSet,
     Method::Unsubscribe,
     Method::TopicsCreate,
+    Method::TopicsDelete,
+    Method::GroupsDelete,
     Method::RunChunk,
     Method::RunEnd,
     Method::RunCancel,

@@ -32,7 +32,8 @@ use tenure_proto::subscribe::{
     FetchParams, FetchResult, SubscribeParams, SubscribeResult, UnsubscribeParams,
 };
 use tenure_proto::topic::{
-    GroupsListParams, GroupsListResult, TopicCreateParams, TopicsListParams, TopicsListResult,
+    GroupDeleteParams, GroupsListParams, GroupsListResult, TopicCreateParams, TopicDeleteParams,
+    TopicsListParams, TopicsListResult,
 };
 use tenure_proto::{Codec, text};
 
@@ -99,6 +100,8 @@ pub(crate) fn method_types(method: Method) -> (Transcode, Transcode) {
         Method::History => (request::<HistoryParams>, response::<HistoryResult>),
         Method::TopicsList => (bare_request::<TopicsListParams>, response::<TopicsListResult>),
         Method::TopicsCreate => (request::<TopicCreateParams>, response::<Empty>),
+        Method::TopicsDelete => (request::<TopicDeleteParams>, response::<Empty>),
+        Method::GroupsDelete => (request::<GroupDeleteParams>, response::<Empty>),
         Method::GroupsList => (request::<GroupsListParams>, response::<GroupsListResult>),
         Method::DeadList => (request::<DeadListParams>, response::<DeadListResult>),
         Method::DeadRetry => (request::<DeadRetryParams>, response::<DeadRetryResult>),

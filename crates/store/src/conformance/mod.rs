@@ -15,6 +15,7 @@ pub(crate) mod removals;
 pub(crate) mod retries;
 pub(crate) mod runs;
 pub(crate) mod services;
+pub(crate) mod topics;
 
 use tenure_core::input::LeaseRecord;
 use tenure_core::record::{LeaseEnd, StoreWrite};
@@ -96,6 +97,10 @@ macro_rules! suite {
             a_sweep_forgets_what_has_outlived_its_time,
         );
 
+        $crate::conformance::suite!($engine, topics:
+            a_topic_goes_in_slices_and_its_numbers_go_on,
+            only_an_empty_topic_goes_if_it_must_be,
+        );
         $crate::conformance::suite!($engine, retries:
             only_the_letters_of_named_crews_are_taken_out,
             what_was_settled_late_does_not_expire,

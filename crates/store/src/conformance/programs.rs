@@ -11,7 +11,7 @@ use tenure_core::accept::{Accept, Route};
 use tenure_core::envelope::{Body, Envelope, Lane};
 use tenure_core::record::{
     Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, RunEnding, SettlerChanges, SettlerRecord,
-    StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
+    StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord, TopicState,
 };
 use tenure_proto::U53;
 use tenure_proto::error::{ErrorCode, WireError};
@@ -50,6 +50,8 @@ enum Small {
     Evacuate { n: u8, limit: u32, lane: u8, after: u64 },
     Prune { log: u8, lane: u8, through: u64, before: u64, limit: u32 },
     Topic(u8),
+    EndTopic(u8),
+    ClearTopic { n: u8, limit: u32 },
     Service { n: u8, name: u8, on: bool },
     Claim(u8),
     End(u8),
@@ -64,6 +66,18 @@ fn log(n: u8) -> LogName {
         2 => LogName::Member(member(1)),
         3 => topic("t"),
         _ => topic("u"),
+    }
+}
+
+/// A topic with a log that is going.
+fn ending(n: u8, at: u64) -> TopicRecord {
+    TopicRecord {
+        name: if n.is_multiple_of(2) { "t" } else { "u" }.parse().unwrap(),
+        partitions: 1,
+        retention_ms: None,
+        created_at: at,
+        owner: n.is_multiple_of(5).then(|| member(n)),
+        state: if n.is_multiple_of(7) { TopicState::Unused } else { TopicState::Deleted },
     }
 }
 
@@ -103,6 +117,8 @@ fn small() -> impl Strategy<Value = Small> {
             |(log, lane, through, before, limit)| Small::Prune { log, lane, through, before, limit }
         ),
         1 => any::<u8>().prop_map(Small::Topic),
+        1 => any::<u8>().prop_map(Small::EndTopic),
+        2 => (any::<u8>(), 1..9u32).prop_map(|(n, limit)| Small::ClearTopic { n, limit }),
         2 => (1..3u8, 0..3u8, any::<bool>()).prop_map(|(n, name, on)| Small::Service { n, name, on }),
         2 => any::<u8>().prop_map(Small::Claim),
         2 => any::<u8>().prop_map(Small::End),
@@ -199,12 +215,21 @@ impl Program {
             Small::Service { n, name, on: false } => {
                 StoreWrite::DropServices(session(*n), vec![format!("s{name}").parse().unwrap()])
             }
-            Small::Topic(n) => StoreWrite::PutTopic(TopicRecord {
-                name: format!("t{}", n % 3).parse().unwrap(),
-                partitions: u32::from(*n),
-                retention_ms: None,
-                created_at: at,
-            }),
+            Small::Topic(n) => {
+                let record = TopicRecord {
+                    name: format!("t{}", n % 3).parse().unwrap(),
+                    partitions: u32::from(*n),
+                    ..ending(*n, at)
+                };
+                StoreWrite::PutTopic(record)
+            }
+            Small::EndTopic(n) => {
+                let record = Box::new(ending(*n, at));
+                StoreWrite::EndTopic { record, if_empty: n.is_multiple_of(3) }
+            }
+            Small::ClearTopic { n, limit } => {
+                StoreWrite::ClearTopic { record: Box::new(ending(*n, at)), limit: *limit }
+            }
             Small::Claim(n) => self.claim(*n),
             Small::End(n) => self.end(*n, at),
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_core::envelope::{Body, Entry, Envelope, Lane};
 use tenure_core::record::{
     Fate, GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, SettlerChanges,
-    SettlerRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord,
+    SettlerRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord, TopicState,
 };
 use tenure_proto::U53;
 use tenure_proto::limits::INBOX_TTL_MS;
@@ -149,6 +149,8 @@ pub(crate) fn a_start_learns_topics_and_logs<E: Engine>() {
         partitions: 4,
         retention_ms: (name == "b").then_some(77),
         created_at: NOW,
+        owner: (name == "a").then(|| member(3)),
+        state: if name == "b" { TopicState::Deleted } else { TopicState::Living },
     });
     for topic in topics.iter().rev() {
         apply(&mut store, StoreWrite::PutTopic(TopicRecord { partitions: 1, ..topic.clone() }));

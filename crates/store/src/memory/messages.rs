@@ -35,8 +35,10 @@ pub(super) struct Messages {
 pub(super) struct Log {
     pub(super) lanes: [LaneRecord; 3],
     pub(super) entries: BTreeMap<u64, Kept>,
-    /// An inbox whose owner is forgotten.
+    /// An inbox whose owner is forgotten, or a log of a deleted topic.
     pub(super) hidden: bool,
+    /// Of the latter: whether somebody deleted it.
+    pub(super) told: bool,
 }
 
 /// An entry with the count and bytes of its lane up to and with it.
@@ -120,6 +122,14 @@ impl Messages {
                 self.services.retain(|name, service| service.session != *session || !names.contains(name));
             }
             StoreWrite::PutTopic(topic) => _ = self.topics.insert(topic.name.clone(), topic.clone()),
+            StoreWrite::EndTopic { record, if_empty } => {
+                let ends = !*if_empty || self.is_empty(record);
+                if ends {
+                    self.topics.insert(record.name.clone(), TopicRecord::clone(record));
+                }
+                return StoreOutcome::Ended(ends);
+            }
+            StoreWrite::ClearTopic { record, limit } => return self.clear(record, *limit as usize),
             StoreWrite::OpenGroup { record, from, used_at } => {
                 return StoreOutcome::Opened(self.open(record, *from, *used_at));
             }
@@ -343,7 +353,7 @@ impl Messages {
     }
 
     /// Notes why a message is nowhere any more, when its last dead letter has gone.
-    fn note_loss(&mut self, letter: &Letter) {
+    pub(super) fn note_loss(&mut self, letter: &Letter) {
         let entry = &letter.kept.entry;
         let others = self.dead.keys().any(|(log, seq, _)| *log == entry.log && *seq == entry.seq);
         if others || self.kept(&entry.log, entry.seq).is_some() {

@@ -12,6 +12,7 @@
 //! reads find.
 
 mod access;
+mod clear;
 mod lease_ends;
 mod messages;
 mod reads;

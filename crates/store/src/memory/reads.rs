@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::envelope::{Entry, Lane};
 use tenure_core::record::{
-    DeadEntry, Fate, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader, RestoredMessages,
-    StoreFound, StoreRead,
+    DeadEntry, DeletedLog, Fate, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader,
+    RestoredMessages, StoreFound, StoreRead,
 };
 use tenure_proto::ids::{ClientMessageId, MemberKey};
 use tenure_proto::log::LogName;
@@ -114,6 +114,7 @@ impl Messages {
         let logs = self.logs.iter().filter(|(_, log)| !log.hidden);
         RestoredMessages {
             topics: self.topics.values().cloned().collect(),
+            deleted: self.deleted(),
             logs: logs.map(|(name, log)| LogRecord { log: name.clone(), lanes: log.lanes.clone() }).collect(),
             groups: self.groups.values().map(|group| self.state(group)).collect(),
             subs: self.subs.values().cloned().collect(),
@@ -121,6 +122,16 @@ impl Messages {
             runs: self.living_runs(),
             services: self.services.values().cloned().collect(),
         }
+    }
+
+    /// Logs of deleted topics.
+    fn deleted(&self) -> Vec<DeletedLog> {
+        let hidden = self.logs.iter().filter(|(name, log)| log.hidden && !name.is_inbox());
+        let deleted = hidden.map(|(name, log)| {
+            let record = LogRecord { log: name.clone(), lanes: log.lanes.clone() };
+            DeletedLog { record, told: log.told }
+        });
+        deleted.collect()
     }
 
     /// The totals of a lane before the next entry that is there after `cursor`, or of all there ever was.

@@ -10,8 +10,8 @@ use super::cache::Cache;
 use super::evacuate::Slice;
 use super::fault::Fault;
 use super::{
-    accept, access, call, dead, entry, evacuate, group, lease, lease_end, prune, run, service, session,
-    sweep, topic,
+    accept, access, call, clear, dead, entry, evacuate, group, lease, lease_end, prune, run, service,
+    session, sweep, topic,
 };
 use crate::{LeaseRow, Result, Write};
 
@@ -78,6 +78,10 @@ fn of_mesh(
             names.iter().try_for_each(|name| service::drop(connection, mesh.id, session, name))?;
         }
         StoreWrite::PutTopic(topic) => topic::put(connection, mesh.id, topic)?,
+        StoreWrite::EndTopic { record, if_empty } => {
+            return clear::end(connection, mesh, record, *if_empty).map(StoreOutcome::Ended);
+        }
+        StoreWrite::ClearTopic { record, limit } => return clear::clear(connection, mesh, record, *limit),
         StoreWrite::OpenGroup { record, from, used_at } => {
             return group::open(connection, mesh, record, *from, *used_at).map(StoreOutcome::Opened);
         }

@@ -142,6 +142,17 @@ impl Mesh {
         Ok(self.logs.get_mut(name))
     }
 
+    /// Leaves a log out of what a start restores, as `how` says, until it is written to again; its numbers stay.
+    pub(super) fn hide_log(&mut self, connection: &Connection, name: &LogName, how: u8) -> Result<(), Fault> {
+        if let Some(log) = self.find_log(connection, name)? {
+            connection
+                .prepare_cached("UPDATE logs SET hidden = ?2 WHERE id = ?1")?
+                .execute(params![log.id, how])?;
+            log.hidden = true;
+        }
+        Ok(())
+    }
+
     /// A log that was found or made just now, and room to encode a head in.
     pub(super) fn log_and_scratch(&mut self, name: &LogName) -> Option<(&mut Log, &mut Vec<u8>)> {
         Some((self.logs.get_mut(name)?, &mut self.scratch))

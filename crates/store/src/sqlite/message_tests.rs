@@ -205,6 +205,8 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              DROP TABLE kept;
              DROP TABLE settlers;
              ALTER TABLE groups DROP COLUMN owner;
+             ALTER TABLE topics DROP COLUMN owner;
+             ALTER TABLE topics DROP COLUMN state;
              DROP TABLE calls;
              DROP TABLE services;
              DROP TABLE founded;

@@ -238,3 +238,10 @@ ALTER TABLE calls ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;  -- 1: its ca
 pub(super) const GROUP_OWNERS: &str = "
 ALTER TABLE groups ADD COLUMN owner BLOB;           -- member that made a shared one; NULL if that is not known
 ";
+
+/// Topics that members have made, and topics that are going. A log that is hidden is an inbox whose owner is forgotten or
+/// of a topic that nobody used (1), or of a topic that somebody deleted (2).
+pub(super) const TOPIC_OWNERS: &str = "
+ALTER TABLE topics ADD COLUMN owner BLOB;           -- member that made it; NULL if that is not known
+ALTER TABLE topics ADD COLUMN state INTEGER NOT NULL DEFAULT 0; -- 1: going, nobody used it; 2: going, somebody deleted it
+";

@@ -24,6 +24,7 @@ mod call;
 mod check;
 mod check_messages;
 mod checkpoint;
+mod clear;
 mod dead;
 mod dir;
 mod entry;

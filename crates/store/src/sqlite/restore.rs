@@ -2,7 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use tenure_core::envelope::Lane;
-use tenure_core::record::{GroupState, LaneRecord, LogRecord, OpenRecord, Origin, Reader, RestoredMessages};
+use tenure_core::record::{
+    DeletedLog, GroupState, LaneRecord, LogRecord, OpenRecord, Origin, Reader, RestoredMessages,
+};
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
 
@@ -12,11 +14,15 @@ use super::place::Place;
 use super::{call, entry, group, service, session, topic};
 use crate::Result;
 
+/// Logs of deleted topics that a start reads.
+const DELETED_LOGS: u32 = 100_000;
+
 /// All of it.
 pub(super) fn restore(connection: &Connection, mesh: &MeshName) -> Result<RestoredMessages, Fault> {
     let Some(mesh) = cache::find_mesh(connection, mesh)? else { return Ok(RestoredMessages::default()) };
     Ok(RestoredMessages {
         topics: topic::all(connection, mesh)?,
+        deleted: deleted(connection, mesh)?,
         logs: logs(connection, mesh)?,
         groups: groups(connection, mesh)?,
         subs: topic::subs(connection, mesh)?,
@@ -38,6 +44,24 @@ fn logs(connection: &Connection, mesh: i64) -> Result<Vec<LogRecord>, Fault> {
         logs.push(LogRecord { log, lanes });
     }
     logs.sort_by(|a, b| a.log.cmp(&b.log));
+    Ok(logs)
+}
+
+/// Logs of deleted topics; of very many the newest.
+fn deleted(connection: &Connection, mesh: i64) -> Result<Vec<DeletedLog>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, name, hidden FROM logs WHERE mesh = ?1 AND hidden > 0 AND name GLOB 'topic/*'
+         ORDER BY id DESC LIMIT ?2",
+    )?;
+    let mut rows = statement.query(params![mesh, DELETED_LOGS])?;
+    let mut logs = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (id, name, hidden): (i64, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let log: LogName = topic::parse(&name, "a log")?;
+        let lanes = lanes(connection, id, &log)?;
+        logs.push(DeletedLog { record: LogRecord { log, lanes }, told: hidden == 2 });
+    }
+    logs.sort_by(|a, b| a.record.log.cmp(&b.record.log));
     Ok(logs)
 }
 

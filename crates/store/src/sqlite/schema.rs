@@ -10,7 +10,9 @@ use rusqlite::Connection;
 use super::access_schema::ACCESS;
 use super::fault::Fault;
 use super::lease_end::LEASE_ENDS;
-use super::messages_schema::{CALLS, CANCELLED_CALLS, GROUP_OWNERS, IDS_BY_TIME, MESSAGES, SETTLERS};
+use super::messages_schema::{
+    CALLS, CANCELLED_CALLS, GROUP_OWNERS, IDS_BY_TIME, MESSAGES, SETTLERS, TOPIC_OWNERS,
+};
 use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
 use crate::{Result, StoreError};
@@ -84,6 +86,7 @@ INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs 
     SERVICES_SINCE,
     LEASE_ENDS,
     GROUP_OWNERS,
+    TOPIC_OWNERS,
 ];
 
 /// The schema version of this program.

@@ -1,9 +1,9 @@
 //! Topics, and who is subscribed to them.
 
 use rusqlite::{Connection, params};
-use tenure_core::record::{SubRecord, TopicRecord};
-use tenure_proto::ids::{SessionKey, SubId};
-use tenure_proto::name::GroupName;
+use tenure_core::record::{SubRecord, TopicRecord, TopicState};
+use tenure_proto::ids::{MemberKey, SessionKey, SubId};
+use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::AckMode;
 
 use super::fault::{Fault, natural};
@@ -14,8 +14,8 @@ use crate::Result;
 pub(super) fn put(connection: &Connection, mesh: i64, topic: &TopicRecord) -> Result<(), Fault> {
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO topics (mesh, name, partitions, retention_ms, created_at)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT OR REPLACE INTO topics (mesh, name, partitions, retention_ms, created_at, owner, state)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?
         .execute(params![
             mesh,
@@ -23,14 +23,28 @@ pub(super) fn put(connection: &Connection, mesh: i64, topic: &TopicRecord) -> Re
             topic.partitions,
             topic.retention_ms.map(integer),
             integer(topic.created_at),
+            topic.owner.map(|member| member.0),
+            match topic.state {
+                TopicState::Living => 0,
+                TopicState::Unused => 1,
+                TopicState::Deleted => 2,
+            },
         ])?;
+    Ok(())
+}
+
+/// Forgets a topic.
+pub(super) fn drop(connection: &Connection, mesh: i64, name: &TopicName) -> Result<(), Fault> {
+    connection
+        .prepare_cached("DELETE FROM topics WHERE mesh = ?1 AND name = ?2")?
+        .execute(params![mesh, name.as_str()])?;
     Ok(())
 }
 
 /// Every topic of a mesh, by name.
 pub(super) fn all(connection: &Connection, mesh: i64) -> Result<Vec<TopicRecord>, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT name, partitions, retention_ms, created_at FROM topics WHERE mesh = ?1 ORDER BY name",
+        "SELECT name, partitions, retention_ms, created_at, owner, state FROM topics WHERE mesh = ?1 ORDER BY name",
     )?;
     let mut rows = statement.query([mesh])?;
     let mut topics = Vec::new();
@@ -42,6 +56,13 @@ pub(super) fn all(connection: &Connection, mesh: i64) -> Result<Vec<TopicRecord>
             partitions: row.get(1)?,
             retention_ms: retention.map(|ms| natural(ms, "a retention")).transpose()?,
             created_at: natural(row.get(3)?, "created_at")?,
+            owner: row.get::<_, Option<[u8; 32]>>(4)?.map(MemberKey),
+            state: match row.get(5)? {
+                0 => TopicState::Living,
+                1 => TopicState::Unused,
+                2 => TopicState::Deleted,
+                other => return Err(Fault::corrupt(format!("topic {name} is in state {other}"))),
+            },
         });
     }
     Ok(topics)

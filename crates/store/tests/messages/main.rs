@@ -8,6 +8,7 @@
 
 mod breaks;
 mod clocks;
+mod deletes;
 mod delivery;
 mod disk;
 mod fallback;

@@ -17,7 +17,7 @@ fn caps(names: &[&str]) -> Option<Vec<Cap>> {
 }
 
 impl World {
-    fn operate(&mut self, act: Act) {
+    pub(crate) fn operate(&mut self, act: Act) {
         let (who, from) = ("operator".to_owned(), "127.0.0.1".to_owned());
         let operation = Box::new(Operation { who, from, act });
         self.tell(Input::Operate { id: OperateId(1), operation });

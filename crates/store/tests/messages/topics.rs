@@ -227,8 +227,13 @@ fn a_million_that_wait_are_not_read_at_a_start() {
     let lane = LaneRecord { end: MANY, count: MANY, bytes: MANY * 100, pruned: 0 };
     let lanes = [LaneRecord::default(), lane, LaneRecord::default()];
     let id = tenure_core::record::GroupId(1);
-    let record =
-        GroupRecord { id, log: inbox(2), lane: tenure_core::envelope::Lane(1), reader: Reader::Inbox, owner: None };
+    let record = GroupRecord {
+        id,
+        log: inbox(2),
+        lane: tenure_core::envelope::Lane(1),
+        reader: Reader::Inbox,
+        owner: None,
+    };
     let messages = RestoredMessages {
         logs: vec![LogRecord { log: inbox(2), lanes }],
         groups: vec![GroupState {

@@ -12,6 +12,7 @@ use tenure_core::census::Count;
 use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use tenure_core::input::Call;
 use tenure_core::mesh::Clocks;
+use tenure_core::operate::Operated;
 use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
 use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
 use tenure_proto::close::Closing;
@@ -101,6 +102,8 @@ pub(crate) struct World {
     pub(crate) reads: Vec<StoreRead>,
     pub(crate) sockets: BTreeMap<ConnId, Socket>,
     pub(crate) notes: Vec<Note>,
+    /// What operators were answered.
+    pub(crate) operated: Vec<Result<Operated, WireError>>,
     last_conn: u64,
     last_request: u64,
     last_message: u128,
@@ -128,6 +131,7 @@ impl World {
             reads: Vec::new(),
             sockets: BTreeMap::new(),
             notes: Vec::new(),
+            operated: Vec::new(),
             last_conn: 0,
             last_request: 0,
             last_message: 0,
@@ -466,7 +470,8 @@ impl World {
                 inputs.push(Input::Found { id, found });
             }
             Effect::Note(note) => self.notes.push(note),
-            Effect::Operated { .. } | Effect::Drained | Effect::Routed { .. } => {}
+            Effect::Operated { outcome, .. } => self.operated.push(outcome),
+            Effect::Drained | Effect::Routed { .. } => {}
             Effect::Cut { .. } | Effect::CutFrom { .. } => {}
         }
     }

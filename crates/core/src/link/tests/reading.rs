@@ -180,6 +180,7 @@ fn gaps_are_told_and_a_close_ends_with_its_reason() {
     assert_eq!((*h, item), (handle, &SubItem::Gap { partition: Some(0), from: 1, to: 5 }));
     for (reason, end) in [
         ("lease_expired", SubEnd::LeaseExpired),
+        ("deleted", SubEnd::Deleted),
         ("replaced", SubEnd::Replaced),
         ("topic_deleted", SubEnd::closed(Some("topic_deleted".into()))),
     ] {

@@ -15,7 +15,6 @@ use crate::admit::Admission;
 use crate::config::MeshConfig;
 use crate::effect::Answer;
 use crate::input::Call;
-use crate::mesh::messages::Topic;
 use crate::rate::Rate;
 use crate::record::TopicRecord;
 
@@ -247,8 +246,10 @@ fn a_mesh_has_as_many_topics_as_it_may() {
             partitions: 1,
             retention_ms: None,
             created_at: WALL,
+            owner: None,
+            state: Default::default(),
         };
-        world.mesh.messages.topics.insert(record.name.clone(), Topic { record, turn: 0 });
+        world.mesh.messages.add_topic(record, 0);
     }
     assert!(!matches!(world.ask(conn, create("last")), Some(Err(_))));
     let Some(Err(error)) = world.ask(conn, create("more")) else { panic!("one too many") };
