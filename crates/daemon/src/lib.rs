@@ -16,6 +16,7 @@
 
 mod clock;
 pub mod config;
+mod contact;
 mod daemon;
 pub mod db;
 mod disk;

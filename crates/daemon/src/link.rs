@@ -1,6 +1,6 @@
 //! One local session's way to its broker: the SDK's session, and how it is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::contact::{self, Contact};
 
 /// How long a broker may take to say how late it is.
 const CLOCK: Duration = Duration::from_secs(5);
@@ -93,7 +94,7 @@ pub(crate) async fn follow(
     leaving: CancellationToken,
 ) {
     let mut asking: OptionFuture<BoxFuture<'static, Option<u64>>> = None.into();
-    let mut max_age = 0;
+    let (mut max_age, mut contact, session) = (0, Contact::default(), client.key());
     loop {
         // All of these are cancel-safe; an answer that is waited for stays here.
         let event = tokio::select! {
@@ -123,13 +124,18 @@ pub(crate) async fn follow(
                     Err(above) => Standing::Failed(above.to_string()),
                 },
             },
-            Ok(SessionEvent::Detached { reason }) => Standing::Away(Some(reason)),
-            Ok(SessionEvent::Waiting { reason, .. }) => Standing::Away(Some(reason)),
+            Ok(SessionEvent::Detached { reason } | SessionEvent::Waiting { reason, .. }) => {
+                contact::say(&session, contact.away(Instant::now(), &reason));
+                Standing::Away(Some(reason))
+            }
             Ok(SessionEvent::Event { .. }) => continue,
             Err(End::Bye) => Standing::Ended,
             Err(End::Replaced { .. }) => Standing::TakenOver,
             Err(end) => Standing::Failed(end.to_string()),
         };
+        if next.is_attached() {
+            contact::say(&session, contact.here(Instant::now()));
+        }
         asking = ask.into();
         let over = next.is_over();
         standing.send_if_modified(|now| {
