@@ -2,15 +2,18 @@
 //!
 //! What was accepted must leave also when nothing more can be accepted, and every step of a row is written down before the
 //! next is taken. So some room is set aside in a file, the **reserve**. When a commit finds the disk full, the write-ahead
-//! log is folded back into its file; if that needs room, the reserve is given up for it. From then on nothing new is taken
-//! (`507`), rows that were taken are sent and settled, and the log is folded after each commit, so that it is written
-//! over instead of growing. When there is room again the reserve is made anew, and everything is as before.
+//! log is folded back into its database, and **spare** pages are made in both files; if that needs room, the reserve is given
+//! up for it. From then on nothing new is taken (`507`), rows that were taken are sent and settled, and the log is folded
+//! after each commit, so that it is written over instead of growing. When there is room again the reserve is made anew, and
+//! everything is as before.
 //!
 //! Why this is enough. The log is folded whenever it holds half the reserve; that fails only if less than half the reserve is
-//! free, so the log never holds more than the whole of it, and folding it needs no more than that.
+//! free, so the log never holds more than the whole of it, and folding it needs no more than that. What a row needs after that
+//! is in the files: its commit writes over the log, and what it adds to an index fits into the spare pages until the
+//! first requests that were sent have left theirs.
 //!
-//! What it cannot do: room that was given up is anybody's. If another program takes it first, rows wait on the disk until
-//! there is room.
+//! What it cannot do: room that was given up is anybody's until the spare pages are made, some milliseconds later. If another
+//! program takes it first, rows wait on the disk until there is room.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,12 +24,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use crate::db::DbError;
+use crate::db::{DbError, integer};
 use crate::home::private;
 
 /// The least and the most that is set aside; in between, an eighth of what is free.
 const RESERVE_LEAST: u64 = 128 * 1024;
 const RESERVE_MOST: u64 = 15 * 1024 * 1024;
+/// What part of the reserve becomes spare pages of a database and of its log.
+const SPARE_PART: u64 = 8;
 /// Bytes of a page of a database.
 const PAGE: u64 = 4_096;
 /// How often somebody looks whether there is room again.
@@ -106,22 +111,30 @@ impl Disk {
         })
     }
 
-    /// A commit to `file` found no room: folds its log, with the reserve if it takes that and the file may have it.
+    /// A commit to `file` found no room: folds its log and makes spare pages, with the reserve if it takes that and the file
+    /// may have it.
     pub(crate) fn ran_out(&self, file: &str, connection: &Connection, claim: Claim) {
         self.begin(file);
-        let Err(error) = fold(connection) else { return };
-        if claim == Claim::Nothing {
+        let make_room = || match claim {
+            Claim::Nothing => fold(connection),
+            Claim::Reserve => fold(connection).and_then(|()| spare(connection, self.reserve / SPARE_PART)),
+        };
+        if make_room().is_ok() || claim == Claim::Nothing {
             return;
         }
         let given = {
             let _said = self.said();
             release(&self.dir)
         };
-        match fold(connection) {
+        if given == 0 {
+            // Somebody else has it: it is told every minute that there is no room.
+            return;
+        }
+        match make_room() {
             Ok(()) => {
                 tracing::warn!(event = "disk_reserve", bytes = given, "given up to write down what is sent")
             }
-            Err(_) => tracing::error!(event = "disk_log", file, %error, "its log cannot be folded back"),
+            Err(error) => tracing::error!(event = "disk_reserve", bytes = given, %error, "it is not enough"),
         }
     }
 
@@ -225,9 +238,42 @@ fn fold(connection: &Connection) -> Result<(), DbError> {
     Ok(())
 }
 
+/// Makes pages in a database that hold nothing yet, and writes as much to its log: both files have them from then on. They are
+/// written, not only counted: a hole in a file is no room.
+fn spare(connection: &Connection, bytes: u64) -> Result<(), DbError> {
+    connection.execute_batch("DROP TABLE IF EXISTS spare_pages; CREATE TABLE spare_pages (room BLOB)")?;
+    let room = connection.execute("INSERT INTO spare_pages VALUES (zeroblob(?1))", [integer(bytes)]);
+    let made = room.map_err(DbError::from).and_then(|_| fold(connection));
+    // Also what was not made is not left behind.
+    connection.execute_batch("DROP TABLE spare_pages")?;
+    made.and_then(|()| fold(connection))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spare_pages_are_in_the_file_and_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let connection = Connection::open(&path).unwrap();
+        let mode: String =
+            connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        spare(&connection, 100 * PAGE).unwrap();
+        let free: i64 = connection.query_row("PRAGMA freelist_count", [], |row| row.get(0)).unwrap();
+        assert!(free >= 100, "{free}");
+        let allocated = |path: &Path| {
+            use std::os::unix::fs::MetadataExt;
+            fs::metadata(path).unwrap().blocks() * 512
+        };
+        assert!(allocated(&path) >= 100 * PAGE, "{}", allocated(&path));
+        assert!(allocated(&path.with_extension("db-wal")) >= 100 * PAGE);
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+        assert_eq!(tables, 0, "nothing is left of it");
+    }
 
     #[test]
     fn a_reserve_is_made_given_up_and_made_again() {

@@ -14,6 +14,8 @@ use crate::disk::{Claim, Disk, LOOK};
 const WAITING: usize = 4_096;
 /// Jobs of one commit.
 const BATCH: usize = 1_024;
+/// Jobs of one commit while the disk is full: each must fit into a log that cannot grow.
+const FULL_BATCH: usize = 4;
 
 /// Tells who asked, once it is known whether what the job did is on the disk.
 type Tell = Box<dyn FnOnce(Result<(), DbError>) + Send>;
@@ -163,14 +165,15 @@ fn write(
 ) {
     while let Some(first) = next(jobs, disk) {
         disk.look();
-        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH - 1)).collect();
+        let more = if disk.is_full() { FULL_BATCH } else { BATCH } - 1;
+        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(more)).collect();
         let mut batch = batch.into_iter();
         if let Some(error) = fault.get() {
             batch.for_each(|job| job.refuse(error));
             continue;
         }
         let mut told = Vec::with_capacity(batch.len());
-        let outcome = commit(&mut connection, &mut batch, &mut told);
+        let mut outcome = commit(&mut connection, &mut batch, &mut told);
         if let Err(error @ DbError::Poisoned(_)) = &outcome
             && fault.set(error.clone()).is_ok()
         {
@@ -178,7 +181,10 @@ fn write(
         }
         match &outcome {
             Ok(()) => disk.committed(&connection),
-            Err(DbError::Full(_)) => disk.ran_out(file, &connection, claim),
+            Err(DbError::Full(why)) => {
+                disk.ran_out(file, &connection, claim);
+                outcome = Err(DbError::Full(disk.told().unwrap_or_else(|| why.clone())));
+            }
             Err(_) => {}
         }
         told.into_iter().for_each(|tell: Tell| tell(outcome.clone()));
