@@ -85,7 +85,9 @@ impl Seen {
             SessionEvent::Waiting { .. } => {
                 self.waits.fetch_add(1, Ordering::Relaxed);
             }
-            SessionEvent::Attached(_) | SessionEvent::Detached { .. } => {}
+            SessionEvent::Attached(_)
+            | SessionEvent::Detached { .. }
+            | SessionEvent::HistoryRewound { .. } => {}
         }
     }
 }

@@ -158,7 +158,9 @@ impl Watch {
                 EventBody::Resync(resync) => resync.what.contains(&ResyncWhat::Presence),
                 _ => false,
             },
-            SessionEvent::Detached { .. } | SessionEvent::Waiting { .. } => false,
+            SessionEvent::Detached { .. }
+            | SessionEvent::Waiting { .. }
+            | SessionEvent::HistoryRewound { .. } => false,
         }
     }
 

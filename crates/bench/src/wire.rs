@@ -239,6 +239,7 @@ fn hello(challenge: &Challenge, key: &SigningKey, name: &str, host: &str) -> Res
         attestation: None,
         resume: None,
         reconcile: None,
+        positions: Vec::new(),
         inbox: InboxChoice::None,
         profile: Profile::named(name),
         features: Default::default(),

@@ -111,6 +111,9 @@ fn of_sessions(note: &Note) {
         Note::ResumeRejected { session, conn, reason } => {
             tracing::info!(event = "resume_rejected", %session, %conn, reason);
         }
+        Note::HistoryRewound { session, conn, logs } => {
+            tracing::warn!(event = "history_rewound", %session, %conn, logs, "its client had read another history");
+        }
         Note::GraceEntered { session, conn, reason } => {
             tracing::info!(event = "grace_entered", %session, %conn, reason);
         }
@@ -151,6 +154,7 @@ fn name(note: &Note) -> &'static str {
         Note::IdentityIssued { .. } => "identity_issued",
         Note::ResumeAccepted { .. } => "resume_accepted",
         Note::ResumeRejected { .. } => "resume_rejected",
+        Note::HistoryRewound { .. } => "history_rewound",
         Note::GraceEntered { .. } => "grace_entered",
         Note::GraceExpired { .. } => "grace_expired",
         Note::LeaseEvicted { .. } => "lease_evicted",

@@ -6,10 +6,12 @@ use core::net::IpAddr;
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{Attestation, Credential, HelloParams, HelloReconcile, InboxChoice};
+use tenure_proto::hello::{Attestation, Credential, HelloParams, HelloReconcile, InboxChoice, LogPosition};
 use tenure_proto::ids::{ClusterId, Epoch, InstanceId, LeaseId, MemberKey, SessionKey};
 use tenure_proto::invite::Invite;
-use tenure_proto::limits::{ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, BEARER_BYTES, PROTOCOL};
+use tenure_proto::limits::{
+    ATTESTATION_AHEAD_MS, ATTESTATION_CAPS, BEARER_BYTES, POSITIONS_PER_HELLO, PROTOCOL,
+};
 use tenure_proto::name::{Cap, MeshName};
 use tenure_proto::peer::Profile;
 use tenure_proto::token::{ResumeToken, bearer_hash};
@@ -67,6 +69,8 @@ pub struct Admission {
     pub position: Option<(Epoch, u64)>,
     /// What it believes about its subscriptions, or that it will say so next.
     pub reconcile: Option<HelloReconcile>,
+    /// The newest entry that it has of each log; at most [`POSITIONS_PER_HELLO`].
+    pub positions: Vec<LogPosition>,
     /// Who is calling, for the log.
     pub client: String,
     /// Whether what it does is counted against its member's rates.
@@ -137,6 +141,10 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
     check_protocol(&hello)?;
     feature::check(&hello.features.require, gate.config)?;
     hello.profile.check().map_err(Refusal::malformed)?;
+    if hello.positions.len() > POSITIONS_PER_HELLO {
+        let text = format!("a hello lists at most {POSITIONS_PER_HELLO} positions; list the newest");
+        return Err(Box::new(Refusal::malformed(WireError::bad_request(text))));
+    }
     let token = token_verdict(&hello, gate);
     if let Some(wait_ms) = gate.wait_ms
         && !matches!(token, TokenVerdict::Selects(_))
@@ -160,6 +168,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         token,
         position,
         reconcile: hello.reconcile,
+        positions: hello.positions,
         client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
         counted: false,
         presented,

@@ -80,6 +80,7 @@ fn hello() -> HelloParams {
         proof: String::new(),
         resume: None,
         reconcile: None,
+        positions: Vec::new(),
         inbox: InboxChoice::Session,
         profile: Profile::named("worker"),
         features: FeatureWishes::default(),

@@ -235,6 +235,8 @@ pub struct HelloAnswer {
     pub state_version: StateVersion,
     /// What became of subscriptions and deliveries, when the hello asked.
     pub reconcile: Option<Box<ReconcileResult>>,
+    /// Logs whose history is another one than the client has read.
+    pub rewound: Vec<LogName>,
     /// The numbers that hold as of this hello: what its client is told.
     pub config: Arc<MeshConfig>,
 }
@@ -268,6 +270,15 @@ pub enum Note {
         conn: ConnId,
         /// Why.
         reason: &'static str,
+    },
+    /// A client has read another history of some logs than this store has.
+    HistoryRewound {
+        /// The session.
+        session: SessionKey,
+        /// Its socket.
+        conn: ConnId,
+        /// How many logs.
+        logs: usize,
     },
     /// A lease lost its socket.
     GraceEntered {

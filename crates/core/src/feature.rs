@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::feature::FeatureWish;
+use tenure_proto::limits::POSITIONS_PER_HELLO;
 
 use crate::admit::Refusal;
 use crate::config::MeshConfig;
 
 /// Features that this broker has; a hello that requires another is refused.
 pub const FEATURES: &[&str] =
-    &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs", "services", "topics"];
+    &["resume", "replay", "reconcile", "dedupe", "maxPayload", "runs", "services", "topics", "positions"];
 
 /// The features of a mesh with these numbers, each with its parameters in force.
 pub fn in_force(config: &MeshConfig) -> BTreeMap<String, Value> {
@@ -25,6 +26,7 @@ pub fn in_force(config: &MeshConfig) -> BTreeMap<String, Value> {
 fn params(bit: &str, config: &MeshConfig) -> Value {
     match bit {
         "maxPayload" => json!({"version": 1, "bytes": config.max_payload}),
+        "positions" => json!({"version": 1, "max": POSITIONS_PER_HELLO}),
         "dedupe" => dedupe(config.dedupe_days),
         "runs" => json!({"version": 1, "list": true}),
         _ => json!({"version": 1}),

@@ -9,6 +9,7 @@ use tenure_proto::frame::{self, FrameType, Head, Response};
 use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::limits::{PAGE, PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
+use tenure_proto::log::LogName;
 use tenure_proto::message::{Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::name::MeshName;
@@ -344,6 +345,7 @@ fn hello(conn: ConnId, answer: HelloAnswer, wall: u64, house: &House) -> HelloRe
         snapshot: answer.snapshot,
         state_version: answer.state_version,
         reconcile: answer.reconcile,
+        rewound: answer.rewound.iter().map(LogName::spelled).collect(),
     }
 }
 

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, RequestId};
 use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
+use tenure_proto::log::LogName;
 use tenure_proto::name::Cap;
 
 use crate::access::Rights;
@@ -48,6 +49,8 @@ pub struct Knock {
     pub request: RequestId,
     /// What it said.
     pub admission: Box<Admission>,
+    /// The logs whose history is another one than the client has read; `None` until they have been compared.
+    pub rewound: Option<Vec<LogName>>,
 }
 
 /// Why a lease is ending.
@@ -111,6 +114,10 @@ pub struct Carrier {
     pub counted: bool,
     /// Deliveries in that batch that count as settled once it has left.
     pub auto: Vec<(GroupId, u64, u32)>,
+    /// Logs whose history is another one than its client had read when it said hello: its positions there mean nothing.
+    pub rewound: Vec<LogName>,
+    /// Whether its token was one of another store: then so are all its positions.
+    pub foreign: bool,
 }
 
 /// What is held back from a socket.

@@ -478,6 +478,11 @@ pub enum StoreRead {
         /// The lanes and the seqs after which to look.
         places: Vec<(LogName, Lane, u64)>,
     },
+    /// The ids of the messages at certain places. Answered by [`StoreFound::Ids`].
+    Ids {
+        /// The logs and seqs, in whatever lane they lie.
+        places: Vec<(LogName, u64)>,
+    },
     /// A run. Answered by [`StoreFound::Run`].
     Run(RunId),
     /// Ends of leases in the mesh, newest first. Answered by [`StoreFound::LeaseEnds`].
@@ -557,6 +562,8 @@ pub enum StoreFound {
     Expired(Vec<Arc<Entry>>),
     /// For each place when its entry was sent, if there is one.
     Oldest(Vec<Option<u64>>),
+    /// For each place the id of the message there; `None` where there is none, or none that reads.
+    Ids(Vec<Option<MessageId>>),
     /// The run, if it is remembered.
     Run(Option<Box<RunRecord>>),
     /// Ends of leases, and whether there are older ones.

@@ -128,6 +128,11 @@ pub(crate) async fn follow(
                 contact::say(&session, contact.away(Instant::now(), &reason));
                 Standing::Away(Some(reason))
             }
+            Ok(SessionEvent::HistoryRewound { logs }) => {
+                let (logs, text) = (logs.join(" "), "the broker's store came back with another history: it is read again");
+                tracing::warn!(event = "history_rewound", %session, logs, "{text}");
+                continue;
+            }
             Ok(SessionEvent::Event { .. }) => continue,
             Err(End::Bye) => Standing::Ended,
             Err(End::Replaced { .. }) => Standing::TakenOver,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::feature::FeatureWishes;
-use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, SessionKey, SubId};
+use crate::ids::{ConnId, Epoch, InstanceId, MemberKey, MessageId, SessionKey, SubId};
 use crate::name::{Cap, MeshName};
 use crate::number::U53;
 use crate::peer::{Profile, SharedPeer};
@@ -82,6 +82,18 @@ pub struct ResumeParams {
     pub epoch: Epoch,
     /// The last event it has.
     pub last_seq: U53,
+}
+
+/// The newest entry that a client has of one log: its place, and the id of the message there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct LogPosition {
+    /// The log, as in the `log` of a message.
+    pub log: String,
+    /// The entry.
+    pub seq: U53,
+    /// The id of the message there.
+    pub id: MessageId,
 }
 
 /// Which inboxes a session reads.
@@ -204,6 +216,10 @@ pub struct HelloParams {
     /// What the client believes about its subscriptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<HelloReconcile>,
+    /// The newest entry that the client has of each log it reads, inboxes included; at most 256. The broker compares
+    /// them with its store, and the answer lists under `rewound` the logs whose history is another one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::null::or_default")]
+    pub positions: Vec<LogPosition>,
     /// Which inboxes it reads.
     #[serde(default, deserialize_with = "crate::null::or_default")]
     pub inbox: InboxChoice,
@@ -429,6 +445,10 @@ pub struct HelloResult {
     /// Results of reconciliation, when asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Box<ReconcileResult>>,
+    /// Logs of the hello's `positions` that end before that place, or have another message there: the store was wiped or
+    /// restored, and their seqs name other messages than before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rewound: Vec<String>,
 }
 
 #[cfg(test)]

@@ -260,6 +260,7 @@ mod tests {
     fn ulids_have_one_spelling() {
         let id = MessageId::from_parts(1_700_000_000_000, 7);
         assert_eq!(id.to_string().parse::<MessageId>(), Ok(id));
+        assert_eq!(id.unix_ms(), 1_700_000_000_000);
         assert!(id.to_string().to_lowercase().parse::<MessageId>().is_err());
     }
 

@@ -122,6 +122,8 @@ pub const GROUPS_PER_ANSWER: usize = 1_024;
 pub const TAGS_PER_SETTLE: usize = 4096;
 /// Subscriptions of one session, besides its inboxes.
 pub const SUBSCRIPTIONS_PER_SESSION: usize = 1024;
+/// Positions in logs that one hello may list.
+pub const POSITIONS_PER_HELLO: usize = 256;
 /// The largest `prefetch`: deliveries of one subscription that may be unsettled at once.
 pub const PREFETCH_MAX: u32 = 4096;
 /// Logs of one topic.

@@ -186,14 +186,16 @@ fn hello() -> impl Strategy<Value = HelloParams> {
         .prop_map(|(require, optional)| FeatureWishes { require, optional });
     let auth = prop_oneof![text().prop_map(Credential::Token), text().prop_map(Credential::Invite)];
     let who = (any::<(u32, u32)>(), client, id(), member(), session());
+    let position = (text(), number(), any::<u128>())
+        .prop_map(|(log, seq, id)| LogPosition { log, seq, id: MessageId(id) });
     let what = (of(attestation), text(), of(resume), of(reconcile), inbox, profile(), features, of(auth));
-    (who, what).prop_map(|((versions, client, mesh, member, session), what)| {
+    (who, what, vec(position, 0..3)).prop_map(|((versions, client, mesh, member, session), what, positions)| {
         let (attestation, proof, resume, reconcile, inbox, profile, features, auth) = what;
         let protocol = ProtocolRange { min: versions.0, max: versions.1 };
         #[rustfmt::skip]
         let hello = HelloParams {
-            protocol, client, mesh, member, session, attestation, proof, resume, reconcile, inbox, profile,
-            features, auth,
+            protocol, client, mesh, member, session, attestation, proof, resume, reconcile, positions, inbox,
+            profile, features, auth,
         };
         hello
     })

@@ -324,7 +324,7 @@ impl Process {
                 self.seen.push(Seen::Detached(life));
                 self.desk_detached();
             }
-            SessionEvent::Waiting { .. } => {}
+            SessionEvent::Waiting { .. } | SessionEvent::HistoryRewound { .. } => {}
             SessionEvent::Event { seq, body } => match *body {
                 EventBody::Presence(event) => self.seen.push(Seen::Presence {
                     life,

@@ -167,6 +167,7 @@ async fn listen(
                     eprintln!("waiting for the broker: {}", sentence(&reason));
                 }
             }
+            SessionEvent::HistoryRewound { logs } => eprintln!("{}", rewound(&logs)),
             SessionEvent::Event { body, .. } => {
                 if let EventBody::Notice(notice) = *body {
                     eprintln!("notice: {}: {}", safe(&notice.code), sentence(&notice.message));
@@ -174,6 +175,15 @@ async fn listen(
             }
         }
     }
+}
+
+/// What somebody at a terminal is told when the broker's store came back with another history.
+pub(crate) fn rewound(logs: &[String]) -> String {
+    let logs: Vec<String> = logs.iter().map(|log| safe(log)).collect();
+    format!(
+        "history rewound: the broker's store was wiped, restored or kept in memory only; reading again: {}",
+        logs.join(", ")
+    )
 }
 
 impl Guest {

@@ -7,6 +7,7 @@ use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
 use tenure_client::proto::peer::{Profile, SharedPeer};
 use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
 
+use super::guest::rewound;
 use super::{Where, hostname, leave, peers, shown};
 use crate::exit::Failure;
 use crate::home::Home;
@@ -147,6 +148,7 @@ impl Screen {
                     self.told = Some(reason.clone());
                 }
             }
+            SessionEvent::HistoryRewound { logs } => eprintln!("{}", rewound(logs)),
             SessionEvent::Event { seq, body } => self.show_event(*seq, body, change),
         }
     }

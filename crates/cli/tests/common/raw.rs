@@ -60,6 +60,7 @@ impl Raw {
             attestation: None,
             resume: None,
             reconcile: None,
+            positions: Vec::new(),
             inbox: Default::default(),
             profile: Profile::named("raw"),
             features: Default::default(),

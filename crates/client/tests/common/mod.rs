@@ -92,8 +92,10 @@ impl Broker {
 
     pub(crate) async fn deliver(&mut self, sub: &str, log: &str, seq: u64) {
         let key = "02".repeat(32);
+        // Each entry of each log is a message of its own.
+        let logs = log.bytes().map(u64::from).sum::<u64>() % 10_000;
         let message = json!({
-            "id": "01HZY0000000000000000000AA", "clientMessageId": "m", "to": "topic:jobs", "log": log, "seq": seq,
+            "id": format!("01HZY000000000000{logs:04}{seq:05}"), "clientMessageId": "m", "to": "topic:jobs", "log": log, "seq": seq,
             "from": {"member": key, "session": key, "name": "n"}, "priority": "next", "body": seq.to_string(),
             "sentAt": 1,
         });

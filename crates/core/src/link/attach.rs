@@ -20,6 +20,7 @@ impl Link {
         let Some(challenge) = super::challenge(self.config.codec, bytes) else {
             return self.garbled(now.at, sock, effects);
         };
+        self.broker_clock = Some((now.at, challenge.ts.get()));
         let hello = self.hello(&challenge);
         effects.push(LinkEffect::Send(sock, self.hello_frame(hello)));
         if let Some(next) = &mut self.next {
@@ -54,6 +55,7 @@ impl Link {
                 last_seq: U53::saturating(position.last_seq),
             }),
             reconcile: None,
+            positions: self.positions(),
             inbox: config.inbox,
             profile: self.profile.clone(),
             features: config.features.clone(),
@@ -131,7 +133,10 @@ impl Link {
         });
         self.current = Some(Current { sock, since: now, pinged: now, probe_until: None, leave: None });
         let (lease, replay, verdicts) = (result.lease, result.events.replay, result.reconcile.clone());
+        let (rewound, outcome) = (result.rewound.clone(), result.resume.clone());
         effects.push(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
+        // Before anything else is said of places in logs, or comes from them.
+        self.rewind(&rewound, &outcome, effects);
         // A reconciliation that was announced must be the next frame.
         self.reconcile(sock, lease, verdicts, effects);
         self.send_waiting(effects);

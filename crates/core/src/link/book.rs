@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use tenure_proto::ids::MessageId;
+
 use super::delivery::{DeliveryId, Verb};
 
 /// Runs of consecutive entries that are remembered per log, of what was acked and of what is done; the lowest are
@@ -49,6 +51,11 @@ pub(super) struct Book {
     first: Option<u64>,
     /// What was given up for good: at which attempt, and how; at most [`RUNS`], the lowest are forgotten first.
     buried: BTreeMap<u64, (u32, Verb)>,
+    /// The highest entry that ever came, with its id: by it the broker tells whether its history is ours.
+    newest: Option<(u64, MessageId)>,
+    /// When the subscription was first opened, by the broker's clock, once its log was rewound: its numbers say nothing
+    /// of what was there before `first`, but an id tells when its message was accepted.
+    rewound_since: Option<u64>,
 }
 
 impl Book {
@@ -68,6 +75,38 @@ impl Book {
             self.next = self.next.max(Some(seq));
             self.advance();
         }
+    }
+
+    /// An entry came, taken or not.
+    pub(super) fn came(&mut self, seq: u64, id: MessageId) {
+        if self.newest.is_none_or(|(newest, _)| newest <= seq) {
+            self.newest = Some((seq, id));
+        }
+    }
+
+    /// The highest entry that ever came, with its id.
+    pub(super) fn newest(&self) -> Option<(u64, MessageId)> {
+        self.newest
+    }
+
+    /// Whether it knows anything that the numbers of its log mean.
+    pub(super) fn is_begun(&self) -> bool {
+        self.newest.is_some() || self.seen.is_some() || self.first.is_some()
+    }
+
+    /// The history of its log is another one now: its numbers name other messages. What is in hand stays there, told apart by
+    /// id when its number comes again. `since` is when the subscription was first opened.
+    pub(super) fn rewind(&mut self, since: u64) {
+        let next = (self.reading == Reading::Sole).then_some(1);
+        *self = Book {
+            partition: self.partition,
+            reading: self.reading,
+            next,
+            in_hand: std::mem::take(&mut self.in_hand),
+            first: self.first,
+            rewound_since: Some(self.rewound_since.unwrap_or(since)),
+            ..Book::default()
+        };
     }
 
     /// An entry has come.
@@ -106,9 +145,10 @@ impl Book {
     }
 
     /// Whether there is nothing to do about `seq` any more: it was acked and is remembered, or a reader that gets
-    /// every entry began after it.
-    pub(super) fn is_over(&self, seq: u64) -> bool {
-        self.acked.contains(seq) || self.first.is_some_and(|first| seq < first)
+    /// every entry began after it. In a log that was rewound that reader began after what was accepted before.
+    pub(super) fn is_over(&self, seq: u64, id: MessageId) -> bool {
+        let earlier = || self.rewound_since.is_none_or(|since| id.unix_ms() < since);
+        self.acked.contains(seq) || (self.first.is_some_and(|first| seq < first) && earlier())
     }
 
     /// How `seq` was given up for good, if this `attempt` is none that came after it was fetched from the dead
@@ -118,8 +158,8 @@ impl Book {
     }
 
     /// `seq` has come, of a reader to whom that is all; says whether it is for the first time.
-    pub(super) fn read(&mut self, seq: u64) -> bool {
-        let new = !self.is_over(seq);
+    pub(super) fn read(&mut self, seq: u64, id: MessageId) -> bool {
+        let new = !self.is_over(seq, id);
         self.pass(seq);
         self.acked.insert(seq, seq);
         new
@@ -232,6 +272,8 @@ impl Runs {
 mod tests {
     use super::*;
 
+    const ID: MessageId = MessageId(7);
+
     #[test]
     fn runs_join_and_stay_bounded() {
         let mut runs = Runs::default();
@@ -295,15 +337,15 @@ mod tests {
         let mut book = Book::of(Some(1), Reading::Sole);
         book.begin(5);
         book.begin(2);
-        assert!(book.is_over(4) && !book.is_over(5));
+        assert!(book.is_over(4, ID) && !book.is_over(5, ID));
         let mut crew = Book::of(Some(1), Reading::Shared);
         crew.begin(5);
-        assert!(!crew.is_over(4), "a crew goes on where it is");
-        assert!(crew.read(9) && !crew.read(9) && crew.read(7));
+        assert!(!crew.is_over(4, ID), "a crew goes on where it is");
+        assert!(crew.read(9, ID) && !crew.read(9, ID) && crew.read(7, ID));
         let mut glance = Book::of(Some(1), Reading::Glance);
         glance.begin(5);
         glance.begin(2);
-        assert!(!glance.read(4) && glance.read(5) && !glance.read(5));
+        assert!(!glance.read(4, ID) && glance.read(5, ID) && !glance.read(5, ID));
     }
 
     #[test]
@@ -330,5 +372,30 @@ mod tests {
         book.acked(14, DeliveryId(14));
         book.let_go(17, DeliveryId(17));
         assert_eq!(book.position(), Some(17));
+    }
+
+    #[test]
+    fn a_rewound_log_has_new_numbers_and_what_was_accepted_before_the_start_stays_before_it() {
+        let at = |ms| MessageId::from_parts(ms, 1);
+        for reading in [Reading::Sole, Reading::Glance] {
+            let mut book = Book::of(Some(0), reading);
+            book.begin(5);
+            book.came(6, at(1_001));
+            book.came(5, at(1_000));
+            assert_eq!(book.newest(), Some((6, at(1_001))));
+            for seq in [5, 6] {
+                book.take(seq, DeliveryId(seq));
+            }
+            book.acked(5, DeliveryId(5));
+            assert!(book.is_over(5, ID) && book.is_over(4, at(2_000)));
+            book.rewind(900);
+            assert_eq!((book.newest(), book.in_hand(6), book.hands()), (None, Some(DeliveryId(6)), 1));
+            assert!(!book.is_over(5, at(2_000)) && !book.is_over(2, at(2_000)), "they are other messages");
+            assert!(book.is_over(2, at(899)), "it was there before the reader was");
+            assert!(!book.is_over(7, at(899)));
+            book.begin(1);
+            book.rewind(5_000);
+            assert!(!book.is_over(2, at(901)), "the first opening counts");
+        }
     }
 }

@@ -4,6 +4,7 @@ use tenure_proto::limits::{MAX_INFLIGHT, SERVICES_PER_SESSION};
 
 use super::Link;
 use super::book::RUNS;
+use super::ids::IDS;
 use super::inflight::PROGRESS;
 use super::runs::CHUNK_WINDOW;
 use super::runs::callee::EARLY_CANCELS;
@@ -34,6 +35,7 @@ impl Link {
             count("cancelled runs that have not come", self.serving.early_cancels(), EARLY_CANCELS),
             count("services that are offered or given up", self.offers.len(), SERVICES_PER_SESSION),
             count("renewals without an answer", self.offers.unanswered(), RENEWALS),
+            count("ids that a subscription remembers", self.subs.handled(), IDS),
             Count::fullest("runs that a book remembers", books().flat_map(|b| b.runs()).map(|n| (n, RUNS))),
         ]
     }

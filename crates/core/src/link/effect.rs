@@ -94,6 +94,13 @@ pub enum SessionEvent {
         /// Whether a broker, or a server in its place, said so itself; otherwise nothing answered.
         answered: bool,
     },
+    /// The broker's store came back with another history: it was wiped, restored from a backup, or kept in memory only. Of these
+    /// logs everything that is there is read again; what was handled before is recognised by its message id and not
+    /// handed out twice. Told once for each time that it happens.
+    HistoryRewound {
+        /// The logs, in order.
+        logs: Vec<String>,
+    },
     /// An event of the broker, in order.
     Event {
         /// Its number.

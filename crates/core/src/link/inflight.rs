@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::Tag;
+use tenure_proto::ids::{MessageId, Tag};
 use tenure_proto::message::{Delivery, NackParams, SettleResult, TagsParams};
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
@@ -48,6 +48,7 @@ struct Hand {
     sub: SubHandle,
     log: String,
     seq: u64,
+    message: MessageId,
     attempt: u32,
     tag: Tag,
     /// Whether the application asked for it.
@@ -105,9 +106,11 @@ impl Hands {
     }
 
     /// What a delivery of an entry that is in hand already means: nothing for the application, unless it had
-    /// been given back.
+    /// been given back, or its place is another message's now.
     fn again(&mut self, id: DeliveryId, delivery: &Delivery) -> bool {
-        let Some(hand) = self.hands.get_mut(&id) else { return false };
+        let Some(hand) = self.hands.get_mut(&id).filter(|hand| hand.message == delivery.message.id) else {
+            return false;
+        };
         let given_back = matches!(hand.settling, Some((Verb::Nack { .. }, _)));
         if given_back && delivery.attempt > hand.attempt {
             return false;
@@ -328,10 +331,16 @@ impl Link {
             return self.hands.progressed(id);
         }
         let Some(hand) = self.hands.hands.remove(&id) else { return };
-        let Some(book) = self.subs.book(hand.sub, &hand.log) else { return };
+        let Some((book, ids)) = self.subs.memory(hand.sub, &hand.log) else { return };
         match verb {
-            Verb::Ack => book.acked(hand.seq, id),
-            Verb::Nack { dead: true, .. } => book.buried(hand.seq, id, hand.attempt, verb.clone()),
+            Verb::Ack => {
+                book.acked(hand.seq, id);
+                ids.acked(hand.message);
+            }
+            Verb::Nack { dead: true, .. } => {
+                book.buried(hand.seq, id, hand.attempt, verb.clone());
+                ids.buried(hand.message, hand.attempt, verb.clone());
+            }
             Verb::Nack { .. } | Verb::Progress => {
                 book.let_go(hand.seq, id);
             }
@@ -341,16 +350,17 @@ impl Link {
     /// The delivery of a run is settled: its end did that.
     pub(super) fn run_settled(&mut self, id: DeliveryId) {
         if let Some(hand) = self.hands.hands.remove(&id)
-            && let Some(book) = self.subs.book(hand.sub, &hand.log)
+            && let Some((book, ids)) = self.subs.memory(hand.sub, &hand.log)
         {
             book.acked(hand.seq, id);
+            ids.acked(hand.message);
         }
     }
 
     /// A message is in our hands no more: it may come again, and is new then.
     fn lost(&mut self, id: DeliveryId) -> Option<(Verb, SettleNumber)> {
         let hand = self.hands.hands.remove(&id)?;
-        if let Some(book) = self.subs.book(hand.sub, &hand.log) {
+        if let Some((book, _)) = self.subs.memory(hand.sub, &hand.log) {
             book.let_go(hand.seq, id);
         }
         hand.settling
@@ -391,19 +401,24 @@ impl Link {
         delivery: Box<Delivery>,
         pulled: bool,
     ) -> Option<Handed> {
-        let sub = self.subs.get_mut(handle)?;
+        let (sub, ids) = self.subs.reader(handle)?;
         let auto = sub.ack_mode() == AckMode::Auto;
         // What is acked is the broker's again before it says so: it may be far ahead of its answers.
         let room = sub.room();
         let full = !pulled && sub.hands() >= room && self.hands.unsettled(handle) >= room;
         let book = sub.book(&delivery.message.log);
-        let seq = delivery.message.seq.get();
+        let (seq, message) = (delivery.message.seq.get(), delivery.message.id);
+        book.came(seq, message);
+        let known = ids.handled(&message, delivery.attempt).cloned();
         if auto {
             // After a broker crash, or a lost lease, it may come again.
-            return book.read(seq).then_some(Handed { id: None, delivery });
+            let new = book.read(seq, message) && known.is_none();
+            ids.acked(message);
+            return new.then_some(Handed { id: None, delivery });
         }
-        let ack = book.is_over(seq).then_some(&Verb::Ack);
-        if let Some(verb) = ack.or_else(|| book.buried_by(seq, delivery.attempt)).cloned() {
+        let ack = book.is_over(seq, message).then_some(&Verb::Ack);
+        let done = ack.or_else(|| book.buried_by(seq, delivery.attempt)).cloned();
+        if let Some(verb) = done.or(known) {
             self.hands.queue.entry(verb).or_default().push(Item::Echo(delivery.tag));
             return None;
         }
@@ -421,6 +436,7 @@ impl Link {
             sub: handle,
             log: delivery.message.log.clone(),
             seq,
+            message,
             attempt: delivery.attempt,
             tag: delivery.tag.clone(),
             pulled,

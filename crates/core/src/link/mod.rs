@@ -14,7 +14,7 @@
 //!
 //! Where to read next: `attach` for the handshake, `loss` for what a lost socket means, `leave` for a broker that
 //! stops, `requests` for what is
-//! sent again; for messages `subs`, `inflight` and `book`, then `reconcile` and `send`; for runs `runs`; for what it
+//! sent again; for messages `subs`, `inflight`, `book` and `ids`, then `reconcile` and `send`; for runs `runs`; for what it
 //! offers `services`.
 
 mod attach;
@@ -25,6 +25,7 @@ mod config;
 mod delivery;
 mod effect;
 mod feed;
+mod ids;
 mod inflight;
 mod leave;
 mod loss;
@@ -36,6 +37,8 @@ mod screen;
 mod send;
 mod services;
 mod subs;
+
+use std::collections::BTreeSet;
 
 use tenure_proto::codec::Codec;
 use tenure_proto::event::{EventBody, ResyncWhat};
@@ -104,6 +107,10 @@ pub struct Link {
     offers: Offers,
     /// What the last hello said we have.
     told: Option<Told>,
+    /// The logs of which the last hello listed a position.
+    listed: BTreeSet<String>,
+    /// The broker's wall clock at its last challenge, and ours when it came.
+    broker_clock: Option<(Millis, u64)>,
     /// Numbers that the broker told, or its defaults until then.
     policy: Numbers,
     /// When anything was last heard from the broker.
@@ -181,6 +188,8 @@ impl Link {
             serving: Serving::default(),
             offers: Offers::default(),
             told: None,
+            listed: BTreeSet::new(),
+            broker_clock: None,
             policy: Numbers {
                 lease_ttl_ms: LEASE_TTL_MS,
                 ping_interval_ms: PING_INTERVAL_MS,
@@ -431,6 +440,11 @@ impl Link {
                 effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
             }
         }
+    }
+
+    /// The broker's wall clock, as far as its last challenge tells.
+    fn broker_wall(&self) -> Option<u64> {
+        self.broker_clock.map(|(then, wall)| wall.saturating_add(self.looked.at.since(then)))
     }
 
     /// Whether a hello is on its way.

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use tenure_proto::hello::{HelloParams, HelloReconcile, Later, LeaseFate};
+use tenure_proto::hello::{
+    HelloParams, HelloReconcile, Later, LeaseFate, LogPosition, ResumeOutcome, ResumeResult,
+};
 use tenure_proto::ids::{SubId, Tag};
-use tenure_proto::limits::FRAME_BEFORE_HELLO_BYTES;
+use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, POSITIONS_PER_HELLO};
 use tenure_proto::method::Method;
 use tenure_proto::reconcile::{
     InflightResult, ReconcileAction, ReconcileParams, ReconcileResult, SubscriptionVerdict,
@@ -17,7 +19,7 @@ use super::delivery::{SubEnd, SubHandle};
 use super::inflight::Listed;
 use super::requests::{frame, outcome};
 use super::subs::Stage;
-use super::{Link, LinkEffect, SockId};
+use super::{Link, LinkEffect, SessionEvent, SockId};
 use crate::time::Millis;
 
 /// The id of the request that follows a hello which said `later`.
@@ -37,27 +39,83 @@ pub(super) struct Told {
 impl Link {
     /// The hello's frame, with what we have inside if it fits.
     pub(super) fn hello_frame(&mut self, mut hello: HelloParams) -> Vec<u8> {
+        let bytes = self.hello_bytes(&mut hello);
+        self.listed = hello.positions.into_iter().map(|position| position.log).collect();
+        bytes
+    }
+
+    fn hello_bytes(&mut self, hello: &mut HelloParams) -> Vec<u8> {
         let views = self.subs.views();
         self.told = None;
         if hello.resume.is_none() && views.is_empty() {
-            return frame(self.config.codec, "hello", Method::Hello, &hello);
+            return self.fit(hello);
         }
         let subs = views.iter().map(|(handle, view)| (view.sub_id.clone(), *handle)).collect();
         let (inflight, listed) = self.hands.listed();
         let subscriptions = views.into_iter().map(|(_, view)| view).collect();
         let params = ReconcileParams { policy: self.config.reconcile, subscriptions, inflight };
         hello.reconcile = Some(HelloReconcile::Now(Box::new(params)));
-        let mut bytes = frame(self.config.codec, "hello", Method::Hello, &hello);
+        let mut bytes = frame(self.config.codec, "hello", Method::Hello, hello);
         let mut later = None;
         if bytes.len() > FRAME_BEFORE_HELLO_BYTES
             && let Some(HelloReconcile::Now(params)) = hello.reconcile.take()
         {
             later = Some(*params);
             hello.reconcile = Some(HelloReconcile::Later(Later::Later));
-            bytes = frame(self.config.codec, "hello", Method::Hello, &hello);
+            bytes = self.fit(hello);
         }
         self.told = Some(Told { subs, inflight: listed, later, fresh: false });
         bytes
+    }
+
+    /// The hello's frame, with as many of its positions as fit: the newest stand first.
+    fn fit(&self, hello: &mut HelloParams) -> Vec<u8> {
+        loop {
+            let bytes = frame(self.config.codec, "hello", Method::Hello, hello);
+            if bytes.len() <= FRAME_BEFORE_HELLO_BYTES || hello.positions.is_empty() {
+                return bytes;
+            }
+            hello.positions.truncate(hello.positions.len() / 2);
+        }
+    }
+
+    /// The newest entries that we have, of as many logs as a hello may list. What is newest tells most: a store that has
+    /// it has all that was accepted before.
+    pub(super) fn positions(&self) -> Vec<LogPosition> {
+        let mut positions = self.subs.positions();
+        positions.truncate(POSITIONS_PER_HELLO);
+        positions
+    }
+
+    /// The broker has compared our positions with its store. What is not like ours is read again: also what could not be
+    /// listed beside it, and what we know no entry of when the store is a strange one altogether.
+    pub(super) fn rewind(
+        &mut self,
+        rewound: &[String],
+        resume: &ResumeResult,
+        effects: &mut Vec<LinkEffect>,
+    ) {
+        let strange = resume.outcome == ResumeOutcome::ResumeRejected
+            && matches!(resume.reason.as_deref(), Some("bad_signature" | "other_cluster"));
+        if rewound.is_empty() && !strange {
+            return;
+        }
+        let (listed, any) = (&self.listed, !rewound.is_empty());
+        let logs = self.subs.rewind(|log, book| match listed.contains(log) {
+            true => rewound.iter().any(|rewound| rewound == log),
+            false => book.is_begun() && (any || book.newest().is_none()),
+        });
+        if let Some(later) = self.told.as_mut().and_then(|told| told.later.as_mut()) {
+            for subscription in &mut later.subscriptions {
+                let topic = &subscription.topic;
+                let gone = |partition: &String| logs.contains(&format!("topic/{topic}/{partition}"));
+                subscription.positions.retain(|partition, _| !gone(partition));
+            }
+        }
+        if !logs.is_empty() {
+            let logs = logs.into_iter().collect();
+            effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+        }
     }
 
     /// The hello is answered: carries out its verdicts, or tells what it only announced.
@@ -129,7 +187,7 @@ impl Link {
 
     fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict, effects: &mut Vec<LinkEffect>) {
         match verdict.action {
-            ReconcileAction::Keep => self.subs.rename(handle, verdict.sub_id),
+            ReconcileAction::Keep => self.subs.keep(handle, verdict.sub_id),
             ReconcileAction::RecreateClientSide => self.recreate(handle, effects),
             ReconcileAction::CloseClientSide => {
                 let end = match verdict.reason.as_str() {

@@ -322,6 +322,13 @@ impl Link {
                 let params = FetchParams { sub_id, limit: *limit };
                 open.frame = frame(codec, &number.to_string(), Method::Fetch, &params);
             }
+            if let Purpose::Subscribe(handle, wish) = &mut open.purpose
+                && let Some(again) = self.subs.beginning_again(*handle)
+            {
+                // Its log has another history since it was asked for.
+                open.frame = frame(codec, &number.to_string(), Method::Subscribe, &again);
+                **wish = again;
+            }
             open.sent = true;
             effects.push(LinkEffect::Send(sock, open.frame.clone()));
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::SubId;
+use tenure_proto::hello::{InboxChoice, LogPosition};
+use tenure_proto::ids::{MessageId, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Delivery;
 use tenure_proto::method::Method;
@@ -17,8 +17,9 @@ use tenure_proto::subscribe::{
 
 use super::book::{Book, Reading};
 use super::delivery::{SubEnd, SubHandle, SubItem};
+use super::ids::Ids;
 use super::requests::Purpose;
-use super::{Link, LinkEffect, RequestNumber};
+use super::{Link, LinkEffect, RequestNumber, SessionEvent};
 use crate::time::Now;
 
 /// Subscriptions of one session.
@@ -39,6 +40,8 @@ pub(super) struct Subs {
     table: BTreeMap<SubHandle, Sub>,
     ids: BTreeMap<SubId, SubHandle>,
     early: Vec<Delivery>,
+    /// Messages that each has handled, by id; of both inboxes together.
+    handled: BTreeMap<SubHandle, Ids>,
     /// Subscriptions that are nobody's, which the broker has been told on this socket.
     strangers: BTreeSet<SubId>,
 }
@@ -53,6 +56,10 @@ pub(super) struct Sub {
     pub(super) stage: Stage,
     /// Whether the application knows that it is open.
     told: bool,
+    /// When it was first open, by the broker's clock.
+    since: Option<u64>,
+    /// Whether a log of it was rewound and it has not been opened since: it begins again at the earliest entry.
+    rewound: bool,
     books: BTreeMap<String, Book>,
 }
 
@@ -65,9 +72,23 @@ pub(super) enum Stage {
     Leaving,
 }
 
+/// Whose ids a subscription shares: those of both inboxes are one, because what a session leaves in its own moves to its
+/// member's under its id.
+fn scope(handle: SubHandle) -> SubHandle {
+    if handle == SubHandle::MEMBER { SubHandle::INBOX } else { handle }
+}
+
 impl Sub {
     fn new(wish: Option<SubscribeParams>) -> Sub {
-        Sub { wish, id: None, stage: Stage::Opening, told: false, books: BTreeMap::new() }
+        Sub {
+            wish,
+            id: None,
+            stage: Stage::Opening,
+            told: false,
+            since: None,
+            rewound: false,
+            books: BTreeMap::new(),
+        }
     }
 
     pub(super) fn ack_mode(&self) -> AckMode {
@@ -134,6 +155,10 @@ impl Sub {
     /// The same wish, from where nothing is lost.
     fn again(&self) -> Option<SubscribeParams> {
         let wish = self.wish.as_ref()?;
+        if self.rewound {
+            // Of another history no number says where to go on: what was handled is recognised by its id.
+            return Some(SubscribeParams { from: From::Earliest, ..wish.clone() });
+        }
         let next = |book: &Book| book.position().map_or(0, |seq| seq + 1);
         let first = self.books.values().filter(|book| book.partition.is_some()).map(next).min();
         let from = first.map_or(wish.from, |seq| From::Seq(U53::saturating(seq)));
@@ -148,6 +173,7 @@ impl Subs {
             table: BTreeMap::new(),
             ids: BTreeMap::new(),
             early: Vec::new(),
+            handled: BTreeMap::new(),
             strangers: BTreeSet::new(),
         };
         let own = matches!(inbox, InboxChoice::Session | InboxChoice::Both);
@@ -173,17 +199,60 @@ impl Subs {
         self.early.len()
     }
 
-    pub(super) fn get_mut(&mut self, handle: SubHandle) -> Option<&mut Sub> {
-        self.table.get_mut(&handle)
-    }
-
     pub(super) fn contains(&self, handle: SubHandle) -> bool {
         self.table.contains_key(&handle)
     }
 
-    /// What `handle` remembers of `log`, if it is still there.
-    pub(super) fn book(&mut self, handle: SubHandle, log: &str) -> Option<&mut Book> {
-        self.table.get_mut(&handle)?.books.get_mut(log)
+    /// What `handle` remembers of `log`, if it is still there, and of messages by id.
+    pub(super) fn memory(&mut self, handle: SubHandle, log: &str) -> Option<(&mut Book, &mut Ids)> {
+        let book = self.table.get_mut(&handle)?.books.get_mut(log)?;
+        Some((book, self.handled.entry(scope(handle)).or_default()))
+    }
+
+    /// A subscription, and the messages that it has handled.
+    pub(super) fn reader(&mut self, handle: SubHandle) -> Option<(&mut Sub, &mut Ids)> {
+        let sub = self.table.get_mut(&handle)?;
+        Some((sub, self.handled.entry(scope(handle)).or_default()))
+    }
+
+    /// Messages that the fullest remembers by id.
+    pub(super) fn handled(&self) -> usize {
+        self.handled.values().map(Ids::len).max().unwrap_or(0)
+    }
+
+    /// How a subscription is asked for again whose log was rewound after it was asked for.
+    pub(super) fn beginning_again(&self, handle: SubHandle) -> Option<SubscribeParams> {
+        self.table.get(&handle).filter(|sub| sub.told && sub.rewound)?.again()
+    }
+
+    /// The highest entry of each log with its id, the newest first.
+    pub(super) fn positions(&self) -> Vec<LogPosition> {
+        let mut newest: BTreeMap<&String, (u64, MessageId)> = BTreeMap::new();
+        for (log, book) in self.table.values().flat_map(|sub| &sub.books) {
+            if let Some(own) = book.newest() {
+                newest.entry(log).and_modify(|known| *known = own.max(*known)).or_insert(own);
+            }
+        }
+        let mut positions: Vec<LogPosition> = newest
+            .into_iter()
+            .map(|(log, (seq, id))| LogPosition { log: log.clone(), seq: U53::saturating(seq), id })
+            .collect();
+        positions.sort_by_key(|position| std::cmp::Reverse(position.id));
+        positions
+    }
+
+    /// Rewinds every log that `is_rewound`; gives their names.
+    pub(super) fn rewind(&mut self, is_rewound: impl Fn(&str, &Book) -> bool) -> BTreeSet<String> {
+        let mut rewound = BTreeSet::new();
+        for sub in self.table.values_mut() {
+            let since = sub.since.unwrap_or(0);
+            for (log, book) in sub.books.iter_mut().filter(|(log, book)| is_rewound(log, book)) {
+                book.rewind(since);
+                sub.rewound |= book.partition.is_some();
+                rewound.insert(log.clone());
+            }
+        }
+        rewound
     }
 
     /// The broker's name for `handle`.
@@ -201,6 +270,14 @@ impl Subs {
         let at =
             |(handle, sub): (&SubHandle, &Sub)| (sub.wish.is_some() && sub.stage == stage).then_some(*handle);
         self.table.iter().filter_map(at).collect()
+    }
+
+    /// The broker goes on with `handle`, from where its own history is; under this name.
+    pub(super) fn keep(&mut self, handle: SubHandle, id: SubId) {
+        self.rename(handle, id);
+        if let Some(sub) = self.table.get_mut(&handle) {
+            sub.rewound = false;
+        }
     }
 
     /// The broker calls `handle` by another name from here on.
@@ -228,11 +305,15 @@ impl Subs {
     /// Forgets what is in hand and what was acked, for a mutant.
     pub(super) fn forget(&mut self) {
         self.table.values_mut().flat_map(|sub| sub.books.values_mut()).for_each(Book::forget);
+        self.handled.values_mut().for_each(Ids::forget);
     }
 
     /// It is over.
     pub(super) fn end(&mut self, handle: SubHandle, end: SubEnd, effects: &mut Vec<LinkEffect>) {
         let Some(sub) = self.table.remove(&handle) else { return };
+        if sub.wish.is_some() {
+            self.handled.remove(&handle);
+        }
         self.unname(sub.id, handle);
         let end = if sub.stage == Stage::Leaving { SubEnd::Unsubscribed } else { end };
         effects.push(LinkEffect::Sub(handle, SubItem::Ended(end)));
@@ -366,6 +447,7 @@ impl Link {
         effects: &mut Vec<LinkEffect>,
     ) {
         match outcome {
+            Err(error) if self.is_past_the_end(handle, wish, &error) => self.begin_again(handle, effects),
             Err(error) => self.subs.end(handle, SubEnd::refused(&error), effects),
             Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result, effects),
             // Nobody wants it any more; unless somebody asked for the very same since, which is the same one.
@@ -378,10 +460,30 @@ impl Link {
         self.settle_early(effects);
     }
 
+    /// Whether a subscription that is made again would begin beyond the end of its log: that ended further on before.
+    fn is_past_the_end(&self, handle: SubHandle, wish: &SubscribeParams, error: &WireError) -> bool {
+        let made_again = self.subs.table.get(&handle).is_some_and(|sub| sub.told);
+        let against = error.details.as_ref().and_then(|details| details.get("against"));
+        let past = against.and_then(|against| against.as_str()) == Some("next");
+        made_again && past && matches!(wish.from, From::Seq(_))
+    }
+
+    /// A subscription whose log is shorter than it was is made again from the earliest entry.
+    fn begin_again(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+        let own = self.subs.table.get(&handle).map(|sub| sub.books.keys().cloned().collect::<BTreeSet<_>>());
+        let own = own.unwrap_or_default();
+        let logs = self.subs.rewind(|log, _| own.contains(log));
+        effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs: logs.into_iter().collect() }));
+        self.recreate(handle, effects);
+    }
+
     fn opened_sub(&mut self, handle: SubHandle, result: SubscribeResult, effects: &mut Vec<LinkEffect>) {
         self.subs.rename(handle, result.sub_id.clone());
+        let opened_at = self.broker_wall();
         let Some(sub) = self.subs.table.get_mut(&handle) else { return };
         sub.stage = Stage::Open;
+        sub.since = sub.since.or(opened_at);
+        sub.rewound = false;
         let topic = sub.wish.as_ref().map(|wish| wish.topic.clone());
         for (partition, start) in &result.start_seq {
             if let (Some(topic), Ok(partition)) = (&topic, partition.parse()) {

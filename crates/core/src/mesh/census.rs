@@ -79,6 +79,7 @@ impl Mesh {
             count("members that vouch", self.members.len(), leases),
             count("sockets", self.conns.len(), leases),
             count("hellos that wait", self.knocking.len(), leases),
+            count("hellos that are compared", self.comparing.len(), bound.max(self.config.max_sessions)),
             count("deadlines of leases", self.deadlines.len(), leases),
             count("sessions that can take events", served, self.conns.len()),
             count("restored leases that wait", self.startup.waiting.len(), leases),
@@ -104,11 +105,11 @@ impl Mesh {
                 self.messages.owed.len(),
                 bound.saturating_mul(OWED_PER_SESSION).saturating_add(OWED_MAX),
             ),
-            // Each of a request or of a group, and one for what expires.
+            // Each of a request, of a group or of a hello, and one for what expires.
             count(
                 "reads that are awaited",
                 self.messages.reads.len(),
-                requests.saturating_add(readings + 1 + OPERATIONS_MAX),
+                requests.saturating_add(readings + 1 + OPERATIONS_MAX + self.comparing.len()),
             ),
         ];
         self.count_sessions(&mut counts);

@@ -237,6 +237,7 @@ impl Mesh {
                 self.turn_away(session, || refusal, effects);
             }
         }
+        self.refuse_compared(now, effects);
         // A lease whose end is on its way to the store must not be put there again behind it.
         let changed = |lease: &Lease| lease.dirty && !matches!(lease.state, State::Ending(..));
         let dirty: Vec<_> = self.leases.iter().filter(|(_, l)| changed(l)).map(|(s, _)| *s).collect();

@@ -21,7 +21,7 @@ use crate::time::Millis;
 use super::{Mesh, bans};
 
 /// What a client whose hello must wait for the store is told to wait when the store cannot write.
-const STORE_RETRY_MS: u64 = 1_000;
+pub(super) const STORE_RETRY_MS: u64 = 1_000;
 
 impl Mesh {
     pub(super) fn hello(
@@ -32,7 +32,11 @@ impl Mesh {
         admission: Box<Admission>,
         effects: &mut Vec<Effect>,
     ) {
-        let knock = Knock { conn, request, admission };
+        self.knock(now, Knock { conn, request, admission, rewound: None }, effects);
+    }
+
+    /// A hello, for the first time or after it has waited.
+    pub(super) fn knock(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
         let entry = match self.may_enter(&knock.admission) {
             Ok(entry) => entry,
             Err(refusal) => return refuse(knock, refusal, effects),
@@ -41,6 +45,8 @@ impl Mesh {
             let refusal = outrun(&knock.admission);
             return refuse(knock, refusal, effects);
         }
+        let Some(knock) = self.compare(now, knock, effects) else { return };
+        let conn = knock.conn;
         self.take_in(&knock.admission, entry, effects);
         match self.leases.get_mut(&knock.admission.session).map(|lease| &mut lease.state) {
             None => self.begin(now, knock, effects),
@@ -232,7 +238,7 @@ impl Mesh {
 
     /// A socket carries the lease from here on; the hello is answered.
     pub(super) fn attach(&mut self, now: Millis, knock: Knock, fate: LeaseFate, effects: &mut Vec<Effect>) {
-        let Knock { conn, request, admission } = knock;
+        let Knock { conn, request, admission, rewound } = knock;
         self.knocking.remove(&conn);
         let session = admission.session;
         self.refresh_peer(&admission);
@@ -258,7 +264,20 @@ impl Mesh {
         // Its hello is about to be answered.
         let unanswered = 1;
         let (unflushed, counted) = (None, admission.counted);
-        let carrier = Carrier { conn, pinged: now, sent: now, unflushed, muted, unanswered, counted, auto };
+        // Of logs that it may not read it learns nothing.
+        let rewound = rewound.filter(|_| may.allow(Right::Read)).unwrap_or_default();
+        let carrier = Carrier {
+            conn,
+            pinged: now,
+            sent: now,
+            unflushed,
+            muted,
+            unanswered,
+            counted,
+            auto,
+            rewound: rewound.clone(),
+            foreign: matches!(admission.token, TokenVerdict::Rejected("bad_signature" | "other_cluster")),
+        };
         lease.state = State::Online(carrier);
         lease.latest = Some(conn);
         lease.told = self.config.terms();
@@ -292,12 +311,16 @@ impl Mesh {
             self.lose_runs(session);
         }
         self.note_attach(&admission, conn, fate, outcome, reason, complete, effects);
+        if !rewound.is_empty() {
+            effects.push(Effect::Note(Note::HistoryRewound { session, conn, logs: rewound.len() }));
+        }
         self.settle_startup(&session, true, effects);
         self.choose_inboxes(session, member, inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();
         let reconciled = self.take_up_deliveries(now, session, conn, asked, resumed, effects);
         let answer = self.hello_answer(&admission, fate, outcome, reason, complete, lease_id);
+        let answer = answer.map(|answer| HelloAnswer { rewound, ..answer });
         match (answer, reconciled) {
             (Some(mut answer), Some((result, true))) => {
                 // What it settled must be on disk before it is told so.
@@ -404,13 +427,14 @@ impl Mesh {
             snapshot,
             state_version,
             reconcile: None,
+            rewound: Vec::new(),
             config: self.config.clone(),
         })
     }
 
     /// A socket that waited for the store is gone before the store answered.
     pub(super) fn closed_while_waiting(&mut self, conn: ConnId) {
-        let Some(session) = self.knocking.remove(&conn) else { return };
+        let Some(session) = self.knocking.remove(&conn) else { return self.stop_comparing(conn) };
         if let Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) =
             self.leases.get_mut(&session).map(|lease| &mut lease.state)
         {
@@ -471,20 +495,20 @@ fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static 
 }
 
 /// A later socket of the same process was here before this hello.
-fn outrun(hello: &Admission) -> Refusal {
+pub(super) fn outrun(hello: &Admission) -> Refusal {
     let error = WireError::new(ErrorCode::Conflict, "a later socket of this process carries the session");
     let mut refusal = Refusal::new(error, Reason::SessionReplaced);
     refusal.closing.instance_id = Some(hello.instance.clone());
     refusal
 }
 
-fn store_refusal() -> Refusal {
+pub(super) fn store_refusal() -> Refusal {
     let error = WireError::new(ErrorCode::Unavailable, "the store cannot write now; try again in a moment");
     Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy)
 }
 
 pub(super) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {
-    let Knock { conn, request, admission } = knock;
+    let Knock { conn, request, admission, .. } = knock;
     let code = refusal.error.code.as_str();
     effects.push(Effect::Note(Note::HelloRefused { session: admission.session, conn, code }));
     effects.push(Effect::Respond { conn, request, outcome: Err(refusal.error) });

@@ -29,6 +29,7 @@ mod messages;
 mod operating;
 mod pages;
 mod placing;
+mod positions;
 mod pull;
 mod quota;
 mod reading;
@@ -60,7 +61,7 @@ use tenure_proto::peer::Peer;
 use crate::access::{BanRecord, Rights, Roll};
 use crate::config::MeshConfig;
 use crate::deadline::Deadlines;
-use crate::effect::{Answer, Effect, Note, WriteId};
+use crate::effect::{Answer, Effect, Note, ReadId, WriteId};
 use crate::input::{Input, LeaseRecord, Restored};
 use crate::lease::{Lease, State};
 use crate::mutant::{self, Mutant};
@@ -109,6 +110,11 @@ pub struct Mesh {
     conns: BTreeMap<ConnId, SessionKey>,
     /// Sockets whose hello waits for the store: at most one per lease.
     knocking: BTreeMap<ConnId, SessionKey>,
+    /// Sessions whose hello waits until the store has said what is at the places that it lists: its socket and its read.
+    /// At most one of each session, and as many as there may be sessions.
+    comparing: BTreeMap<SessionKey, (ConnId, ReadId)>,
+    /// The same by socket.
+    compared_conns: BTreeMap<ConnId, SessionKey>,
     deadlines: Deadlines<SessionKey>,
     presence: Presence,
     /// What leases that begin will look like once the store has them.
@@ -189,6 +195,8 @@ impl Mesh {
             members: BTreeMap::new(),
             conns: BTreeMap::new(),
             knocking: BTreeMap::new(),
+            comparing: BTreeMap::new(),
+            compared_conns: BTreeMap::new(),
             deadlines: Deadlines::default(),
             presence: Presence::default(),
             joining: BTreeMap::new(),

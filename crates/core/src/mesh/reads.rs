@@ -23,6 +23,7 @@ use crate::time::Millis;
 use super::Mesh;
 use super::deliver::RETRY_MS;
 use super::operating::Asker;
+use super::positions::{self, Comparison};
 use super::pull::fetch_from;
 use super::serving::Ask;
 use super::writes::{Awaiting, unreadable};
@@ -54,6 +55,8 @@ pub(super) enum Purpose {
     LeaseEnds(OperateId),
     /// The audit log.
     Audit(OperateId),
+    /// A hello that lists where its client is.
+    Compare(Box<Comparison>),
 }
 
 /// A `send.status` that waits for the store to have decided about all sends that came before it.
@@ -88,6 +91,9 @@ impl Mesh {
             }
             (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
             (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
+            (Purpose::Compare(comparison), found) => {
+                return self.compared(*comparison, positions::ids(found), effects);
+            }
             (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
             (Purpose::History(conn, request), StoreFound::History { mut entries, next }) => {
                 // As with pages: what its commit has not told us of is not history yet.

@@ -3,6 +3,7 @@
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
 use tenure_proto::limits::RECONCILE_WAIT_MS;
+use tenure_proto::log::LogName;
 use tenure_proto::message::NackParams;
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{
@@ -14,6 +15,7 @@ use tenure_proto::tag::TagParts;
 
 use crate::access::Right;
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
+use crate::envelope::Lane;
 use crate::group::{Claim, Holder};
 use crate::lease::{Muted, State};
 use crate::reconcile::{Restore, SubView, is_implicit, reconcile};
@@ -254,19 +256,24 @@ impl Mesh {
         if partition.is_some_and(|partition| partition >= partitions) {
             return Err("invalid");
         }
-        let ends: Vec<u64> = (0..partitions)
-            .map(|p| {
-                let log = tenure_proto::LogName::Topic(topic.clone(), p);
-                self.messages.logs.lane(&log, crate::envelope::Lane(0)).map_or(0, |lane| lane.end)
+        let (rewound, foreign) = match self.leases.get(&session).map(|lease| &lease.state) {
+            Some(State::Online(carrier)) => (&carrier.rewound[..], carrier.foreign),
+            _ => (&[][..], false),
+        };
+        let starts: Vec<From> = (0..partitions)
+            .map(|partition| {
+                let log = LogName::Topic(topic.clone(), partition);
+                let end = self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.end);
+                match positions.get(&partition) {
+                    // The position is one of another history: all that is here may be new to the client.
+                    _ if foreign || rewound.contains(&log) => From::Earliest,
+                    Some(seq) if *seq > end => From::Earliest,
+                    Some(seq) => From::Seq(U53::saturating(seq + 1)),
+                    None => From::New,
+                }
             })
             .collect();
-        let from = |partition: u32| match positions.get(&partition) {
-            // A position beyond the end is one of a log that was lost: it begins at the end there is.
-            Some(seq) if *seq <= ends.get(partition as usize).copied().unwrap_or(0) => {
-                From::Seq(U53::saturating(seq + 1))
-            }
-            _ => From::New,
-        };
+        let from = |partition: u32| starts.get(partition as usize).copied().unwrap_or(From::New);
         let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
         // Nobody waits for it, but until the store has it there is nothing to hand out.
         sub.opening = Some(Vec::new());

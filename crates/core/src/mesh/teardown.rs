@@ -67,7 +67,7 @@ impl Mesh {
         effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));
         if let Some(knock) = waiting {
             self.knocking.remove(&knock.conn);
-            self.hello(now, knock.conn, knock.request, knock.admission, effects);
+            self.knock(now, knock, effects);
         }
     }
 

@@ -12,6 +12,7 @@ mod disk;
 mod drain;
 mod enter;
 mod grants;
+mod positions;
 mod replay;
 mod restart;
 mod routing;

@@ -93,6 +93,7 @@ pub(super) fn hello_least() -> HelloParams {
         proof: signature(),
         resume: None,
         reconcile: None,
+        positions: Vec::new(),
         inbox: InboxChoice::Session,
         profile: Profile::named("daemon"),
         features: FeatureWishes::default(),
@@ -115,6 +116,7 @@ pub(super) fn hello_full() -> HelloParams {
             last_seq: n(41),
         }),
         reconcile: Some(HelloReconcile::Now(Box::new(reconcile_params()))),
+        positions: vec![LogPosition { log: "topic/jobs/0".to_owned(), seq: n(41), id: message_id() }],
         inbox: InboxChoice::Both,
         profile: profile(),
         features: FeatureWishes {
@@ -168,6 +170,7 @@ pub(super) fn hello_result(lease: LeaseFate, replay: Replay) -> HelloResult {
         snapshot: (replay == Replay::Resync).then(|| Box::new(snapshot())),
         state_version: state_version(),
         reconcile: kept.then(|| Box::new(reconcile_result())),
+        rewound: if kept { Vec::new() } else { vec!["topic/jobs/0".to_owned()] },
     }
 }
 

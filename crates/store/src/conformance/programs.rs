@@ -322,6 +322,7 @@ fn everything(store: &mut impl Store, now: u64) -> Vec<StoreFound> {
             reads.push(StoreRead::Oldest { places: vec![(log.clone(), lane, 0), (log, lane, 3)] });
         }
         reads.push(StoreRead::History { log: log.clone(), from: 2, limit: 4, bytes: 500 });
+        reads.push(StoreRead::Ids { places: (0..6).map(|seq| (log.clone(), seq)).collect() });
         reads.push(StoreRead::Dead { log: log.clone(), after: 0, limit: 99, bytes: 1 << 30 });
         reads.push(StoreRead::Dead { log, after: 1, limit: 1, bytes: 100 });
     }

@@ -215,6 +215,11 @@ pub(crate) fn history_reads_all_lanes_in_order<E: Engine>() {
         let body = Body::Bytes(vec![0; 100]);
         send(&mut store, accept(log.clone(), Envelope { priority, body, ..plain(n) }));
     }
+    let places = [0, 1, 2, 3, 8, u64::MAX].map(|seq| (log.clone(), seq)).to_vec();
+    let ids = [None, Some(plain(1).id), Some(plain(2).id), Some(plain(3).id), None, None].to_vec();
+    assert_eq!(read(&store, &StoreRead::Ids { places }), StoreFound::Ids(ids), "whatever their lanes");
+    let nowhere = StoreRead::Ids { places: vec![(inbox(8), 1)] };
+    assert_eq!(read(&store, &nowhere), StoreFound::Ids(vec![None]));
     let found = |from: u64, limit: u32, bytes: usize| match read(
         &store,
         &StoreRead::History { log: log.clone(), from, limit, bytes },

@@ -47,6 +47,11 @@ impl Messages {
                 });
                 StoreFound::Oldest(sent.collect())
             }
+            StoreRead::Ids { places } => {
+                let id =
+                    |(log, seq): &(LogName, u64)| self.kept(log, *seq).map(|kept| kept.entry.envelope.id);
+                StoreFound::Ids(places.iter().map(id).collect())
+            }
             // No message's: the store itself reads it.
             StoreRead::Audit { .. } | StoreRead::LeaseEnds { .. } => StoreFound::Unavailable,
             StoreRead::Run(run) => StoreFound::Run(self.run(*run).map(Box::new)),

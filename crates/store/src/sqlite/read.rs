@@ -6,12 +6,13 @@ use std::sync::Arc;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tenure_core::envelope::Lane;
 use tenure_core::record::{DeadEntry, StoreFound, StoreRead};
+use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
 
 use super::dir::DataDir;
 use super::fault::{Fault, natural};
-use super::place::Place;
+use super::place::{Place, SEQ_MAX};
 use super::sync::Log;
 use super::{
     BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
@@ -66,6 +67,7 @@ impl StoreReader for SqliteReader {
                 | StoreRead::History { .. }
                 | StoreRead::Oldest { .. }
                 | StoreRead::Expired { .. }
+                | StoreRead::Ids { .. }
         );
         if self.log.settle() || known {
             return Ok(found);
@@ -100,6 +102,10 @@ fn find(connection: &Connection, mesh: &MeshName, read: &StoreRead) -> Result<St
             Ok(StoreFound::Oldest(sent.collect::<Result<_, Fault>>()?))
         }
         StoreRead::LeaseEnds { before, limit } => lease_end::page(connection, mesh, *before, *limit),
+        StoreRead::Ids { places } => {
+            let ids = places.iter().map(|(log, seq)| message_at(connection, mesh, log, *seq));
+            Ok(StoreFound::Ids(ids.collect::<Result<_, Fault>>()?))
+        }
         StoreRead::Audit { before, limit } => access::audit(connection, mesh, *before, *limit),
         StoreRead::Run(run) => Ok(StoreFound::Run(call::get(connection, mesh, *run)?.map(Box::new))),
     }
@@ -241,6 +247,22 @@ fn letters(
         });
     }
     Ok(StoreFound::Dead { letters, next: None })
+}
+
+/// The id of the message at a place of a log, whatever its lane; `None` where there is none, or none that reads.
+fn message_at(
+    connection: &Connection,
+    mesh: i64,
+    log: &LogName,
+    seq: u64,
+) -> Result<Option<MessageId>, Fault> {
+    let Some(id) = log_id(connection, mesh, log)?.filter(|_| seq <= SEQ_MAX) else { return Ok(None) };
+    for lane in Lane::of_log(log) {
+        if let Some(whole) = entry::get(connection, log, Place::new(id, *lane, seq))? {
+            return Ok(whole.map(|whole| whole.entry.envelope.id));
+        }
+    }
+    Ok(None)
 }
 
 fn oldest(

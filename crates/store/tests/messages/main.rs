@@ -20,6 +20,7 @@ mod live;
 mod person;
 mod props;
 mod reconcile;
+mod rewind;
 mod run_breaks;
 mod run_caps;
 mod run_list;

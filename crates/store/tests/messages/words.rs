@@ -58,6 +58,7 @@ pub(crate) fn knock(n: u8) -> Admission {
         token: TokenVerdict::Absent,
         position: None,
         reconcile: None,
+        positions: Vec::new(),
         client: "test/1".into(),
         counted: false,
         presented: Default::default(),

@@ -7,6 +7,7 @@ mod offering;
 mod peer;
 mod reading;
 mod reconcile;
+mod rewinding;
 mod running;
 mod sending;
 mod serving;

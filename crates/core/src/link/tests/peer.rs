@@ -31,8 +31,11 @@ pub(super) fn tag(seq: u64, attempt: u32) -> String {
 
 pub(super) fn delivery(sub: &str, log: &str, seq: u64, attempt: u32) -> Value {
     let key = "02".repeat(32);
+    // Each entry of each log is a message of its own.
+    let entropy = log.bytes().fold(u128::from(seq), |sum, byte| sum * 31 + u128::from(byte));
+    let id = tenure_proto::MessageId::from_parts(1_700_000_500_000, entropy);
     json!({"subId": sub, "tag": tag(seq, attempt), "attempt": attempt, "redelivered": attempt > 1, "message": {
-        "id": "01HZY0000000000000000000AA", "clientMessageId": format!("m{seq}"), "to": "topic:jobs",
+        "id": id, "clientMessageId": format!("m{seq}"), "to": "topic:jobs",
         "from": {"member": key, "session": key, "name": "n"}, "log": log, "seq": seq, "priority": "next",
         "body": format!("body {seq}"), "sentAt": 1,
     }})
@@ -70,6 +73,17 @@ impl Peer {
         if let Some(reconcile) = reconcile {
             result["reconcile"] = reconcile;
         }
+        self.reply("hello", result)
+    }
+
+    /// Answers the hello with a new lease: the store is another one, and these logs are rewound.
+    pub(super) fn rewound(&mut self, logs: &[&str], reason: &str, reconcile: Value) -> Vec<LinkEffect> {
+        self.seq = 1;
+        let mut result = hello_result("new", "resume_rejected", 1);
+        result["resume"]["reason"] = json!(reason);
+        result["policy"]["maxPayload"] = json!(self.max_payload);
+        result["rewound"] = json!(logs);
+        result["reconcile"] = reconcile;
         self.reply("hello", result)
     }
 

@@ -62,6 +62,9 @@ impl Mesh {
         }
         assert_eq!(self.knocking, knocking, "sockets that wait and the leases they wait for");
         assert!(self.joining.keys().eq(&joining));
+        let compared = self.comparing.iter().map(|(session, (conn, _))| (*conn, *session)).collect();
+        assert_eq!(self.compared_conns, compared, "sockets whose hello is compared");
+        assert!(self.comparing.values().all(|(_, read)| self.messages.reads.contains_key(read)));
         let queued: Vec<_> = self
             .awaiting
             .iter()

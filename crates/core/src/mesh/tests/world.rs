@@ -5,7 +5,7 @@
 //! its close, events go only to a session whose lease the store has, one batch at a time, every hello is answered
 //! at most once, writes are numbered by ones. A mesh that breaks one of these fails the test it is in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::InboxChoice;
@@ -19,7 +19,7 @@ use crate::cidr::Cidr;
 use crate::effect::HelloAnswer;
 use crate::input::Call;
 use crate::operate::{Act, OperateId, Operated, Operation};
-use crate::record::{RestoredMessages, StoreFound};
+use crate::record::{RestoredMessages, StoreFound, StoreRead};
 use crate::route::{RouteId, Target};
 
 use super::super::*;
@@ -46,6 +46,9 @@ pub(crate) struct World {
     pub(crate) operated: BTreeMap<OperateId, Result<Operated, WireError>>,
     /// While set, inputs pile up before anything is handed out.
     pub(crate) batching: bool,
+    /// While set, reads wait to be answered by the test.
+    pub(crate) hold_reads: bool,
+    pub(crate) reads: VecDeque<(ReadId, StoreRead)>,
     config: MeshConfig,
     /// Milliseconds since the world began; the broker's own clock starts over with each run.
     clock: u64,
@@ -80,6 +83,8 @@ impl World {
             cut_from: Vec::new(),
             operated: BTreeMap::new(),
             batching: false,
+            hold_reads: false,
+            reads: VecDeque::new(),
             config,
             clock: 0,
             started: 0,
@@ -245,6 +250,11 @@ impl World {
         self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored, messages);
     }
 
+    /// The broker starts on a store with these messages and no lease.
+    pub(crate) fn start_with(&mut self, messages: RestoredMessages) {
+        self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), Vec::new(), messages);
+    }
+
     // What came of it.
 
     pub(crate) fn socket(&self, conn: ConnId) -> &Socket {
@@ -389,6 +399,7 @@ impl World {
                 (socket.closing, socket.carries) = (Some(closing), None);
             }
             Effect::Write { id, write } => self.store.push(id, write),
+            Effect::Read { id, read } if self.hold_reads => self.reads.push_back((id, read)),
             Effect::Read { id, .. } => inputs.push(Input::Found { id, found: StoreFound::Unavailable }),
             Effect::Note(note) => {
                 if let Note::Frozen { ms } = note {
@@ -434,6 +445,7 @@ pub(crate) fn knock(n: u8) -> Admission {
         token: TokenVerdict::Absent,
         position: None,
         reconcile: None,
+        positions: Vec::new(),
         client: "test/1".into(),
         counted: false,
         presented: Presented::Nothing,

@@ -1,0 +1,182 @@
+//! Comparing the history that a client has read with the one in the store.
+//!
+//! A store can come back with another history: a memory store that starts again, a directory that was wiped, a backup that was
+//! restored. New messages then have the places of old ones. A hello lists for each log the newest entry that its client
+//! has; a log that ends before it, or has another message there, is *rewound*. One equal id proves everything before it, and
+//! a place whose entry is gone (pruned, moved, damaged) counts as equal.
+//!
+//! What is not in memory is read from the store, and the hello waits for that as others wait for a write: it is never
+//! answered before the comparison is known.
+
+use tenure_proto::close::{Closing, Reason};
+use tenure_proto::error::{ErrorCode, WireError};
+use tenure_proto::hello::LogPosition;
+use tenure_proto::ids::{ConnId, MessageId};
+use tenure_proto::log::LogName;
+
+use crate::admit::{Admission, Refusal};
+use crate::effect::Effect;
+use crate::envelope::Lane;
+use crate::lease::Knock;
+use crate::mutant::{self, Mutant};
+use crate::record::{StoreFound, StoreRead};
+use crate::time::Millis;
+
+use super::Mesh;
+use super::hello::{STORE_RETRY_MS, outrun, refuse, store_refusal};
+use super::reads::Purpose;
+
+/// A hello that waits until the store has said what is at the places that it lists.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    knock: Knock,
+    /// What is known to be rewound without the store.
+    rewound: Vec<LogName>,
+    /// What the client has at the places that were asked for, in their order.
+    asked: Vec<(LogName, MessageId)>,
+}
+
+/// What memory tells about one position.
+enum Look {
+    /// The client's history is ours, or it is none of this client's business.
+    Equal,
+    Rewound(LogName),
+    /// Only the store knows.
+    Ask(LogName),
+}
+
+impl Mesh {
+    /// Compares the positions of a hello. Gives the hello back when that is done; else it waits for the store.
+    pub(super) fn compare(
+        &mut self,
+        now: Millis,
+        mut knock: Knock,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Knock> {
+        if knock.rewound.is_some() {
+            return Some(knock);
+        }
+        let (mut rewound, mut asked, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for position in &knock.admission.positions {
+            match self.look_at(&knock.admission, position) {
+                Look::Equal => {}
+                Look::Rewound(log) => rewound.push(log),
+                Look::Ask(log) => {
+                    places.push((log.clone(), position.seq.get()));
+                    asked.push((log, position.id));
+                }
+            }
+        }
+        if asked.is_empty() {
+            knock.rewound = Some(rewound);
+            return Some(knock);
+        }
+        let knock = self.make_room(knock, effects)?;
+        let (conn, session) = (knock.conn, knock.admission.session);
+        if let Some(lease) = self.leases.get_mut(&session) {
+            // It does not end while somebody is at the door for it.
+            lease.heard(now);
+            lease.granted_until = lease.granted_until.map(|until| until.max(now.plus(STORE_RETRY_MS)));
+            self.reschedule(session);
+        }
+        let purpose = Purpose::Compare(Box::new(Comparison { knock, rewound, asked }));
+        self.read(purpose, StoreRead::Ids { places }, effects);
+        self.comparing.insert(session, (conn, self.messages.last_read));
+        self.compared_conns.insert(conn, session);
+        None
+    }
+
+    /// What is known of a position without the store.
+    fn look_at(&self, hello: &Admission, position: &LogPosition) -> Look {
+        let Ok(log) = position.log.parse::<LogName>() else { return Look::Equal };
+        let own = match &log {
+            LogName::Session(owner) => *owner == hello.session,
+            LogName::Member(owner) => *owner == hello.member,
+            LogName::Topic(..) => true,
+        };
+        if !own || mutant::on(Mutant::RewindUnnoticed) {
+            return Look::Equal;
+        }
+        let seq = position.seq.get();
+        let lanes = self.messages.logs.get(&log).map(|log| &log.lanes);
+        if lanes.and_then(|lanes| lanes.iter().map(|lane| lane.end).max()).unwrap_or(0) < seq {
+            return Look::Rewound(log);
+        }
+        let find = |lane: &Lane| self.messages.logs.find(&log, *lane, seq);
+        match Lane::of_log(&log).iter().find_map(find).map(|entry| entry.envelope.id == position.id) {
+            Some(true) => Look::Equal,
+            Some(false) => Look::Rewound(log),
+            None => Look::Ask(log),
+        }
+    }
+
+    /// Makes room for a hello that has to wait: one of each session, and no more than there may be sessions.
+    fn make_room(&mut self, knock: Knock, effects: &mut Vec<Effect>) -> Option<Knock> {
+        let session = knock.admission.session;
+        if let Some((conn, read)) = self.comparing.get(&session).copied() {
+            let same = matches!(self.messages.reads.get(&read), Some(Purpose::Compare(older))
+                if older.knock.admission.instance == knock.admission.instance);
+            if same && conn > knock.conn {
+                let refusal = outrun(&knock.admission);
+                refuse(knock, refusal, effects);
+                return None;
+            }
+            self.stop_comparing(conn);
+            let instance_id = Some(knock.admission.instance.clone());
+            let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
+            effects.push(Effect::Close { conn, closing });
+        }
+        if self.comparing.len() >= self.lease_bound.max(self.config.max_sessions) {
+            let text = "as many hellos wait for the store as may; try again in a moment";
+            let error = WireError::new(ErrorCode::Busy, text).retry_after(STORE_RETRY_MS);
+            refuse(knock, Refusal::new(error, Reason::Busy), effects);
+            return None;
+        }
+        Some(knock)
+    }
+
+    /// The store has said what is at the places of a hello, or cannot read: then the client is asked to try again.
+    pub(super) fn compared(
+        &mut self,
+        comparison: Comparison,
+        found: Option<Vec<Option<MessageId>>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Comparison { mut knock, mut rewound, asked } = comparison;
+        self.comparing.remove(&knock.admission.session);
+        self.compared_conns.remove(&knock.conn);
+        let Some(found) = found else { return refuse(knock, store_refusal(), effects) };
+        let other = asked.into_iter().zip(found).filter(|((_, had), is)| is.is_some_and(|is| is != *had));
+        rewound.extend(other.map(|((log, _), _)| log));
+        knock.rewound = Some(rewound);
+        self.knock(self.now, knock, effects);
+    }
+
+    /// The socket of a hello that waits is gone.
+    pub(super) fn stop_comparing(&mut self, conn: ConnId) {
+        let Some(session) = self.compared_conns.remove(&conn) else { return };
+        if let Some((_, read)) = self.comparing.remove(&session) {
+            self.messages.reads.remove(&read);
+        }
+    }
+
+    /// Refuses every hello that waits: the broker stops.
+    pub(super) fn refuse_compared(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+        let Some(drain) = &self.drain else { return };
+        self.compared_conns.clear();
+        for (session, (_, read)) in std::mem::take(&mut self.comparing) {
+            let refusal = drain.refusal(now, &session);
+            if let Some(Purpose::Compare(waiting)) = self.messages.reads.remove(&read) {
+                refuse(waiting.knock, refusal, effects);
+            }
+        }
+    }
+}
+
+/// The ids that a read found, if it could.
+pub(super) fn ids(found: StoreFound) -> Option<Vec<Option<MessageId>>> {
+    match found {
+        StoreFound::Ids(ids) => Some(ids),
+        _ => None,
+    }
+}
