@@ -262,11 +262,12 @@ fn table(report: &mut Report, key: &str, scenes: &[Scene], pick: impl Fn(&Scene)
 mod tests {
     use super::*;
     use tenure_client::proto::codec::{Codec, delivery_frame};
-    use tenure_client::proto::{SessionKey, TagParts};
+    use tenure_client::proto::{MessageId, SessionKey, TagParts};
 
     #[test]
     fn a_delivery_says_which_it_is() {
-        let parts = TagParts { group: 1 << 33, seq: 70_000, attempt: 1, session: SessionKey([3; 32]) };
+        let (session, mark) = (SessionKey([3; 32]), MessageId(4).into());
+        let parts = TagParts { group: 1 << 33, seq: 70_000, attempt: 1, session, mark };
         let mut frame = Vec::new();
         delivery_frame(Codec::MsgPack, &mut frame, 300, "s2", &parts, 1, false, b"\x80");
         assert_eq!(delivery(&frame), Some(("s2", parts.to_tag().as_str())));

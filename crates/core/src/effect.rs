@@ -153,7 +153,8 @@ impl Push {
     /// What settles it.
     pub fn tag(&self) -> TagParts {
         let Push { group, attempt, session, entry, .. } = self;
-        TagParts { group: group.0, seq: entry.seq, attempt: *attempt, session: *session }
+        let mark = entry.envelope.id.into();
+        TagParts { group: group.0, seq: entry.seq, attempt: *attempt, session: *session, mark }
     }
 }
 

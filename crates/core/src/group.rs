@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::ids::{SessionKey, SubId};
+use tenure_proto::tag::IdMark;
 
 use crate::mutant::{self, Mutant};
 use crate::record::{OpenRecord, Origin, SettlerRecord};
@@ -39,6 +40,8 @@ pub struct Open {
     pub state: OpenState,
     /// Who is to be told of its fate.
     pub origin: Option<Origin>,
+    /// The end of its message's id, if it was handed out in this run, or the store has told: only tags of that message count.
+    mark: Option<IdMark>,
     /// Whether it is handed out although its time is over: it was brought back.
     pub lasting: bool,
     /// Who had it in hand last, as far as this run knows: nobody else's tag counts.
@@ -136,6 +139,7 @@ impl Group {
                 attempt,
                 tries,
                 state: state.clone(),
+                mark: origin.as_ref().map(|origin| origin.id.into()),
                 origin,
                 lasting,
                 assumed,
@@ -384,6 +388,13 @@ impl Group {
         }
     }
 
+    /// Notes the end of the id of an open entry's message.
+    pub fn know_mark(&mut self, seq: u64, mark: IdMark) {
+        if let Some(open) = self.open.get_mut(&seq) {
+            open.mark = Some(mark);
+        }
+    }
+
     /// When something happens here by itself.
     pub fn next_deadline(&self) -> Option<Millis> {
         let delayed = self.delayed.first().map(|(until, _)| *until);
@@ -469,6 +480,7 @@ impl Open {
             attempt,
             tries: 0,
             state,
+            mark: origin.as_ref().map(|origin| origin.id.into()),
             origin,
             lasting: false,
             last: None,
@@ -476,6 +488,11 @@ impl Open {
             assumed: false,
             stored: false,
         }
+    }
+
+    /// The end of its message's id, if that is known.
+    pub fn mark(&self) -> Option<IdMark> {
+        self.mark
     }
 
     /// Who has it in hand.

@@ -14,10 +14,10 @@
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 
 use core::net::IpAddr;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, RequestId};
+use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, MessageId, RequestId};
 use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
 use tenure_proto::log::LogName;
 use tenure_proto::name::Cap;
@@ -49,8 +49,17 @@ pub struct Knock {
     pub request: RequestId,
     /// What it said.
     pub admission: Box<Admission>,
-    /// The logs whose history is another one than the client has read; `None` until they have been compared.
-    pub rewound: Option<Vec<LogName>>,
+    /// What the store has told about it; `None` until it was asked.
+    pub compared: Option<Compared>,
+}
+
+/// What the store has told about a hello.
+#[derive(Clone, Debug, Default)]
+pub struct Compared {
+    /// The logs whose history is another one than the client has read.
+    pub rewound: Vec<LogName>,
+    /// The messages at the places of what it says is in its hands.
+    pub proven: BTreeMap<(LogName, u64), MessageId>,
 }
 
 /// Why a lease is ending.

@@ -1,19 +1,23 @@
-//! What a delivery's tag says: which group, which entry, which handing out, and to whom.
+//! What a delivery's tag says: which group, which entry, which handing out, to whom, and of which message.
 //!
-//! Spelled `group.seq.attempt.session`: the numbers in base 36, the session in unpadded base64url. To everybody
-//! but the broker it is opaque; the broker reads it back, and takes no tag for another's because one value has
-//! one spelling. It proves nothing by itself: who may settle is decided by the claim that stands.
+//! Spelled `group.seq.attempt.session.id`: the numbers in base 36, the session in unpadded base64url, and the last 8 characters
+//! of the message's id. To everybody but the broker it is opaque; the broker reads it back, and takes no tag for
+//! another's because one value has one spelling. It proves nothing by itself: who may settle is decided by the claim that
+//! stands, and only for the message that the tag was given out with: a store that was wiped or restored gives the same
+//! numbers to other messages.
 
 use std::fmt;
 
 use data_encoding::BASE64URL_NOPAD;
 
-use crate::ids::{SessionKey, Tag};
+use crate::ids::{MessageId, SessionKey, Tag};
 
-/// Digits of the largest group or seq, digits of the largest attempt, the session, and three dots.
-const LONGEST: usize = 13 + 13 + 7 + SESSION + 3;
+/// Digits of the largest group or seq, digits of the largest attempt, the session, the end of the id, and four dots.
+const LONGEST: usize = 13 + 13 + 7 + SESSION + MARK + 4;
 /// Characters of a session key.
 const SESSION: usize = 43;
+/// Characters of a message's id.
+const MARK: usize = 8;
 
 const _: () = assert!(LONGEST <= 128, "a tag must be a legal one");
 
@@ -28,6 +32,35 @@ pub struct TagParts {
     pub attempt: u32,
     /// Who got it.
     pub session: SessionKey,
+    /// The end of the message's id.
+    pub mark: IdMark,
+}
+
+/// The last 40 bits of a message's id: its last 8 characters, which are random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdMark(u64);
+
+/// The digits of ids.
+const CROCKFORD: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
+impl IdMark {
+    fn parse(text: &str) -> Option<IdMark> {
+        let digit = |b: u8| CROCKFORD.iter().position(|digit| *digit == b);
+        if text.len() != MARK {
+            return None;
+        }
+        text.bytes().try_fold(0, |value, b| Some(value << 5 | digit(b)? as u64)).map(IdMark)
+    }
+
+    fn spell(self) -> [u8; MARK] {
+        std::array::from_fn(|n| CROCKFORD[(self.0 >> (5 * (MARK - 1 - n)) & 31) as usize])
+    }
+}
+
+impl From<MessageId> for IdMark {
+    fn from(id: MessageId) -> IdMark {
+        IdMark((id.0 & ((1 << (5 * MARK)) - 1)) as u64)
+    }
 }
 
 impl TagParts {
@@ -38,7 +71,8 @@ impl TagParts {
         let seq = number(fields.next()?)?;
         let attempt = u32::try_from(number(fields.next()?)?).ok()?;
         let session = session(fields.next()?)?;
-        fields.next().is_none().then_some(TagParts { group, seq, attempt, session })
+        let mark = IdMark::parse(fields.next()?)?;
+        fields.next().is_none().then_some(TagParts { group, seq, attempt, session, mark })
     }
 
     /// The spelling, without an allocation.
@@ -51,6 +85,8 @@ impl TagParts {
         let end = spelling.len + SESSION;
         BASE64URL_NOPAD.encode_mut(&self.session.0, &mut spelling.text[spelling.len..end]);
         spelling.len = end;
+        spelling.push(b".");
+        spelling.push(&self.mark.spell());
         spelling
     }
 
@@ -149,23 +185,41 @@ mod tests {
     use super::*;
 
     fn parts() -> TagParts {
-        TagParts { group: 7, seq: 36, attempt: 1, session: SessionKey([0; 32]) }
+        TagParts { group: 7, seq: 36, attempt: 1, session: SessionKey([0; 32]), mark: IdMark(1) }
     }
 
     #[test]
     fn a_tag_is_short_and_readable() {
-        assert_eq!(parts().to_tag().as_str(), format!("7.10.1.{}", "A".repeat(43)));
-        let longest =
-            TagParts { group: u64::MAX, seq: u64::MAX, attempt: u32::MAX, session: SessionKey([255; 32]) };
+        assert_eq!(parts().to_tag().as_str(), format!("7.10.1.{}.00000001", "A".repeat(43)));
+        let longest = TagParts {
+            group: u64::MAX,
+            seq: u64::MAX,
+            attempt: u32::MAX,
+            session: SessionKey([255; 32]),
+            mark: MessageId(u128::MAX).into(),
+        };
         assert_eq!(longest.spell().as_str().len(), LONGEST);
         assert_eq!(TagParts::parse(longest.to_tag().as_str()), Some(longest));
+    }
+
+    #[test]
+    fn a_mark_is_the_last_eight_characters_of_an_id() {
+        for id in [
+            MessageId::from_parts(1_700_000_000_000, 0x1234_5678_9abc_def0),
+            MessageId(0),
+            MessageId(u128::MAX),
+        ] {
+            let text = id.to_string();
+            assert_eq!(IdMark::from(id).spell(), text.as_bytes()[18..]);
+            assert_eq!(IdMark::parse(&text[18..]), Some(IdMark::from(id)));
+        }
     }
 
     #[test]
     fn what_is_not_the_spelling_of_parts_is_nothing() {
         let good = parts().to_string();
         assert_eq!(TagParts::parse(&good), Some(parts()));
-        let key = "A".repeat(43);
+        let key = format!("{}.00000001", "A".repeat(43));
         for bad in [
             String::new(),
             ".".into(),
@@ -177,9 +231,14 @@ mod tests {
             format!(".{good}"),
             format!("{good}A"),
             format!("7.10.1.{}", &key[1..]),
-            format!("7.10.1.{}B", &key[1..]),
-            format!("7.10.1.{}+", &key[1..]),
-            format!("7.10.1.{}é", &key[2..]),
+            format!("7.10.1.{}B.00000001", &key[1..43]),
+            format!("7.10.1.{}+.00000001", &key[1..43]),
+            format!("7.10.1.{}é.00000001", &key[2..43]),
+            format!("7.10.1.{}", &key[..43]),
+            format!("7.10.1.{}.0000001", &key[..43]),
+            format!("7.10.1.{}.0000000U", &key[..43]),
+            format!("7.10.1.{}.0000000a", &key[..43]),
+            format!("7.10.1.{}.000000é", &key[..43]),
             format!("07.10.1.{key}"),
             format!("7.+10.1.{key}"),
             format!("7.-1.1.{key}"),
@@ -210,8 +269,9 @@ mod tests {
         #[test]
         fn parts_survive_their_spelling(
             group in any::<u64>(), seq in any::<u64>(), attempt in any::<u32>(), key in any::<[u8; 32]>(),
+            id in any::<u128>(),
         ) {
-            let parts = TagParts { group, seq, attempt, session: SessionKey(key) };
+            let parts = TagParts { group, seq, attempt, session: SessionKey(key), mark: MessageId(id).into() };
             let tag = parts.to_tag();
             prop_assert_eq!(TagParts::parse(tag.as_str()), Some(parts));
             prop_assert_eq!(tag.as_str().parse::<Tag>(), Ok(tag.clone()));
@@ -221,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn one_value_has_one_spelling(text in "[0-9a-z]{0,14}\\.[0-9a-z]{0,2}\\.[0-9a-z]{0,8}\\.[A-Za-z0-9_-]{42,43}[AEIMQUYcgkosw048]?") {
+        fn one_value_has_one_spelling(text in "[0-9a-z]{0,14}\\.[0-9a-z]{0,2}\\.[0-9a-z]{0,8}\\.[A-Za-z0-9_-]{42,43}[AEIMQUYcgkosw048]?\\.[0-9A-Z]{7,8}") {
             if let Some(parts) = TagParts::parse(&text) {
                 prop_assert_eq!(parts.to_string(), text);
             }

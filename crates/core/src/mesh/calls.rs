@@ -129,8 +129,23 @@ impl Mesh {
         Ok(Answer::Empty)
     }
 
-    /// Calls about messages; most are answered later, by the store.
+    /// Calls about messages; those with tags that cannot be judged yet wait for the store.
     fn message_call(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        request: RequestId,
+        session: SessionKey,
+        call: Call,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(call) = self.prove(conn, &request, session, call, effects) {
+            self.answer_message(now, conn, request, session, call, effects);
+        }
+    }
+
+    /// Most are answered later, by the store.
+    pub(super) fn answer_message(
         &mut self,
         now: Millis,
         conn: ConnId,

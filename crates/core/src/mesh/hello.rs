@@ -12,7 +12,7 @@ use crate::access::{Entry, Right, Rights};
 use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::input::LeaseRecord;
-use crate::lease::{Carrier, Ending, Knock, Lease, Muted, State};
+use crate::lease::{Carrier, Compared, Ending, Knock, Lease, Muted, State};
 use crate::mutant::{self, Mutant};
 use crate::record::StoreWrite;
 use crate::stream::Stream;
@@ -32,7 +32,7 @@ impl Mesh {
         admission: Box<Admission>,
         effects: &mut Vec<Effect>,
     ) {
-        self.knock(now, Knock { conn, request, admission, rewound: None }, effects);
+        self.knock(now, Knock { conn, request, admission, compared: None }, effects);
     }
 
     /// A hello, for the first time or after it has waited.
@@ -238,7 +238,8 @@ impl Mesh {
 
     /// A socket carries the lease from here on; the hello is answered.
     pub(super) fn attach(&mut self, now: Millis, knock: Knock, fate: LeaseFate, effects: &mut Vec<Effect>) {
-        let Knock { conn, request, admission, rewound } = knock;
+        let Knock { conn, request, admission, compared } = knock;
+        let Compared { mut rewound, proven } = compared.unwrap_or_default();
         self.knocking.remove(&conn);
         let session = admission.session;
         self.refresh_peer(&admission);
@@ -265,7 +266,9 @@ impl Mesh {
         let unanswered = 1;
         let (unflushed, counted) = (None, admission.counted);
         // Of logs that it may not read it learns nothing.
-        let rewound = rewound.filter(|_| may.allow(Right::Read)).unwrap_or_default();
+        if !may.allow(Right::Read) {
+            rewound.clear();
+        }
         let carrier = Carrier {
             conn,
             pinged: now,
@@ -318,7 +321,9 @@ impl Mesh {
         self.choose_inboxes(session, member, inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();
+        self.messages.proven = proven;
         let reconciled = self.take_up_deliveries(now, session, conn, asked, resumed, effects);
+        self.messages.proven.clear();
         let answer = self.hello_answer(&admission, fate, outcome, reason, complete, lease_id);
         let answer = answer.map(|answer| HelloAnswer { rewound, ..answer });
         match (answer, reconciled) {

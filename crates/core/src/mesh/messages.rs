@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_proto::event::ReceiptState;
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
+use tenure_proto::ids::{ConnId, MemberKey, MessageId, RequestId, SessionKey};
 use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES};
 use tenure_proto::log::LogName;
 use tenure_proto::name::TopicName;
-use tenure_proto::tag::TagParts;
+use tenure_proto::tag::{IdMark, TagParts};
 
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, HelloAnswer, Push, ReadId};
@@ -26,6 +26,10 @@ use super::deleting::{Deleting, Tomb};
 use super::deliver::RETRY_MS;
 use super::reading::Reading;
 use super::reads::Purpose;
+
+/// How far beyond what the store knew its lone reader is believed after a crash: more cannot have been handed out between
+/// two writes.
+const AHEAD: u64 = 16_384;
 
 /// A topic.
 #[derive(Debug)]
@@ -93,6 +97,8 @@ pub(super) struct Messages {
     /// Reads under way.
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,
+    /// Messages at places that the store was asked about for the call that is being carried out.
+    pub(super) proven: BTreeMap<(LogName, u64), MessageId>,
     pub(super) last_group: u64,
     /// Answers that wait for the store to know what this round has settled.
     pub(super) answers: Vec<(ConnId, RequestId, Answer)>,
@@ -251,6 +257,7 @@ impl Messages {
             group.take_ready(seq, holder, None);
         }
         let attempt = group.open(seq)?.attempt;
+        group.know_mark(seq, entry.envelope.id.into());
         // The break may have come before its claim was on disk.
         Some(Handed { entry, attempt, redelivered: true })
     }
@@ -292,6 +299,7 @@ impl Messages {
             let reading = self.readings.get_mut(&id)?;
             let before = before || reading.group.open(seq).is_some_and(Open::is_assumed);
             let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
+            reading.group.know_mark(seq, entry.envelope.id.into());
             if entry.log.is_inbox() {
                 reading.group.know_origin(seq, || origin(&entry));
             }
@@ -321,6 +329,7 @@ impl Messages {
                 }
                 None => {
                     reading.group.take_new(seq, holder.clone(), until, origin);
+                    reading.group.know_mark(seq, entry.envelope.id.into());
                     self.claim_run(&entry, holder.session);
                     let redelivered = self.was_maybe_handed(id, seq);
                     return Some(Handed { entry, attempt: 1, redelivered });
@@ -429,26 +438,52 @@ impl Messages {
         }
     }
 
-    /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
-    /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
-    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
-        // More cannot have been handed out between two writes.
-        const AHEAD: u64 = 16_384;
-        let Some(reading) = self.readings.get_mut(&id) else { return };
+    /// Whether a tag may have been handed out before a crash without the store's knowing.
+    fn is_believable(&self, id: GroupId, tag: &TagParts) -> bool {
+        let Some(reading) = self.readings.get(&id) else { return false };
         let own = match (&reading.record.reader, &reading.record.log) {
             (Reader::Private(session), _) => *session == tag.session,
             (Reader::Inbox, LogName::Session(session)) => *session == tag.session,
             _ => false,
         };
-        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
-        let (cursor, seq) = (reading.group.cursor(), tag.seq);
+        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return false };
+        let near = |at: u64| tag.seq - at.min(tag.seq) <= AHEAD;
         // What was written in this run was handed out in this run, and that is known.
-        let old =
-            seq <= lane.restored_end && reading.restored_at.is_some_and(|at| seq - at.min(seq) <= AHEAD);
-        let room = reading.group.open_len() as u64 + AHEAD <= OPEN_MAX as u64;
-        if !own || !old {
+        own && tag.seq <= lane.restored_end && reading.restored_at.is_some_and(near)
+    }
+
+    /// Whether a tag is of the message at its place; `None` when that is not in memory.
+    pub(super) fn fits(&self, id: GroupId, tag: &TagParts) -> Option<bool> {
+        if mutant::on(Mutant::TagWithoutId) {
+            return Some(true);
+        }
+        let reading = self.readings.get(&id)?;
+        let GroupRecord { log, lane, .. } = &reading.record;
+        let known = reading.group.open(tag.seq).and_then(Open::mark);
+        let kept = || self.logs.find(log, *lane, tag.seq).map(|entry| entry.envelope.id.into());
+        let read = || self.proven.get(&(log.clone(), tag.seq)).copied().map(IdMark::from);
+        known.or_else(kept).or_else(read).map(|mark| mark == tag.mark)
+    }
+
+    /// Whether a tag would take effect on an entry whose message is not in memory: then the store is asked for its id first.
+    pub(super) fn needs_proof(&self, id: GroupId, tag: &TagParts) -> bool {
+        let Some(reading) = self.readings.get(&id).filter(|_| self.fits(id, tag).is_none()) else {
+            return false;
+        };
+        let beyond = tag.seq > reading.group.cursor() && self.is_believable(id, tag);
+        tag.attempt > 0 && (reading.group.open(tag.seq).is_some() || beyond)
+    }
+
+    /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
+    /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
+    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
+        if !self.is_believable(id, tag) {
             return;
         }
+        let Some(reading) = self.readings.get_mut(&id) else { return };
+        let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };
+        let (cursor, seq) = (reading.group.cursor(), tag.seq);
+        let room = reading.group.open_len() as u64 + AHEAD <= OPEN_MAX as u64;
         if room && tag.attempt > 0 && seq > cursor {
             reading.assume_read(seq);
             reading.passed.0 = (reading.passed.0 + (seq - cursor)).min(lane.count);

@@ -30,6 +30,7 @@ mod operating;
 mod pages;
 mod placing;
 mod positions;
+mod proof;
 mod pull;
 mod quota;
 mod reading;

@@ -8,16 +8,18 @@
 //! What is not in memory is read from the store, and the hello waits for that as others wait for a write: it is never
 //! answered before the comparison is known.
 
+use std::collections::BTreeMap;
+
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::LogPosition;
+use tenure_proto::hello::{HelloReconcile, LogPosition};
 use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::log::LogName;
 
 use crate::admit::{Admission, Refusal};
 use crate::effect::Effect;
 use crate::envelope::Lane;
-use crate::lease::Knock;
+use crate::lease::{Compared, Knock};
 use crate::mutant::{self, Mutant};
 use crate::record::{StoreFound, StoreRead};
 use crate::time::Millis;
@@ -32,8 +34,9 @@ pub(super) struct Comparison {
     knock: Knock,
     /// What is known to be rewound without the store.
     rewound: Vec<LogName>,
-    /// What the client has at the places that were asked for, in their order.
-    asked: Vec<(LogName, MessageId)>,
+    /// The places that were asked for, in order, and what the client has there; `None` where it has something in hand whose
+    /// tag is to be proved.
+    asked: Vec<((LogName, u64), Option<MessageId>)>,
 }
 
 /// What memory tells about one position.
@@ -53,24 +56,27 @@ impl Mesh {
         mut knock: Knock,
         effects: &mut Vec<Effect>,
     ) -> Option<Knock> {
-        if knock.rewound.is_some() {
+        if knock.compared.is_some() {
             return Some(knock);
         }
-        let (mut rewound, mut asked, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rewound, mut asked) = (Vec::new(), Vec::new());
         for position in &knock.admission.positions {
             match self.look_at(&knock.admission, position) {
                 Look::Equal => {}
                 Look::Rewound(log) => rewound.push(log),
-                Look::Ask(log) => {
-                    places.push((log.clone(), position.seq.get()));
-                    asked.push((log, position.id));
-                }
+                Look::Ask(log) => asked.push(((log, position.seq.get()), Some(position.id))),
             }
         }
+        if let Some(HelloReconcile::Now(params)) = &knock.admission.reconcile {
+            let tags = params.inflight.iter().map(|listed| &listed.tag);
+            let unproven = self.unproven(&knock.admission.session, tags);
+            asked.extend(unproven.into_iter().map(|place| (place, None)));
+        }
         if asked.is_empty() {
-            knock.rewound = Some(rewound);
+            knock.compared = Some(Compared { rewound, ..Compared::default() });
             return Some(knock);
         }
+        let places = asked.iter().map(|(place, _)| place.clone()).collect();
         let knock = self.make_room(knock, effects)?;
         let (conn, session) = (knock.conn, knock.admission.session);
         if let Some(lease) = self.leases.get_mut(&session) {
@@ -146,9 +152,15 @@ impl Mesh {
         self.comparing.remove(&knock.admission.session);
         self.compared_conns.remove(&knock.conn);
         let Some(found) = found else { return refuse(knock, store_refusal(), effects) };
-        let other = asked.into_iter().zip(found).filter(|((_, had), is)| is.is_some_and(|is| is != *had));
-        rewound.extend(other.map(|((log, _), _)| log));
-        knock.rewound = Some(rewound);
+        let mut proven = BTreeMap::new();
+        for (((log, seq), had), is) in asked.into_iter().zip(found) {
+            match (had, is) {
+                (Some(had), Some(is)) if had != is => rewound.push(log),
+                (None, Some(is)) => _ = proven.insert((log, seq), is),
+                _ => {}
+            }
+        }
+        knock.compared = Some(Compared { rewound, proven });
         self.knock(self.now, knock, effects);
     }
 

@@ -7,7 +7,6 @@ use tenure_proto::event::{Receipt, ReceiptState};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
-use tenure_proto::tag::TagParts;
 
 use crate::effect::Push;
 use crate::envelope::Entry;
@@ -147,9 +146,9 @@ impl Reading {
     }
 
     /// Remembers who settled an entry, if others may have had it in hand.
-    pub(super) fn note_settler(&mut self, parts: &TagParts) {
+    pub(super) fn note_settler(&mut self, seq: u64, attempt: u32, session: SessionKey) {
         if self.is_contended() {
-            self.group.note_settler(parts.seq, parts.attempt, parts.session);
+            self.group.note_settler(seq, attempt, session);
         }
     }
 

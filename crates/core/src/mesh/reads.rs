@@ -24,6 +24,7 @@ use super::Mesh;
 use super::deliver::RETRY_MS;
 use super::operating::Asker;
 use super::positions::{self, Comparison};
+use super::proof::Proof;
 use super::pull::fetch_from;
 use super::serving::Ask;
 use super::writes::{Awaiting, unreadable};
@@ -55,8 +56,10 @@ pub(super) enum Purpose {
     LeaseEnds(OperateId),
     /// The audit log.
     Audit(OperateId),
-    /// A hello that lists where its client is.
+    /// A hello that lists where its client is, or what it has in hand.
     Compare(Box<Comparison>),
+    /// A call with tags of messages that are not in memory.
+    Prove(Box<Proof>),
 }
 
 /// A `send.status` that waits for the store to have decided about all sends that came before it.
@@ -94,6 +97,7 @@ impl Mesh {
             (Purpose::Compare(comparison), found) => {
                 return self.compared(*comparison, positions::ids(found), effects);
             }
+            (Purpose::Prove(proof), found) => return self.proved(*proof, positions::ids(found), effects),
             (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
             (Purpose::History(conn, request), StoreFound::History { mut entries, next }) => {
                 // As with pages: what its commit has not told us of is not history yet.

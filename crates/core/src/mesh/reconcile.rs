@@ -203,6 +203,9 @@ impl Mesh {
             return InflightResult::Requeued;
         };
         let (id, seq) = (GroupId(parts.group), parts.seq);
+        if self.messages.fits(id, &parts) == Some(false) || self.messages.needs_proof(id, &parts) {
+            return InflightResult::Requeued;
+        }
         self.messages.believe(id, &parts);
         let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
         match reading.claim(seq, parts.attempt, &session) {
@@ -224,6 +227,7 @@ impl Mesh {
             } else {
                 reading.group.reclaim(seq, Holder { session, sub: sub_id.clone() }, until);
             }
+            reading.group.know_mark(seq, parts.mark);
         }
         if let Some(run) = self.messages.run_at(id, seq) {
             self.messages.runs.claim(run, session);

@@ -95,6 +95,9 @@ impl Mesh {
         let id = GroupId(parts.group);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         let durable = !reading.is_private();
+        if self.messages.fits(id, &parts) == Some(false) || self.messages.needs_proof(id, &parts) {
+            return Err("unknown_tag");
+        }
         self.messages.believe(id, &parts);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
         match reading.claim(parts.seq, parts.attempt, &session) {
@@ -118,7 +121,7 @@ impl Mesh {
             effects.push(Effect::Note(Note::LateSettleAccepted { session }));
         }
         match how {
-            How::Ack => self.ack(id, parts),
+            How::Ack => self.ack(id, parts.seq, parts.attempt, &session),
             How::Nack(params) => self.nack(now, id, &parts, params),
             How::Progress => {
                 let until = self.ack_deadline(now, id);
@@ -136,18 +139,17 @@ impl Mesh {
     /// Deliveries that count as settled because they were written.
     pub(super) fn settle_written(&mut self, session: SessionKey, written: Vec<(GroupId, u64, u32)>) {
         for (group, seq, attempt) in written {
-            self.ack(group, TagParts { group: group.0, seq, attempt, session });
+            self.ack(group, seq, attempt, &session);
         }
     }
 
-    fn ack(&mut self, id: GroupId, parts: TagParts) {
+    fn ack(&mut self, id: GroupId, seq: u64, attempt: u32, session: &SessionKey) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
-        if let Verdict::Settled(open, holder) = reading.group.settle(parts.seq, parts.attempt, &parts.session)
-        {
-            reading.note_settler(&parts);
+        if let Verdict::Settled(open, holder) = reading.group.settle(seq, attempt, session) {
+            reading.note_settler(seq, attempt, *session);
             reading.receipt(open.origin, ReceiptState::Delivered, None);
             self.messages.touch(id);
-            self.released(id, parts.seq, holder);
+            self.released(id, seq, holder);
         }
     }
 
@@ -186,7 +188,7 @@ impl Mesh {
         let seq = parts.seq;
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         let Some(open) = reading.group.remove(seq) else { return };
-        reading.note_settler(parts);
+        reading.note_settler(parts.seq, parts.attempt, parts.session);
         let holder = open.holder().cloned();
         self.messages.bury(id, seq, Some(open), reason, ReceiptState::Dead, self.wall, None);
         self.released(id, seq, holder);

@@ -98,6 +98,7 @@ mod tests {
                             seq: seq - 1,
                             attempt,
                             session: SessionKey([n as u8; 32]),
+                            mark: message.id.into(),
                         };
                         let data = Delivery {
                             sub_id: sub.parse().unwrap(),
@@ -119,7 +120,8 @@ mod tests {
 
     #[test]
     fn a_buffer_with_room_is_not_moved() {
-        let parts = TagParts { group: 1, seq: 2, attempt: 1, session: SessionKey([3; 32]) };
+        let (session, mark) = (SessionKey([3; 32]), crate::MessageId(4).into());
+        let parts = TagParts { group: 1, seq: 2, attempt: 1, session, mark };
         for codec in [Codec::Json, Codec::MsgPack] {
             let encoded = codec.encode(&message(Some("x"), None));
             let mut frame = Vec::with_capacity(4096);

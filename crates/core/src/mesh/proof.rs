@@ -1,0 +1,92 @@
+//! Proving tags: a tag settles only the message that it came with.
+//!
+//! Of what was handed out in this run the ends of the ids are in memory. Of what was handed out before a start they are not:
+//! a call that settles such an entry, or says that it is in hand, waits until the store has told which message is there.
+
+use tenure_proto::ids::{ConnId, MessageId, RequestId, SessionKey, Tag};
+use tenure_proto::log::LogName;
+use tenure_proto::tag::TagParts;
+
+use crate::effect::Effect;
+use crate::input::Call;
+use crate::record::{GroupId, StoreRead};
+
+use super::Mesh;
+use super::reads::Purpose;
+use super::writes::unreadable;
+
+/// A call that waits until the store has told which messages its tags are of.
+#[derive(Debug)]
+pub(super) struct Proof {
+    conn: ConnId,
+    request: RequestId,
+    session: SessionKey,
+    call: Box<Call>,
+    places: Vec<(LogName, u64)>,
+}
+
+impl Mesh {
+    /// The places of tags of `session` that would take effect on messages which are not in memory.
+    pub(super) fn unproven<'a>(
+        &self,
+        session: &SessionKey,
+        tags: impl Iterator<Item = &'a Tag>,
+    ) -> Vec<(LogName, u64)> {
+        let place = |tag: &Tag| {
+            let parts = TagParts::parse(tag.as_str()).filter(|parts| parts.session == *session)?;
+            let id = GroupId(parts.group);
+            let log = &self.messages.readings.get(&id)?.record.log;
+            self.messages.needs_proof(id, &parts).then(|| (log.clone(), parts.seq))
+        };
+        let mut places: Vec<_> = tags.filter_map(place).collect();
+        places.sort();
+        places.dedup();
+        places
+    }
+
+    /// Gives a call back whose tags can be judged now; another waits for the store.
+    pub(super) fn prove(
+        &mut self,
+        conn: ConnId,
+        request: &RequestId,
+        session: SessionKey,
+        call: Call,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Call> {
+        let places = match &call {
+            Call::Ack(params) | Call::Progress(params) => self.unproven(&session, params.tags.iter()),
+            Call::Nack(params) => self.unproven(&session, params.tags.iter()),
+            Call::Reconcile(params) => {
+                self.unproven(&session, params.inflight.iter().map(|listed| &listed.tag))
+            }
+            _ => return Some(call),
+        };
+        if places.is_empty() {
+            return Some(call);
+        }
+        let (request, call) = (request.clone(), Box::new(call));
+        let proof = Proof { conn, request, session, call, places: places.clone() };
+        self.read(Purpose::Prove(Box::new(proof)), StoreRead::Ids { places }, effects);
+        None
+    }
+
+    /// The store has told which messages are at the places of a call's tags, or cannot read now.
+    pub(super) fn proved(
+        &mut self,
+        proof: Proof,
+        found: Option<Vec<Option<MessageId>>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Proof { conn, request, session, call, places } = proof;
+        if self.conns.get(&conn) != Some(&session) {
+            return;
+        }
+        let Some(found) = found else {
+            return effects.push(Effect::Respond { conn, request, outcome: Err(unreadable()) });
+        };
+        let proven = places.into_iter().zip(found).filter_map(|(place, id)| Some((place, id?)));
+        self.messages.proven = proven.collect();
+        self.answer_message(self.now, conn, request, session, *call, effects);
+        self.messages.proven.clear();
+    }
+}
