@@ -157,7 +157,7 @@ impl Broker {
             config: Arc::new(config.mesh.clone()),
         };
         let operator = admin::token::operator(&config).map_err(StartError::Token)?;
-        let shared = Shared::new(config, (clock, clocks), house, operator, run.number, kind);
+        let shared = Shared::new(config, (clock, clocks), house, operator, (run.number, random()?), kind);
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
         let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;
@@ -266,6 +266,12 @@ pub(crate) async fn die_with(mesh: tokio::task::JoinHandle<()>) {
         );
         std::process::abort();
     }
+}
+
+fn random() -> Result<u64, StartError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(StartError::Entropy)?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn fresh_identity(resume_key: Option<[u8; 32]>) -> Result<Identity, StartError> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tenure_core::access::RestoredAccess;
 use tenure_core::conn::Out;
 use tenure_core::effect::{Effect, Note, ReadId};
+use tenure_core::input::Boot;
 use tenure_core::operate::{OperateId, Operated, Operation};
 use tenure_core::record::{RestoredMessages, StoreFound};
 use tenure_core::{Input, Mesh, Millis, Now};
@@ -155,7 +156,8 @@ pub(crate) async fn run(
         leases.into_iter().filter(|lease| lease.row.mesh == name).map(StoredLease::restored).collect();
     let (house, (now, clocks)) = (&shared.house, shared.clocks());
     let config = (*house.config).clone();
-    let mesh = Mesh::new(config, run, house.broker_id.clone(), now, restored, messages);
+    let boot = Boot { run, random: shared.random };
+    let mesh = Mesh::new(config, boot, house.broker_id.clone(), now, restored, messages);
     let mesh = mesh.with_access(now, access).with_clocks(clocks);
     let mut log = Log::new();
     for note in mesh.startup_notes() {

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Which start of the broker this is: tickets of another are not good here.
     pub(crate) run: u64,
+    /// Drawn at this start, for ids that are never used twice.
+    pub(crate) random: u64,
     pub(crate) relay: Relay,
     pub(crate) unauthenticated: Arc<Semaphore>,
     /// What addresses have and do; held for a moment, never across an await.
@@ -71,7 +73,7 @@ impl Shared {
         (clock, clocks): (Clock, Clocks),
         house: House,
         operator: Option<Operator>,
-        run: u64,
+        (run, random): (u64, u64),
         store_kind: &'static str,
     ) -> Arc<Shared> {
         let unauthenticated = Arc::new(Semaphore::new(config.max_unauthenticated));
@@ -85,6 +87,7 @@ impl Shared {
             house,
             metrics: Metrics::default(),
             run,
+            random,
             relay: Relay::default(),
             unauthenticated,
             ready: AtomicBool::new(false),

@@ -1,5 +1,7 @@
 //! What a shell may tell a mesh.
 
+use std::fmt;
+
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
@@ -25,6 +27,22 @@ use crate::route::{By, RouteId, Want};
 use crate::run::start::Start;
 use crate::send::Prepared;
 use crate::time::Millis;
+
+/// One start of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// Its number, which the store counts: it repeats when a backup is restored.
+    pub run: u64,
+    /// Drawn at random at every start. It is part of every lease id and event epoch, so that none is ever used twice, whatever
+    /// the store remembers.
+    pub random: u64,
+}
+
+impl fmt::Display for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}", self.run, self.random)
+    }
+}
 
 /// What a shell may tell a mesh. `at` is when it happened on the shell's clock, which may be a little before
 /// the mesh gets to hear of it.

@@ -10,7 +10,7 @@ use tenure_core::effect::{Answer, Effect, Note, ReadId};
 use tenure_core::frames::Supply;
 use tenure_core::host::Doors;
 use tenure_core::house::House;
-use tenure_core::input::Banned;
+use tenure_core::input::{Banned, Boot};
 use tenure_core::mesh::Clocks;
 use tenure_core::record::{StoreFound, StoreRead};
 use tenure_core::writing::{Asking, Batch, Load, Queued, Taking};
@@ -137,6 +137,8 @@ pub(crate) struct Broker {
     /// Which start this is; what belongs to an earlier one means nothing.
     pub(crate) boot: u64,
     pub(crate) rng: Rng,
+    /// What each start draws.
+    boots: Rng,
     fresh: Identity,
     pub(crate) did: Vec<Did>,
 }
@@ -152,6 +154,7 @@ impl Broker {
             bans: BTreeSet::new(),
             running: None,
             boot: 0,
+            boots: rng.fork(0xb007),
             rng,
             fresh,
             did: Vec::new(),
@@ -178,8 +181,11 @@ impl Broker {
         };
         let restored = found.leases.into_iter().map(StoredLease::restored).collect();
         let run = found.run.number;
+        // A stream of its own, so that what else is random stays as it was.
+        let random = self.boots.fork(self.boot).next();
+        let boot = Boot { run, random };
         let mut mesh =
-            Mesh::new(self.config.clone(), run, house.broker_id.clone(), now, restored, found.messages)
+            Mesh::new(self.config.clone(), boot, house.broker_id.clone(), now, restored, found.messages)
                 .with_clocks(Clocks::at_start(now, found.run.believed_at));
         let mut effects = Vec::new();
         for subject in &self.bans {

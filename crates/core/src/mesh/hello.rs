@@ -249,11 +249,11 @@ impl Mesh {
         self.regain_services(now, session, may.allow(Right::Serve), effects);
         let epoch = self.next_number();
         let (version, health_version) = (self.presence.version(), self.health_version);
-        let (run, cursor_epoch) = (self.run, admission.position.as_ref());
+        let (boot, cursor_epoch) = (self.boot, admission.position.as_ref());
         let Some(lease) = self.leases.get_mut(&session) else { return };
-        let (outcome, reason) = outcome(&admission, lease);
+        let (outcome, reason) = outcome(&admission, lease, fate);
         let known =
-            cursor_epoch.filter(|(name, _)| name.as_str() == format!("e{run}-{}", lease.stream.epoch()));
+            cursor_epoch.filter(|(name, _)| name.as_str() == format!("e{boot}-{}", lease.stream.epoch()));
         let complete = outcome == ResumeOutcome::Resumed
             && lease.stream.epoch() != 0
             && known.is_some_and(|(_, last_seq)| lease.stream.rewind(*last_seq));
@@ -490,11 +490,14 @@ fn selected(hello: &Admission, lease: Option<&Lease>) -> bool {
     matches!((&hello.token, lease), (TokenVerdict::Selects(id), Some(lease)) if lease.id == *id)
 }
 
-fn outcome(hello: &Admission, lease: &Lease) -> (ResumeOutcome, Option<&'static str>) {
+fn outcome(hello: &Admission, lease: &Lease, fate: LeaseFate) -> (ResumeOutcome, Option<&'static str>) {
     match &hello.token {
         TokenVerdict::Absent => (ResumeOutcome::New, None),
         TokenVerdict::Rejected(reason) => (ResumeOutcome::ResumeRejected, Some(reason)),
-        TokenVerdict::Selects(id) if *id == lease.id => (ResumeOutcome::Resumed, None),
+        // A lease that begins now was never anybody's before.
+        TokenVerdict::Selects(id) if *id == lease.id && fate == LeaseFate::Kept => {
+            (ResumeOutcome::Resumed, None)
+        }
         TokenVerdict::Selects(_) => (ResumeOutcome::ResumeNotFound, Some("lease_ended")),
     }
 }

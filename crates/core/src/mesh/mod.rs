@@ -63,7 +63,7 @@ use crate::access::{BanRecord, Rights, Roll};
 use crate::config::MeshConfig;
 use crate::deadline::Deadlines;
 use crate::effect::{Answer, Effect, Note, ReadId, WriteId};
-use crate::input::{Input, LeaseRecord, Restored};
+use crate::input::{Boot, Input, LeaseRecord, Restored};
 use crate::lease::{Lease, State};
 use crate::mutant::{self, Mutant};
 use crate::presence::Presence;
@@ -92,8 +92,10 @@ const LEASES_PER_TICK: usize = 1_024;
 #[derive(Debug)]
 pub struct Mesh {
     config: Arc<MeshConfig>,
-    /// Which start of the broker this is: makes lease ids and epochs unique across restarts.
+    /// Which start of the broker this is, as the store counts them.
     run: u64,
+    /// What makes lease ids and epochs unique across starts, also on a store that was restored.
+    boot: Boot,
     broker_id: String,
     started: Millis,
     thaw: Thaw,
@@ -175,7 +177,7 @@ impl Mesh {
     /// A mesh on a broker that starts now, with what its store remembers.
     pub fn new(
         config: MeshConfig,
-        run: u64,
+        boot: Boot,
         broker_id: String,
         now: Now,
         restored: Vec<Restored>,
@@ -185,7 +187,8 @@ impl Mesh {
             thaw: Thaw::new(config.lease_ttl_ms, now.at),
             base: Arc::new(config.clone()),
             config: Arc::new(config),
-            run,
+            run: boot.run,
+            boot,
             broker_id,
             started: now.at,
             now: now.at,
@@ -442,12 +445,12 @@ impl Mesh {
 
     fn new_lease_id(&mut self) -> Option<LeaseId> {
         let number = self.next_number();
-        format!("l{}-{number}", self.run).parse().ok()
+        format!("l{}-{number}", self.boot).parse().ok()
     }
 
     /// The epoch as the client sees it: unique across restarts.
     fn epoch_name(&self, epoch: u64) -> Option<Epoch> {
-        format!("e{}-{epoch}", self.run).parse().ok()
+        format!("e{}-{epoch}", self.boot).parse().ok()
     }
 
     fn reschedule(&mut self, session: SessionKey) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tenure_core::MeshConfig;
 use tenure_core::effect::Answer;
-use tenure_core::input::Call;
+use tenure_core::input::{Boot, Call};
 use tenure_core::record::{GroupRecord, GroupState, LaneRecord, LogRecord, Reader, RestoredMessages};
 use tenure_core::{Effect, Input, Mesh, Millis, Now};
 use tenure_proto::error::ErrorCode;
@@ -247,7 +247,8 @@ fn a_million_that_wait_are_not_read_at_a_start() {
         ..RestoredMessages::default()
     };
     let now = Now { at: Millis(0), wall: 1_700_000_000_000 };
-    let mut mesh = Mesh::new(MeshConfig::default(), 2, "b".into(), now, Vec::new(), messages);
+    let mut mesh =
+        Mesh::new(MeshConfig::default(), Boot { run: 2, random: 2 }, "b".into(), now, Vec::new(), messages);
     let mut effects = Vec::new();
     mesh.flush(&mut effects);
     assert!(effects.is_empty());

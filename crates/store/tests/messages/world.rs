@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tenure_core::admit::Admission;
 use tenure_core::census::Count;
 use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
-use tenure_core::input::Call;
+use tenure_core::input::{Boot, Call};
 use tenure_core::mesh::Clocks;
 use tenure_core::operate::Operated;
 use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
@@ -91,6 +91,8 @@ pub(crate) struct World {
     reader: Option<Box<dyn StoreReader>>,
     pub(crate) name: MeshName,
     pub(crate) run: u64,
+    /// Starts, of whatever store.
+    boots: u64,
     at: u64,
     pub(crate) wall: u64,
     /// How far the wall clock goes while the broker is down next.
@@ -113,7 +115,8 @@ impl World {
     pub(crate) fn new(engine: Engine, config: MeshConfig) -> World {
         config.check().unwrap();
         let now = Now { at: Millis(0), wall: WALL };
-        let mesh = Mesh::new(config.clone(), 0, "b".into(), now, Vec::new(), Default::default());
+        let boot = Boot { run: 0, random: 0 };
+        let mesh = Mesh::new(config.clone(), boot, "b".into(), now, Vec::new(), Default::default());
         let mut world = World {
             mesh,
             config,
@@ -122,6 +125,7 @@ impl World {
             reader: None,
             name: "default".parse().unwrap(),
             run: 0,
+            boots: 0,
             at: 0,
             wall: WALL,
             away: 0,
@@ -162,7 +166,9 @@ impl World {
         self.reader = Some(store.reader().unwrap());
         self.store = Some(store);
         self.at = 0;
-        let mesh = Mesh::new(self.config.clone(), self.run, "b".into(), self.now(), restored, messages);
+        self.boots += 1;
+        let boot = Boot { run: self.run, random: self.boots };
+        let mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), restored, messages);
         self.mesh = mesh.with_clocks(Clocks::at_start(self.now(), run.believed_at));
     }
 

@@ -221,3 +221,19 @@ fn lease_ids_and_epochs_are_never_used_again() {
         world.restart(0);
     }
 }
+
+#[test]
+fn a_store_that_was_restored_gives_no_lease_id_and_no_epoch_a_second_time() {
+    let mut world = World::new();
+    let conn = world.join(2);
+    let (lease, epoch) = (world.answer(conn).lease_id.clone(), world.answer(conn).epoch.clone());
+    let hello = world.resume_all(conn);
+    // A backup from before that lease: this start has the same number as the last.
+    world.start_with(Default::default());
+    assert_eq!(world.run(), 1);
+    let again = world.enter(hello);
+    let answer = world.answer(again);
+    assert_eq!((answer.lease, answer.outcome), (LeaseFate::New, ResumeOutcome::ResumeNotFound));
+    assert_eq!((answer.replay, answer.reason), (Replay::Resync, Some("lease_ended")));
+    assert!(answer.lease_id != lease && answer.epoch != epoch);
+}

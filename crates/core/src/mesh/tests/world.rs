@@ -53,6 +53,7 @@ pub(crate) struct World {
     /// Milliseconds since the world began; the broker's own clock starts over with each run.
     clock: u64,
     started: u64,
+    boots: u64,
     /// How long the broker was frozen in this run.
     frozen: u64,
     last_conn: u64,
@@ -68,7 +69,7 @@ impl World {
         World {
             mesh: Mesh::new(
                 config.clone(),
-                1,
+                Boot { run: 1, random: 1 },
                 "b".into(),
                 Now { at: Millis(0), wall: WALL },
                 Vec::new(),
@@ -88,6 +89,7 @@ impl World {
             config,
             clock: 0,
             started: 0,
+            boots: 1,
             frozen: 0,
             last_conn: 0,
             last_request: 0,
@@ -101,6 +103,12 @@ impl World {
 
     pub(crate) fn run(&self) -> u64 {
         self.store.run()
+    }
+
+    /// Another start, on whatever the store is then.
+    fn boot(&mut self) -> Boot {
+        self.boots += 1;
+        Boot { run: self.run(), random: self.boots }
     }
 
     // Time.
@@ -247,12 +255,18 @@ impl World {
             (socket.gone, socket.carries) = (true, None);
         }
         let messages = RestoredMessages { services: self.store.services(), ..Default::default() };
-        self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), restored, messages);
+        let boot = self.boot();
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), restored, messages);
     }
 
     /// The broker starts on a store with these messages and no lease.
     pub(crate) fn start_with(&mut self, messages: RestoredMessages) {
-        self.mesh = Mesh::new(self.config.clone(), self.run(), "b".into(), self.now(), Vec::new(), messages);
+        self.store = Store::default();
+        for socket in self.sockets.values_mut() {
+            (socket.gone, socket.carries) = (true, None);
+        }
+        let (boot, now) = (self.boot(), self.now());
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), now, Vec::new(), messages);
     }
 
     // What came of it.
