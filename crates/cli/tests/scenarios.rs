@@ -163,8 +163,8 @@ async fn scenario_5_a_stolen_token_is_worth_nothing_and_its_owner_notices_nothin
     let attached = alice.attached().await;
     let stolen = ResumeParams {
         token: tap.overheard("token"),
-        epoch: tap.overheard("epoch").parse().unwrap(),
-        last_seq: U53::default(),
+        epoch: Some(tap.overheard("epoch").parse().unwrap()),
+        last_seq: Some(U53::default()),
     };
     let (member, session) = {
         let keys: Value = serde_json::from_slice(&world.run(&["keys", "--json"]).stdout).unwrap();
@@ -207,7 +207,7 @@ async fn scenario_6_a_forged_token_costs_a_fresh_start_and_no_more() {
     // Everything is right about it but the signature.
     let payload = text::unb64url(genuine.split('.').nth(2).unwrap()).unwrap();
     let token = ResumeToken { sub: session_key(&key), ..serde_json::from_slice(&payload).unwrap() };
-    let (epoch, last_seq) = ("e1-1".parse().unwrap(), U53::default());
+    let (epoch, last_seq) = (Some("e1-1".parse().unwrap()), Some(U53::default()));
     let forged = ResumeParams { token: token.issue(&forger), epoch, last_seq };
     let mut socket = Raw::connect(broker.addr).await;
     let result = socket.say(&socket.own_hello(&key, forged)).await.unwrap();

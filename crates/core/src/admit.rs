@@ -156,7 +156,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
     }
     let voucher = voucher(&hello, gate, &token)?;
     let presented = presented(&hello);
-    let position = hello.resume.map(|r| (r.epoch, r.last_seq.get()));
+    let position = hello.resume.and_then(|r| Some((r.epoch?, r.last_seq?.get())));
     Ok(Admission {
         mesh: hello.mesh,
         member: hello.member,

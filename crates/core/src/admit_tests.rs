@@ -103,7 +103,7 @@ fn token() -> ResumeToken {
 
 fn with_token(mut hello: HelloParams, token: String) -> HelloParams {
     let (epoch, last_seq) = ("e1-2".parse().unwrap(), U53::from(41));
-    hello.resume = Some(ResumeParams { token, epoch, last_seq });
+    hello.resume = Some(ResumeParams { token, epoch: Some(epoch), last_seq: Some(last_seq) });
     hello
 }
 

@@ -71,17 +71,32 @@ pub struct Attestation {
     pub signature: String,
 }
 
-/// Where the client was when its last socket broke.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where the client was when its last socket broke. Whatever is wrong with it costs the client what it asks for, never its
+/// hello: what does not read is taken for absent, and a token that does not read is one that is not ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResumeParams {
     /// The newest token it got.
+    #[serde(default, deserialize_with = "crate::lenient::or_default")]
+    #[cfg_attr(any(test, feature = "schema"), schemars(required))]
     pub token: String,
     /// The epoch of its event stream.
-    pub epoch: Epoch,
+    #[serde(
+        default,
+        deserialize_with = "crate::lenient::or_default",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(any(test, feature = "schema"), schemars(required, with = "Epoch"))]
+    pub epoch: Option<Epoch>,
     /// The last event it has.
-    pub last_seq: U53,
+    #[serde(
+        default,
+        deserialize_with = "crate::lenient::or_default",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(any(test, feature = "schema"), schemars(required, with = "U53"))]
+    pub last_seq: Option<U53>,
 }
 
 /// The newest entry that a client has of one log: its place, and the id of the message there.
@@ -211,7 +226,11 @@ pub struct HelloParams {
     /// By the session key over `tenure-hello.v1|mesh|member|session|nonce|broker|host`, see [`crate::canonical::Proof`].
     pub proof: String,
     /// Where the last socket broke.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::lenient::or_some_default",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub resume: Option<ResumeParams>,
     /// What the client believes about its subscriptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -466,6 +485,37 @@ mod tests {
         assert_eq!(read(r#"{"token":null,"invite":"i"}"#), Ok(Credential::Invite("i".into())));
         assert!(read::<Credential>(r#"{"token":"t","invite":"i"}"#).is_err());
         assert!(read::<Credential>("{}").is_err());
+    }
+
+    #[test]
+    fn what_does_not_read_of_a_resume_is_absent_and_the_rest_is_there() {
+        #[derive(Debug, Deserialize)]
+        struct Hello {
+            #[serde(default, deserialize_with = "crate::lenient::or_some_default")]
+            resume: Option<ResumeParams>,
+        }
+        let whole = |token: &str, epoch: Option<&str>, last_seq: Option<u64>| {
+            let epoch = epoch.map(|epoch| epoch.parse().unwrap());
+            Some(ResumeParams { token: token.into(), epoch, last_seq: last_seq.map(U53::saturating) })
+        };
+        let cases = [
+            (r#"{}"#, None),
+            (r#"{"resume":null}"#, None),
+            (r#"{"resume":{"token":"t","epoch":"e","lastSeq":4}}"#, whole("t", Some("e"), Some(4))),
+            (r#"{"resume":{"token":"t","epoch":"","lastSeq":4}}"#, whole("t", None, Some(4))),
+            (r#"{"resume":{"token":"t","epoch":"a b","lastSeq":-4}}"#, whole("t", None, None)),
+            (r#"{"resume":{"token":7,"epoch":{"x":[1]},"lastSeq":"4"}}"#, whole("", None, None)),
+            (r#"{"resume":{}}"#, whole("", None, None)),
+            (r#"{"resume":"t"}"#, whole("", None, None)),
+            (r#"{"resume":[1,2]}"#, whole("", None, None)),
+            (r#"{"resume":false}"#, whole("", None, None)),
+        ];
+        for (text, resume) in cases {
+            assert_eq!(read::<Hello>(text).unwrap().resume, resume, "{text}");
+            let value: Value = serde_json::from_str(text).unwrap();
+            let packed = Codec::MsgPack.encode(&value);
+            assert_eq!(Codec::MsgPack.decode::<Hello>(&packed).unwrap().resume, resume, "{text}");
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod frame;
 pub mod hello;
 pub mod ids;
 pub mod invite;
+mod lenient;
 pub mod limits;
 pub mod log;
 pub mod message;

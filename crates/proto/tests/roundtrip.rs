@@ -168,8 +168,11 @@ fn hello() -> impl Strategy<Value = HelloParams> {
     });
     let attestation = (number(), of(vec(id(), 0..3)), text())
         .prop_map(|(expires_at, caps, signature)| Attestation { expires_at, caps, signature });
-    let resume =
-        (text(), id(), number()).prop_map(|(token, epoch, last_seq)| ResumeParams { token, epoch, last_seq });
+    let resume = (text(), of(id()), of(number())).prop_map(|(token, epoch, last_seq)| ResumeParams {
+        token,
+        epoch,
+        last_seq,
+    });
     let reconcile = prop_oneof![
         Just(HelloReconcile::Later(Later::Later)),
         reconcile().prop_map(|params| HelloReconcile::Now(Box::new(params)))
@@ -186,19 +189,24 @@ fn hello() -> impl Strategy<Value = HelloParams> {
         .prop_map(|(require, optional)| FeatureWishes { require, optional });
     let auth = prop_oneof![text().prop_map(Credential::Token), text().prop_map(Credential::Invite)];
     let who = (any::<(u32, u32)>(), client, id(), member(), session());
-    let position = (text(), number(), any::<u128>())
-        .prop_map(|(log, seq, id)| LogPosition { log, seq, id: MessageId(id) });
+    let position = (text(), number(), any::<u128>()).prop_map(|(log, seq, id)| LogPosition {
+        log,
+        seq,
+        id: MessageId(id),
+    });
     let what = (of(attestation), text(), of(resume), of(reconcile), inbox, profile(), features, of(auth));
-    (who, what, vec(position, 0..3)).prop_map(|((versions, client, mesh, member, session), what, positions)| {
-        let (attestation, proof, resume, reconcile, inbox, profile, features, auth) = what;
-        let protocol = ProtocolRange { min: versions.0, max: versions.1 };
-        #[rustfmt::skip]
+    (who, what, vec(position, 0..3)).prop_map(
+        |((versions, client, mesh, member, session), what, positions)| {
+            let (attestation, proof, resume, reconcile, inbox, profile, features, auth) = what;
+            let protocol = ProtocolRange { min: versions.0, max: versions.1 };
+            #[rustfmt::skip]
         let hello = HelloParams {
             protocol, client, mesh, member, session, attestation, proof, resume, reconcile, positions, inbox,
             profile, features, auth,
         };
-        hello
-    })
+            hello
+        },
+    )
 }
 
 fn bytes() -> impl Strategy<Value = Bytes> {

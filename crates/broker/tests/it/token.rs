@@ -212,3 +212,43 @@ async fn a_stolen_token_is_worthless() {
     sock.call("profile.set", json!({"summary": "still me"})).await;
     assert_eq!(watcher.sees("updated", &victim).await["peer"]["summary"], "still me");
 }
+
+#[tokio::test]
+async fn whatever_is_wrong_with_a_resume_the_hello_is_good() {
+    let broker = broker(LONG).await;
+    let who = Who::new("holder");
+    let mut sock = Sock::open(broker.addr()).await;
+    let hello = sock.join(&who).await;
+    let (token, epoch) = (text(&hello), hello["events"]["epoch"].clone());
+    // With a good token the lease is selected; without a position it can only be told anew.
+    let resumed = [
+        json!({"token": token, "epoch": "", "lastSeq": 0}),
+        json!({"token": token, "epoch": "a b", "lastSeq": 0}),
+        json!({"token": token, "epoch": 7, "lastSeq": 0}),
+        json!({"token": token, "epoch": epoch, "lastSeq": -1}),
+        json!({"token": token, "epoch": epoch, "lastSeq": "0"}),
+        json!({"token": token}),
+    ];
+    let rejected = [
+        json!({"epoch": epoch, "lastSeq": 0}),
+        json!({"token": 7, "epoch": epoch, "lastSeq": 0}),
+        json!({"token": "", "epoch": epoch, "lastSeq": 0}),
+        json!({}),
+        json!([]),
+        json!("token"),
+        json!(7),
+    ];
+    let all = resumed.iter().map(|resume| (resume, "resumed"));
+    for (resume, outcome) in all.chain(rejected.iter().map(|resume| (resume, "resume_rejected"))) {
+        let mut sock = Sock::open(broker.addr()).await;
+        let mut params = sock.hello_of(&who);
+        params["resume"] = resume.clone();
+        let back = sock.hello(params).await;
+        assert_eq!(back["resume"]["outcome"], outcome, "{resume}");
+        assert_eq!(
+            (&back["lease"], &back["events"]["replay"]),
+            (&json!("kept"), &json!("resync")),
+            "{resume}"
+        );
+    }
+}

@@ -51,8 +51,8 @@ impl Link {
             proof,
             resume: self.resume.as_ref().map(|position| ResumeParams {
                 token: position.token.clone(),
-                epoch: position.epoch.clone(),
-                last_seq: U53::saturating(position.last_seq),
+                epoch: Some(position.epoch.clone()),
+                last_seq: Some(U53::saturating(position.last_seq)),
             }),
             reconcile: None,
             positions: self.positions(),

@@ -9,8 +9,8 @@ use crate::canonical::{member_key, session_key};
 use crate::feature::{FeatureWish, FeatureWishes};
 use crate::hello::{
     Attestation, BrokerInfo, ClientInfo, Credential, Durability, EventsResult, HealthStatus, HelloParams,
-    HelloReconcile, HelloResult, InboxChoice, LeaseFate, Policy, ProtocolRange, Queue, Replay, ResumeOutcome,
-    ResumeParams, ResumeResult, Snapshot, StateVersion,
+    HelloReconcile, HelloResult, InboxChoice, LeaseFate, LogPosition, Policy, ProtocolRange, Queue, Replay,
+    ResumeOutcome, ResumeParams, ResumeResult, Snapshot, StateVersion,
 };
 use crate::ids::{ConnId, MemberKey, MessageId, RunId, SessionKey};
 use crate::message::{
@@ -112,8 +112,8 @@ pub(super) fn hello_full() -> HelloParams {
         }),
         resume: Some(ResumeParams {
             token: "tenure-resume.v1.e30.AAAA".to_owned(),
-            epoch: id("epoch-1"),
-            last_seq: n(41),
+            epoch: Some(id("epoch-1")),
+            last_seq: Some(n(41)),
         }),
         reconcile: Some(HelloReconcile::Now(Box::new(reconcile_params()))),
         positions: vec![LogPosition { log: "topic/jobs/0".to_owned(), seq: n(41), id: message_id() }],

@@ -79,6 +79,13 @@ fn hellos() -> Vec<Value> {
             params["resume"] = json!({"token": "t", "epoch": "e", "lastSeq": 41.0});
             params["attestation"] = json!({"expiresAt": 1_700_000_000_000.0, "signature": "s"});
         }),
+        hello("hello: a resume whose epoch is empty", |params| {
+            params["resume"] = json!({"token": "t", "epoch": "", "lastSeq": 41});
+        }),
+        hello("hello: a resume of other types", |params| {
+            params["resume"] = json!({"token": 7, "epoch": ["e"], "lastSeq": -1});
+        }),
+        hello("hello: a resume that is no object", |params| params["resume"] = json!("t")),
     ]
 }
 
