@@ -129,7 +129,8 @@ pub(crate) async fn follow(
                 Standing::Away(Some(reason))
             }
             Ok(SessionEvent::HistoryRewound { logs }) => {
-                let (logs, text) = (logs.join(" "), "the broker's store came back with another history: it is read again");
+                let (logs, text) =
+                    (logs.join(" "), "the broker's store came back with another history: it is read again");
                 tracing::warn!(event = "history_rewound", %session, logs, "{text}");
                 continue;
             }

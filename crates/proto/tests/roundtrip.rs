@@ -19,8 +19,8 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::feature::{FeatureWish, FeatureWishes};
 use tenure_proto::frame::{self, Event, Request};
 use tenure_proto::hello::{
-    Attestation, ClientInfo, Credential, HelloParams, HelloReconcile, InboxChoice, Later, ProtocolRange,
-    ResumeParams,
+    Attestation, ClientInfo, Credential, HelloParams, HelloReconcile, InboxChoice, Later, LogPosition,
+    ProtocolRange, ResumeParams,
 };
 use tenure_proto::message::{
     Address, Bytes, Delivery, Fallback, Message, MessageKind, Meta, Priority, SendParams, Sender,
