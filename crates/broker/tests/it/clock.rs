@@ -44,7 +44,8 @@ async fn a_start_in_doubt_says_so_holds_expiry_and_ends_by_confirmation() {
     assert_eq!(ask(&broker, "GET /v1/admin/clock").await.1["believed"], true);
     assert_eq!(ask(&broker, "POST /v1/admin/clock/confirm").await.0, 409, "there is nothing to confirm");
     let (mut a, mut b) = (Sock::open(broker.addr()).await, Sock::open(broker.addr()).await);
-    (a.join(&a_who).await, b.join(&b_who).await);
+    a.join(&a_who).await;
+    b.join(&b_who).await;
     b.bye().await;
     let letter = json!({"to": to_session(&b_who), "clientMessageId": "m1", "body": "x", "ttlMs": 1});
     a.call("send", letter).await;

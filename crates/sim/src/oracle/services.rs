@@ -87,7 +87,7 @@ impl Services {
                     let heard = watch.gone.entry((slot, name.clone())).or_default();
                     *heard += 1;
                     let withdrawn = self.withdrawn.get(&(slot, name.clone())).copied().unwrap_or(0);
-                    let lapsed = usize::from(lapsed((&self.wanted, &self.unwanted), at, slot, name));
+                    let lapsed = usize::from(lapsed(&self.wanted, &self.unwanted, at, (slot, name)));
                     let withdrawn = withdrawn + lapsed;
                     let unexplained = heard.saturating_sub(withdrawn);
                     may_be_gone(*life, (slot, name), unexplained, world, court);
@@ -108,7 +108,7 @@ impl Services {
 
     /// Whether a name may have ended because no process of the session that held it has renewed it for too long.
     fn may_have_lapsed(&self, at: u64, slot: Slot, name: &str) -> bool {
-        lapsed((&self.wanted, &self.unwanted), at, slot, name)
+        lapsed(&self.wanted, &self.unwanted, at, (slot, name))
     }
 
     /// Whoever is told that a name is its own is the only one. What a socket brings that the broker has given up on may
@@ -171,10 +171,10 @@ impl Services {
 
 /// Whether no process of a session has offered a name for so long that it may have ended.
 fn lapsed(
-    (wanted, unwanted): (&BTreeMap<Life, BTreeSet<String>>, &BTreeMap<(Slot, String), u64>),
+    wanted: &BTreeMap<Life, BTreeSet<String>>,
+    unwanted: &BTreeMap<(Slot, String), u64>,
     at: u64,
-    slot: Slot,
-    name: &str,
+    (slot, name): (Slot, &str),
 ) -> bool {
     if wanted.iter().any(|(life, names)| life.slot == slot && names.contains(name)) {
         return false;
