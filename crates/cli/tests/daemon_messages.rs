@@ -236,7 +236,9 @@ async fn a_row_whose_id_another_message_has_at_the_broker_is_sent_anew() {
     let (host, _broker) = connected().await;
     for (id, body) in [("deploy-417", "mine"), ("deploy-500", "mine too")] {
         host.good(&["send", "topic:deploys", "of another program", "--id", id, "--direct"]);
-        host.fails(&["send", "topic:deploys", body, "--id", id, "--wait"], 4, &["idempotency_key_reused"]);
+        let refused = host.run(&["send", "topic:deploys", body, "--id", id, "--wait"]);
+        assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("idempotency_key_reused"), "{}", stderr(&refused));
     }
     let taken = host.run(&["outbox", "requeue", "deploy-417", "--new-client-id", "deploy-500"]);
     assert_eq!(taken.status.code(), Some(4), "{}", stderr(&taken));

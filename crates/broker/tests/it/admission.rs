@@ -267,7 +267,7 @@ async fn protocol_and_features_are_checked_before_anything_else() {
     hello["protocol"] = json!({"min": 0, "max": 7});
     assert_eq!(sock.hello(hello).await["protocol"], 1);
     sock.bye().await;
-    for require in [json!(["teleport"]), json!(["resume", "services"]), json!([""])] {
+    for require in [json!(["teleport"]), json!(["resume", "levitation"]), json!([""])] {
         let mut sock = Sock::open(broker.addr()).await;
         let mut hello = sock.hello_of(&who);
         hello["features"] = json!({"require": require, "optional": ["resume"]});

@@ -104,6 +104,9 @@ async fn breaks_of_both_ends_cost_nothing() {
     assert_eq!(fresh.result["snapshot"]["runs"][0]["runId"], run, "a new process sees it at once");
     let mut a = fresh;
     assert_eq!(a.starts(ring(&to_session(&b_who), "k"), "running").await, run);
+    for n in [1, 2] {
+        a.hears(&run, json!({"seq": n, "data": n})).await;
+    }
     let mut b = back(&broker, &b_who, &past).await;
     b.says(&run, 2, json!(2)).await;
     b.ends(&run, 3, json!("done")).await;

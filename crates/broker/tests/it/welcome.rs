@@ -81,7 +81,7 @@ async fn the_result_of_hello_has_every_field() {
             "maxInflight": 4096, "durability": "fsync",
         })
     );
-    for bit in ["resume", "replay", "reconcile", "maxPayload"] {
+    for bit in ["resume", "replay", "reconcile", "maxPayload", "runs", "services"] {
         assert_eq!(result["features"][bit]["version"], 1, "{bit}");
     }
     assert_eq!(result["features"]["maxPayload"]["bytes"], 128 * 1024);
@@ -93,7 +93,9 @@ async fn the_result_of_hello_has_every_field() {
     assert_eq!(fields(&result["stateVersion"]), ["health", "presence", "services"]);
     assert!(result["stateVersion"].as_object().unwrap().values().all(Value::is_u64));
     let snapshot = &result["snapshot"];
-    assert_eq!(fields(snapshot), ["health", "presence", "queues", "services", "subscriptions", "uptimeMs"]);
+    let expected = ["health", "presence", "queues", "runs", "services", "subscriptions", "uptimeMs"];
+    assert_eq!(fields(snapshot), expected);
+    assert_eq!(snapshot["runs"], json!([]));
     assert_eq!(snapshot["queues"], json!([]), "nothing was ever sent to it");
     assert_eq!((&snapshot["health"], &snapshot["services"]), (&json!("ok"), &json!([])));
     assert!(snapshot["subscriptions"].is_array() && snapshot["uptimeMs"].is_u64());
