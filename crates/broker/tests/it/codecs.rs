@@ -47,7 +47,7 @@ async fn events_are_the_same_in_both_codecs() {
     let mut sock = Sock::open(broker.addr()).await;
     sock.join(&who).await;
     let mut steps = vec!["joined"];
-    for summary in ["plain", "ünïcödé ☃ \"quoted\"\n\u{1}", ""] {
+    for summary in ["plain", "ünïcödé ☃ \"quoted\" \\ 👩‍💻", ""] {
         sock.call(
             "profile.set",
             json!({"summary": summary, "tags": ["a", summary], "lastInputSeconds": 1u64 << 40}),
