@@ -9,6 +9,7 @@ use tenure_proto::message::SendParams;
 
 use super::*;
 
+mod full;
 mod ledger;
 mod model;
 mod offline;
