@@ -23,6 +23,10 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";
 const DEFAULT_PORT: u16 = 7400;
 /// Sockets that may not have said hello yet, unless told otherwise.
 const UNAUTHENTICATED_SOCKETS: usize = 16_384;
+/// Bytes that all sockets together may hold, unless told otherwise.
+const BUFFERED_TOTAL_BYTES: usize = 256 * 1024 * 1024;
+/// The fewest connections that may be asked for: some are kept in reserve, and some are needed to look.
+const CONNECTIONS_MIN: u64 = 16;
 
 /// What durable state goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +46,12 @@ pub struct Config {
     pub store: StoreChoice,
     /// The numbers of the mesh.
     pub mesh: MeshConfig,
-    /// Sockets that have not said hello yet; one more is turned away with 503.
+    /// Connections that have not said hello yet; for one more, an older one is let go.
     pub max_unauthenticated: usize,
+    /// Connections in all; absent is as many as the limit of open files allows.
+    pub max_connections: Option<usize>,
+    /// Bytes that all sockets together may hold.
+    pub max_buffered_total: usize,
     /// What an address may have and do.
     pub addresses: AddressLimits,
     /// How services are reached over HTTP.
@@ -86,6 +94,8 @@ impl Config {
             store: StoreChoice::Memory,
             mesh: MeshConfig::with_lease(lease_ttl_ms),
             max_unauthenticated: UNAUTHENTICATED_SOCKETS,
+            max_connections: None,
+            max_buffered_total: BUFFERED_TOTAL_BYTES,
             addresses: AddressLimits::default(),
             relay: RelayConfig {
                 listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -139,8 +149,10 @@ impl RawConfig {
         Ok(Config {
             listen,
             store,
-            mesh,
             max_unauthenticated: self.max_unauthenticated()?,
+            max_connections: self.max_connections()?,
+            max_buffered_total: self.max_buffered_total(mesh.max_buffered_bytes)?,
+            mesh,
             addresses: self.addresses()?,
             relay: self.relay(listen)?,
             resume_key: self.resume_key()?,
@@ -231,6 +243,30 @@ impl RawConfig {
         match self.max_unauthenticated_sockets.unwrap_or(UNAUTHENTICATED_SOCKETS as u64) {
             count if (1..=most).contains(&count) => size("max_unauthenticated_sockets", count),
             _ => Err(ConfigProblem(format!("max_unauthenticated_sockets must be between 1 and {most}"))),
+        }
+    }
+
+    fn max_connections(&self) -> Result<Option<usize>, ConfigProblem> {
+        match self.max_connections {
+            Some(count) if count < CONNECTIONS_MIN => {
+                Err(ConfigProblem(format!("max_connections must be at least {CONNECTIONS_MIN}")))
+            }
+            Some(count) => size("max_connections", count).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// At least two sockets must be able to hold what one of them may.
+    fn max_buffered_total(&self, one: usize) -> Result<usize, ConfigProblem> {
+        let Some(bytes) = self.max_buffered_total else {
+            return Ok(BUFFERED_TOTAL_BYTES.max(one.saturating_mul(2)));
+        };
+        let bytes = size("max_buffered_total", bytes)?;
+        match bytes >= one.saturating_mul(2) {
+            true => Ok(bytes),
+            false => Err(ConfigProblem(format!(
+                "max_buffered_total must be at least twice max_buffered_bytes, which is {one}"
+            ))),
         }
     }
 

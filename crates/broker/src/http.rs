@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::extract::State;
-use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::extract::ws::WebSocketUpgrade;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -13,17 +13,12 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tenure_proto::codec::Codec;
 use tenure_proto::limits;
-use tokio_tungstenite::WebSocketStream;
 use tokio_util::task::TaskTracker;
 use tungstenite::handshake::derive_accept_key;
-use tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::peer::{Peer, Place};
+use crate::connections::Connection;
 use crate::shared::Shared;
-use crate::socket::{self, Pipe};
-
-/// Bytes of a socket's read buffer: it is there for as long as the socket is, times ten thousand.
-const SOCKET_BUFFER: usize = 4 * 1024;
+use crate::socket;
 
 /// What requests are answered with.
 #[derive(Clone)]
@@ -79,6 +74,9 @@ async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
         return (status, format!("{why}\n")).into_response();
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let connections = &app.shared.connections;
+    app.shared.metrics.connections.set(connections.len() as i64);
+    app.shared.metrics.buffered.set(connections.buffered() as i64);
     match app.shared.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -86,10 +84,10 @@ async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
 }
 
 /// Turns a request into a session's socket, unless it comes through the wrong door. axum checks the request; the
-/// switch is made here, because the socket is carried by a [`Pipe`].
+/// switch is made here, because we read and write the socket's frames ourselves.
 async fn upgrade(
     State(app): State<App>,
-    Extension(peer): Extension<Peer>,
+    Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
     on_upgrade: Option<Extension<OnUpgrade>>,
     upgrade: WebSocketUpgrade,
@@ -106,12 +104,8 @@ async fn upgrade(
         app.shared.metrics.refusal("busy");
         (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], why).into_response()
     };
-    let peer = peer.behind(&app.shared.config.trusted_proxies, &headers);
-    let Some(place) = Place::take(&app.shared, peer) else {
-        return busy("this address has as many sockets as it may\n");
-    };
-    let Ok(permit) = app.shared.unauthenticated.clone().try_acquire_owned() else {
-        return busy("too many sockets wait for their hello\n");
+    let Some(place) = connection.place(&headers) else {
+        return busy("this address has as many connections as it may\n");
     };
     let (Some(Extension(on_upgrade)), Some(mut response)) = (on_upgrade, switching(&headers)) else {
         return StatusCode::UPGRADE_REQUIRED.into_response();
@@ -122,12 +116,9 @@ async fn upgrade(
     }
     let App { shared, tasks } = app;
     tasks.spawn(async move {
-        let config = socket_config(&shared);
         // A client that leaves during the switch has nothing to be told.
         let Ok(upgraded) = on_upgrade.await else { return };
-        let pipe = Pipe::new(TokioIo::new(upgraded));
-        let ws = WebSocketStream::from_raw_socket(pipe, Role::Server, Some(config)).await;
-        socket::run(ws, shared, codec, host, permit, place).await;
+        socket::run(TokioIo::new(upgraded), shared, codec, host, connection, place).await;
     });
     response
 }
@@ -144,17 +135,6 @@ pub(crate) fn switching(headers: &HeaderMap) -> Option<Response> {
     Some(response)
 }
 
-fn socket_config(shared: &Shared) -> WebSocketConfig {
-    let frame = limits::frame_bytes(shared.house.config.max_payload);
-    WebSocketConfig::default()
-        .read_buffer_size(SOCKET_BUFFER)
-        // What the library writes is small and goes to the pipe at once.
-        .write_buffer_size(0)
-        .max_write_buffer_size(SOCKET_BUFFER)
-        .max_message_size(Some(frame))
-        .max_frame_size(Some(frame))
-}
-
 /// The codec that the client asked for: JSON when it asked for none, nothing when for none of ours.
 fn choose_codec(upgrade: &WebSocketUpgrade) -> Option<Codec> {
     let mut offered = upgrade.requested_protocols().peekable();
@@ -165,19 +145,19 @@ fn choose_codec(upgrade: &WebSocketUpgrade) -> Option<Codec> {
 }
 
 /// A plain echo for conformance suites; only with `--test-echo`.
-async fn echo_upgrade(upgrade: WebSocketUpgrade) -> Response {
-    upgrade
-        .read_buffer_size(SOCKET_BUFFER)
-        .write_buffer_size(SOCKET_BUFFER)
-        .max_message_size(16 << 20)
-        .max_frame_size(16 << 20)
-        .on_upgrade(|mut ws: WebSocket| async move {
-            use axum::extract::ws::Message;
-            while let Some(Ok(message)) = ws.recv().await {
-                let echo = matches!(message, Message::Text(_) | Message::Binary(_));
-                if echo && ws.send(message).await.is_err() {
-                    return;
-                }
-            }
-        })
+async fn echo_upgrade(
+    State(app): State<App>,
+    headers: HeaderMap,
+    on_upgrade: Option<Extension<OnUpgrade>>,
+    _upgrade: WebSocketUpgrade,
+) -> Response {
+    let (Some(Extension(on_upgrade)), Some(response)) = (on_upgrade, switching(&headers)) else {
+        return StatusCode::UPGRADE_REQUIRED.into_response();
+    };
+    app.tasks.spawn(async move {
+        if let Ok(upgraded) = on_upgrade.await {
+            socket::echo(TokioIo::new(upgraded)).await;
+        }
+    });
+    response
 }

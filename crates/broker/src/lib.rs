@@ -16,6 +16,8 @@ mod admin;
 mod checkpoint;
 mod clock;
 pub mod config;
+mod connections;
+mod descriptors;
 mod entropy;
 mod http;
 mod listen;
@@ -52,6 +54,7 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::document;
 pub use config::{Config, ConfigProblem, RawConfig, RawDays, StoreChoice};
+use connections::Connections;
 use meshes::Maker;
 pub use relay::RelayConfig;
 use shared::Shared;
@@ -157,7 +160,8 @@ impl Broker {
             config: Arc::new(config.mesh.clone()),
         };
         let operator = admin::token::operator(&config).map_err(StartError::Token)?;
-        let shared = Shared::new(config, (clock, clocks), house, operator, (run.number, random()?), kind);
+        let (boot, files) = ((run.number, random()?), descriptors::raise());
+        let shared = Shared::new(config, (clock, clocks), house, operator, boot, kind, files);
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
         let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;
@@ -172,6 +176,7 @@ impl Broker {
         if let Some(tls) = &tls {
             tasks.spawn(tls::watch(tls.clone(), shared.stopping.clone()));
         }
+        tasks.spawn(Connections::watch(shared.clone()));
         let listen = listen::run(listener, shared.clone(), tls.clone(), tasks.clone());
         let listening = tasks.spawn(tokio::task::unconstrained(listen));
         let relay_addr = relay.as_ref().map(|(_, addr)| *addr);

@@ -1,20 +1,26 @@
 //! The accept loop: TCP in, HTTP/1.1 with upgrades out.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
 
+use crate::connections::{Connection, TurnedAway};
 use crate::peer::Peer;
 use crate::shared::Shared;
 use crate::tls::Tls;
@@ -27,6 +33,14 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 16 * 1024;
 /// How long an answer that is on its way when the broker stops may take.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
+/// How long a connection may be used for requests: then it ends when its last request is answered. A socket is not one.
+const PLAIN_LIFE: Duration = Duration::from_secs(60);
+/// How long that last request may take.
+const LAST_REQUEST: Duration = Duration::from_secs(30);
+/// Connections that are being told why they are turned away; one more is closed without a word.
+const TURNING_AWAY: usize = 64;
+/// How long that may take.
+const TURN_AWAY: Duration = Duration::from_secs(1);
 /// How long to leave the listener alone when the system has no more descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Connections that the system may hold for us until we accept them; it may allow fewer. When everybody comes
@@ -62,12 +76,13 @@ pub(crate) async fn run(
     tasks: TaskTracker,
 ) -> TcpListener {
     let stop = shared.stopping.clone();
-    let router = crate::http::router(shared, tasks.clone());
+    let router = crate::http::router(shared.clone(), tasks.clone());
     let mut http = Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
         .half_close(false);
+    let turning = Arc::new(Semaphore::new(TURNING_AWAY));
     let mut accepts = 0;
     loop {
         accepts += 1;
@@ -89,14 +104,30 @@ pub(crate) async fn run(
             }
         };
         let _ = stream.set_nodelay(true);
+        let connection = match Connection::enter(&shared, peer) {
+            Ok(connection) => Arc::new(connection),
+            Err(why) => {
+                shared.metrics.refusal("busy");
+                if let (None, Ok(turn)) = (&tls, turning.clone().try_acquire_owned()) {
+                    let http = http.clone();
+                    tasks.spawn(async move {
+                        turn_away(http, stream, why).await;
+                        drop(turn);
+                    });
+                }
+                continue;
+            }
+        };
+        let accepted = connection.clone();
         let with_peer = move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(accepted.clone());
             request
         };
         let service = TowerToHyperService::new(MapRequest::new(router.clone(), with_peer));
         let (http, stop) = (http.clone(), stop.clone());
         match tls.as_ref().map(|tls| tls.acceptor()) {
-            None => _ = tasks.spawn(serve(http, stream, service, stop)),
+            None => _ = tasks.spawn(serve(http, stream, service, stop, connection)),
             Some(acceptor) => {
                 tasks.spawn(async move {
                     // Whoever does not shake hands in time, or not as we do, has no answer coming.
@@ -104,10 +135,11 @@ pub(crate) async fn run(
                     // Cancel-safe in this: what loses is given up.
                     let stream = tokio::select! {
                         shaken = shaken => shaken,
+                        () = connection.cut() => return,
                         () = stop.cancelled() => return,
                     };
                     if let Ok(Ok(stream)) = stream {
-                        serve(http, stream, service, stop).await;
+                        serve(http, stream, service, stop, connection).await;
                     }
                 });
             }
@@ -116,7 +148,7 @@ pub(crate) async fn run(
 }
 
 /// Answers the requests of one connection until it ends, or becomes a socket.
-async fn serve<I, S, B>(http: Builder, stream: I, service: S, stop: CancellationToken)
+async fn serve<I, S, B>(http: Builder, stream: I, service: S, stop: CancellationToken, place: Arc<Connection>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: hyper::service::HttpService<Incoming, ResBody = B> + Send,
@@ -128,14 +160,36 @@ where
 {
     let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
+    // All are cancel-safe in this: what loses is given up.
+    let last = tokio::select! {
+        // A broken request concerns nobody but its sender. Nor is a socket our concern any more.
+        _ = connection.as_mut() => return,
+        () = place.cut() => return,
+        () = stop.cancelled() => LAST_ANSWER,
+        () = tokio::time::sleep(PLAIN_LIFE) => LAST_REQUEST,
+    };
+    connection.as_mut().graceful_shutdown();
     tokio::select! {
-        // A broken request concerns nobody but its sender.
-        _ = connection.as_mut() => {}
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = tokio::time::timeout(LAST_ANSWER, connection).await;
-        }
+        _ = tokio::time::timeout(last, connection) => {}
+        () = place.cut() => {}
     }
+}
+
+/// Tells a client why its connection is turned away, whatever it asks for.
+async fn turn_away(http: Builder, stream: TcpStream, why: TurnedAway) {
+    let why = match why {
+        TurnedAway::Address => "this address has as many connections as it may\n",
+        TurnedAway::Full => "this broker has as many connections as it may\n",
+    };
+    let service = service_fn(move |_: hyper::Request<Incoming>| async move {
+        let answer = (
+            StatusCode::SERVICE_UNAVAILABLE,
+            [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")],
+            why,
+        );
+        Ok::<_, Infallible>(answer.into_response())
+    });
+    let _ = tokio::time::timeout(TURN_AWAY, http.serve_connection(TokioIo::new(stream), service)).await;
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -28,6 +28,9 @@ pub(crate) struct Metrics {
     pub(crate) runs: Gauge,
     pub(crate) services: Gauge,
     pub(crate) sockets: Gauge,
+    pub(crate) connections: Gauge,
+    pub(crate) buffered: Gauge,
+    let_go: Family<Kind, Counter>,
     pub(crate) relay_streams: Gauge,
     pub(crate) frames_in: Counter,
     pub(crate) frames_out: Counter,
@@ -65,6 +68,9 @@ impl Default for Metrics {
             runs: Gauge::default(),
             services: Gauge::default(),
             sockets: Gauge::default(),
+            connections: Gauge::default(),
+            buffered: Gauge::default(),
+            let_go: Family::default(),
             relay_streams: Gauge::default(),
             frames_in: Counter::default(),
             frames_out: Counter::default(),
@@ -101,6 +107,13 @@ impl Metrics {
         r.register("runs", "Runs that have not ended", self.runs.clone());
         r.register("services", "Names of services that are held", self.services.clone());
         r.register("sockets", "Open sockets, before and after hello", self.sockets.clone());
+        let connections = self.connections.clone();
+        r.register("connections", "Accepted connections of all kinds, when this is asked", connections);
+        let buffered = self.buffered.clone();
+        let help = "What waits for clients, and what requests hold, in all sockets when this is asked";
+        r.register_with_unit("buffered", help, Unit::Bytes, buffered);
+        let help = "Connections let go for the sake of the others, by what was short: room or buffers";
+        r.register("connections_let_go", help, self.let_go.clone());
         r.register(
             "relay_streams",
             "Streams to services that are open or opening",
@@ -167,6 +180,11 @@ impl Metrics {
     /// Counts one more socket that left its lease in grace.
     pub(crate) fn lost(&self, kind: &'static str) {
         self.lost.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Counts connections that were let go because there was too little of something.
+    pub(crate) fn let_go(&self, kind: &'static str, count: u64) {
+        self.let_go.get_or_create(&Kind { kind }).inc_by(count);
     }
 
     /// Counts one more refusal.

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::address::Addresses;
+use tenure_core::buffers::BufferLimit;
+use tenure_core::crowd::CrowdLimits;
 use tenure_core::mesh::Clocks;
 use tenure_core::operate::{OPERATIONS_MAX, OperateId};
 use tenure_core::operator::Operator;
@@ -16,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::connections::Connections;
+use crate::descriptors;
 use crate::meshes::Meshes;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
@@ -39,7 +43,8 @@ pub(crate) struct Shared {
     /// Drawn at this start, for ids that are never used twice.
     pub(crate) random: u64,
     pub(crate) relay: Relay,
-    pub(crate) unauthenticated: Arc<Semaphore>,
+    /// Every connection, from accept on.
+    pub(crate) connections: Connections,
     /// What addresses have and do; held for a moment, never across an await.
     addresses: Mutex<Addresses>,
     /// Whether `/readyz` says yes.
@@ -75,8 +80,11 @@ impl Shared {
         operator: Option<Operator>,
         (run, random): (u64, u64),
         store_kind: &'static str,
+        files: u64,
     ) -> Arc<Shared> {
-        let unauthenticated = Arc::new(Semaphore::new(config.max_unauthenticated));
+        let total = descriptors::connections(files).min(config.max_connections.unwrap_or(usize::MAX));
+        let crowd = CrowdLimits::of(total, config.max_unauthenticated);
+        let connections = Connections::new(crowd, BufferLimit(config.max_buffered_total));
         let addresses = Mutex::new(Addresses::new(config.addresses));
         Arc::new(Shared {
             addresses,
@@ -89,7 +97,7 @@ impl Shared {
             run,
             random,
             relay: Relay::default(),
-            unauthenticated,
+            connections,
             ready: AtomicBool::new(false),
             stopping: CancellationToken::new(),
             store_sound: AtomicBool::new(true),

@@ -128,7 +128,7 @@ impl Fixture {
         };
         let clock = Clock::start();
         let clocks = tenure_core::mesh::Clocks::new(clock.now());
-        let shared = Shared::new(config, (clock, clocks), house, None, (1, 1), "flaky");
+        let shared = Shared::new(config, (clock, clocks), house, None, (1, 1), "flaky", 1_024);
         let broken = Arc::new(AtomicBool::new(false));
         let (disk, went) = channel();
         let (beginning, begun) = channel();

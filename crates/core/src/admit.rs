@@ -22,6 +22,9 @@ use crate::feature;
 use crate::host::Doors;
 use crate::mutant::{self, Mutant};
 
+/// What a hello is told to wait when only the reserve of connections is left, in milliseconds.
+const FULL_RETRY_MS: u64 = 5_000;
+
 /// What the hello is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate<'a> {
@@ -39,11 +42,19 @@ pub struct Gate<'a> {
     pub cluster: &'a ClusterId,
     /// The wall clock.
     pub wall: u64,
-    /// How long its address should wait before another hello, if it has said too many: only who was here before is
-    /// let in.
-    pub wait_ms: Option<u64>,
+    /// Why only who was here before is let in, if so.
+    pub wait: Option<Wait>,
     /// The numbers of the mesh, which features are made of.
     pub config: &'a MeshConfig,
+}
+
+/// Why only a session that was here before may come in now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Its address has said hello too often, and may again after so many milliseconds.
+    TooOften(u64),
+    /// Only the reserve of connections is left.
+    Full,
 }
 
 /// A hello that is by whom it says.
@@ -118,12 +129,19 @@ impl Refusal {
         Refusal { error, closing }
     }
 
-    fn rate_limited(wait_ms: u64) -> Refusal {
-        let error = WireError::new(
-            ErrorCode::RateLimited,
-            "this address says hello too often; wait as long as retryAfterMs says",
-        );
-        Refusal::new(error.retry_after(wait_ms), Reason::Busy)
+    fn wait(wait: Wait) -> Refusal {
+        let (code, text, ms) = match wait {
+            Wait::TooOften(ms) => {
+                let text = "this address says hello too often; wait as long as retryAfterMs says";
+                (ErrorCode::RateLimited, text, ms)
+            }
+            Wait::Full => {
+                let text = "this broker has as many connections as it may, and keeps the rest for sessions that come \
+                            back; try again later";
+                (ErrorCode::Busy, text, FULL_RETRY_MS)
+            }
+        };
+        Refusal::new(WireError::new(code, text).retry_after(ms), Reason::Busy)
     }
 
     fn unauthorized(message: &str) -> Refusal {
@@ -146,10 +164,10 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         return Err(Box::new(Refusal::malformed(WireError::bad_request(text))));
     }
     let token = token_verdict(&hello, gate);
-    if let Some(wait_ms) = gate.wait_ms
+    if let Some(wait) = gate.wait
         && !matches!(token, TokenVerdict::Selects(_))
     {
-        return Err(Box::new(Refusal::rate_limited(wait_ms)));
+        return Err(Box::new(Refusal::wait(wait)));
     }
     if !(mutant::on(Mutant::TokenWithoutProof) && matches!(token, TokenVerdict::Selects(_))) {
         check_proof(&hello, gate)?;

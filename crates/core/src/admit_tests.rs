@@ -115,7 +115,7 @@ fn try_after(
     hello: HelloParams,
     host: &str,
     doors: &Doors,
-    wait_ms: Option<u64>,
+    wait: Option<Wait>,
 ) -> Result<Admission, Box<Refusal>> {
     let token_key = broker_key().verifying_key().to_bytes();
     let cluster = "cluster-1".parse().unwrap();
@@ -127,7 +127,7 @@ fn try_after(
         token_key: &token_key,
         cluster: &cluster,
         wall: WALL,
-        wait_ms,
+        wait,
         config: &MeshConfig::default(),
     };
     admit(hello, &gate)
@@ -451,13 +451,17 @@ fn a_hello_that_says_nothing_true_learns_only_that_we_cannot_talk() {
 #[test]
 fn whoever_was_here_comes_back_however_often_its_address_says_hello() {
     let doors = Doors::loopback(7400, &[], &[]);
-    let at_once = |hello| try_after(hello, HOST, &doors, Some(700));
+    let at_once = |hello| try_after(hello, HOST, &doors, Some(Wait::TooOften(700)));
     let Refusal { error, closing } = *at_once(hello()).unwrap_err();
     assert_eq!((error.code, error.retry_after_ms), (ErrorCode::RateLimited, Some(U53::from(700))));
     assert_eq!((closing.code, closing.reason.as_str()), (1013, "busy"));
     assert!(at_once(with_token(hello(), token().issue(&broker_key()))).is_ok());
     let forged = with_token(hello(), token().issue(&key(9)));
     assert_eq!(at_once(forged).unwrap_err().error.code, ErrorCode::RateLimited);
+    let full = |hello| try_after(hello, HOST, &doors, Some(Wait::Full));
+    let Refusal { error, closing } = *full(hello()).unwrap_err();
+    assert_eq!((error.code, closing.reason.as_str()), (ErrorCode::Busy, "busy"));
+    assert!(full(with_token(hello(), token().issue(&broker_key()))).is_ok());
     // A token without the key that it belongs to is worth nothing here either.
     let stolen = HelloParams { proof: hello().proof.chars().rev().collect(), ..hello() };
     let stolen = with_token(stolen, token().issue(&broker_key()));

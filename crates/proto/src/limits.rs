@@ -20,6 +20,8 @@ pub const fn frame_bytes(max_payload: usize) -> usize {
 
 /// Milliseconds an accepted socket may take until its hello arrived.
 pub const HELLO_TIMEOUT_MS: u64 = 10_000;
+/// Milliseconds from a message's first byte until it must be whole.
+pub const MESSAGE_MS: u64 = 30_000;
 /// Milliseconds the `closing` event may take to be flushed before the socket is closed regardless.
 pub const CLOSE_FLUSH_MS: u64 = 1_000;
 /// Bytes of the challenge's nonce.

@@ -78,6 +78,8 @@ options! {
     max_payload: u64 = "TENURE_MAX_PAYLOAD",
     /// Bytes that may wait for one socket.
     max_buffered_bytes: u64 = "TENURE_MAX_BUFFERED_BYTES",
+    /// Bytes that all sockets together may hold, messages that are not whole included.
+    max_buffered_total: u64 = "TENURE_MAX_BUFFERED_TOTAL",
     /// How long a socket may take next to nothing while something waits for it.
     slow_consumer_ms: u64 = "TENURE_SLOW_CONSUMER_MS",
     /// Living leases per mesh.
@@ -90,9 +92,11 @@ options! {
     max_groups_per_member: u64 = "TENURE_MAX_GROUPS_PER_MEMBER",
     /// Topics that one member has made.
     max_topics_per_member: u64 = "TENURE_MAX_TOPICS_PER_MEMBER",
-    /// Sockets of one address at once.
+    /// Connections of one address at once.
     max_sockets_per_address: u64 = "TENURE_MAX_SOCKETS_PER_ADDRESS",
-    /// Sockets that have not said hello yet.
+    /// Connections in all; absent is as many as the limit of open files allows.
+    max_connections: u64 = "TENURE_MAX_CONNECTIONS",
+    /// Connections that have not said hello yet.
     max_unauthenticated_sockets: u64 = "TENURE_MAX_UNAUTHENTICATED_SOCKETS",
     /// Hellos of an address in a second that bring no good token; 0 is as many as it likes.
     hello_rate: u64 = "TENURE_HELLO_RATE",

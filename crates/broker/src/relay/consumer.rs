@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
-use crate::peer::{Peer, Place};
+use crate::connections::Connection;
+use crate::peer::Peer;
 use crate::relay::forward;
 use crate::relay::guard::{Guard, Seen};
 use crate::shared::Shared;
@@ -55,13 +56,13 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             }
         };
         let _ = stream.set_nodelay(true);
-        let place = Place::take(&shared, Peer(peer));
-        let (Some(place), Ok(permit)) = (place, room.clone().try_acquire_owned()) else {
+        let connection = Connection::enter(&shared, Peer(peer));
+        let (Ok(connection), Ok(permit)) = (connection, room.clone().try_acquire_owned()) else {
             // One too many is closed before it has said anything.
             shared.metrics.refusal("busy");
             continue;
         };
-        tasks.spawn(serve(shared.clone(), tasks.clone(), stream, peer, place, permit));
+        tasks.spawn(serve(shared.clone(), tasks.clone(), stream, peer, connection, permit));
     }
 }
 
@@ -71,7 +72,7 @@ async fn serve(
     tasks: TaskTracker,
     stream: TcpStream,
     peer: SocketAddr,
-    _place: Place,
+    place: Connection,
     _permit: OwnedSemaphorePermit,
 ) {
     let head = shared.config.relay.head;
@@ -92,8 +93,9 @@ async fn serve(
     let guarded = TokioIo::new(Guard::new(stream, seen.clone()));
     let stop = shared.stopping.clone();
     let asked = seen.clone();
+    let serving = shared.clone();
     let service = service_fn(move |request| {
-        let (shared, tasks, seen) = (shared.clone(), tasks.clone(), asked.clone());
+        let (shared, tasks, seen) = (serving.clone(), tasks.clone(), asked.clone());
         async move { Ok::<_, Infallible>(forward::answer(&shared, &tasks, peer, &seen, request).await) }
     });
     let connection = http.serve_connection_with_upgrades(guarded, service);
@@ -102,8 +104,14 @@ async fn serve(
     tokio::select! {
         _ = connection.as_mut() => return,
         () = seen.began() => {}
+        () = place.cut() => return,
         () = tokio::time::sleep(head) => return,
         () = stop.cancelled() => return,
+    }
+    // From here on it may take as long as it likes; so there may be only so many.
+    if !place.is_consumer() {
+        shared.metrics.refusal("busy");
+        return;
     }
     tokio::select! {
         // A broken connection concerns nobody but its ends.

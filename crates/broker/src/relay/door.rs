@@ -15,8 +15,8 @@ use tenure_proto::ticket::RelayTicket;
 use tokio_tungstenite::WebSocketStream;
 use tungstenite::protocol::Role;
 
+use crate::connections::Connection;
 use crate::http::{App, check_door, switching};
-use crate::peer::{Peer, Place};
 use crate::relay::streams::Streams;
 use crate::relay::tcp;
 use crate::shared::Shared;
@@ -24,7 +24,7 @@ use crate::shared::Shared;
 /// Turns a request with a good ticket into a socket of the relay.
 pub(crate) async fn enter(
     State(app): State<App>,
-    Extension(peer): Extension<Peer>,
+    Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
     on_upgrade: Option<Extension<OnUpgrade>>,
     _upgrade: WebSocketUpgrade,
@@ -33,9 +33,8 @@ pub(crate) async fn enter(
     if let Err((status, why)) = check_door(&app.shared, &headers) {
         return say(status, &why);
     }
-    let peer = peer.behind(&app.shared.config.trusted_proxies, &headers);
-    let Some(place) = Place::take(&app.shared, peer) else {
-        return say(StatusCode::SERVICE_UNAVAILABLE, "this address has as many sockets as it may");
+    let Some(place) = connection.place(&headers) else {
+        return say(StatusCode::SERVICE_UNAVAILABLE, "this address has as many connections as it may");
     };
     let ticket = match ticket(&app.shared, &headers) {
         Ok(ticket) => ticket,
@@ -47,6 +46,10 @@ pub(crate) async fn enter(
     let (Some(Extension(on_upgrade)), Some(response)) = (on_upgrade, switching(&headers)) else {
         return StatusCode::UPGRADE_REQUIRED.into_response();
     };
+    // A session vouches for it: the ticket was given to one.
+    if !connection.is_session() {
+        return say(StatusCode::SERVICE_UNAVAILABLE, "too many connections wait; try again");
+    }
     let App { shared, tasks } = app;
     tasks.spawn(async move {
         // A client that leaves during the switch has nothing to be told.
@@ -54,7 +57,7 @@ pub(crate) async fn enter(
         let config = Some(tenure_mux::socket_config());
         let ws = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, config).await;
         carry(shared, ws, ticket).await;
-        drop(place);
+        drop((place, connection));
     });
     response
 }

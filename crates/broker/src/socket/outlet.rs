@@ -2,21 +2,21 @@
 
 use std::net::IpAddr;
 
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use tenure_core::Millis;
 use tenure_core::address::Address;
+use tenure_core::admit::Wait;
 use tenure_core::conn::{ConnNote, Outlet};
 use tenure_core::frames::Supply;
 use tenure_proto::method::StoreHealth;
 
+use super::Stream;
 use super::pipe::{Kind, Pipe};
 use crate::entropy;
 use crate::shared::Shared;
 
 /// What a connection is given to act with.
 pub(super) struct Way<'a> {
-    pub(super) pipe: &'a mut Pipe<TokioIo<Upgraded>>,
+    pub(super) pipe: &'a mut Pipe<Stream>,
     pub(super) shared: &'a Shared,
     /// Set when something waits to be written.
     pub(super) flushing: &'a mut bool,
@@ -56,8 +56,12 @@ impl Outlet for Way<'_> {
         self.pipe.reserve(bytes);
     }
 
-    fn greets(&mut self, now: Millis) -> Result<(), u64> {
-        self.address.map_or(Ok(()), |address| self.shared.addresses().hello(now, address))
+    fn greets(&mut self, now: Millis) -> Result<(), Wait> {
+        if !self.shared.connections.has_room() {
+            return Err(Wait::Full);
+        }
+        let hello = |address| self.shared.addresses().hello(now, address).map_err(Wait::TooOften);
+        self.address.map_or(Ok(()), hello)
     }
 
     fn was_here(&mut self) {

@@ -480,6 +480,11 @@ impl Sock {
         false
     }
 
+    /// The connection itself, to write what is no frame.
+    pub(crate) fn into_tcp(self) -> TcpStream {
+        self.ws.into_inner().tcp
+    }
+
     /// Drops the connection as a crash would: no close frame, no goodbye.
     pub(crate) fn cut(self) {
         drop(self);

@@ -6,7 +6,7 @@ use tenure_broker::{Broker, Config};
 
 use crate::common::mail::{inbox_of, to_session};
 use crate::common::sock::assert_closing;
-use crate::common::{Dial, LONG, Sock, Who, broker, join, still_serves};
+use crate::common::{LONG, Sock, Who, broker, join, still_serves};
 
 #[tokio::test]
 async fn a_hello_of_exactly_64_kib_is_read_and_one_byte_more_is_not() {
@@ -37,24 +37,16 @@ async fn sockets_that_have_not_said_hello() {
     // Whoever has said hello is not one of them.
     let (mut here, _) = join(addr, "here").await;
     let mut first = Sock::open(addr).await;
-    let second = Sock::open(addr).await;
-    assert_eq!(Dial::to(addr).open().await.err(), Some(503));
+    let mut second = Sock::open(addr).await;
+    // For one more the oldest of them goes, and is told why.
+    let mut third = Sock::open(addr).await;
+    assert_closing(&first.ended().await.closing, 1013, "busy", true);
     here.call("ping", json!({})).await;
-    // A place is free when its socket says hello, and when it goes.
-    first.join(&Who::new("first")).await;
-    let mut third = loop {
-        if let Ok(sock) = Dial::to(addr).open().await {
-            break sock;
-        }
-    };
-    assert_eq!(Dial::to(addr).open().await.err(), Some(503));
-    second.cut();
-    let _fourth = loop {
-        if let Ok(sock) = Dial::to(addr).open().await {
-            break sock;
-        }
-    };
+    // A place is free when its socket says hello.
+    second.join(&Who::new("second")).await;
+    let mut fourth = Sock::open(addr).await;
     third.join(&Who::new("third")).await;
+    fourth.join(&Who::new("fourth")).await;
 }
 
 #[tokio::test]

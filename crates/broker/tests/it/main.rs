@@ -18,6 +18,7 @@ mod drain;
 mod durable;
 mod first_frame;
 mod hello_timeout;
+mod hoard;
 mod http;
 mod limits;
 mod messages;

@@ -170,6 +170,8 @@ fn in_force(config: &Config, raw: RawConfig) -> RawConfig {
         tick_interval_ms: Some(mesh.tick_interval_ms),
         max_payload: number(mesh.max_payload),
         max_buffered_bytes: number(mesh.max_buffered_bytes),
+        max_buffered_total: number(config.max_buffered_total),
+        max_connections: config.max_connections.and_then(number),
         max_sessions: number(mesh.max_sessions),
         slow_consumer_ms: Some(mesh.slow_consumer_ms),
         reconnect_grace_ms: Some(mesh.reconnect_grace_ms),

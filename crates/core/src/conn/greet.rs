@@ -11,12 +11,11 @@ use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, HELLO_TIMEOUT_MS, NONCE_BYT
 use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
 
-use super::{Conn, ConnEffect, ConnNote, Due, Outlet, Pace, Phase, Received};
-use crate::admit::{Admission, Gate, Refusal, TokenVerdict, admit};
+use super::{Conn, ConnEffect, ConnNote, Due, Gone, Outlet, Pace, Patience, Phase, Received};
+use crate::admit::{Admission, Gate, Refusal, TokenVerdict, Wait, admit};
 use crate::frames::{self, Whence};
 use crate::house::House;
 use crate::input::Input;
-use crate::thaw::Thaw;
 use crate::time::{Millis, Now};
 
 /// A connection that has not said hello.
@@ -26,20 +25,18 @@ pub(super) struct Stranger {
     nonce: String,
     /// The Host header that it sent.
     host: String,
-    opened: Millis,
-    /// The frozen-broker rule holds for strangers too: their time runs on thawed time.
-    thaw: Thaw,
+    /// How long its hello may take.
+    patience: Patience,
 }
 
 impl Stranger {
     /// Whether the hello should have been here by now.
     pub(super) fn is_late(&mut self, now: Millis) -> bool {
-        self.thaw.look(now);
-        self.thaw.thawed(now) >= self.opened.plus(HELLO_TIMEOUT_MS)
+        self.patience.is_over(now)
     }
 
     pub(super) fn next_deadline(&self) -> Millis {
-        self.thaw.next_look().min(self.thaw.shell(self.opened.plus(HELLO_TIMEOUT_MS)))
+        self.patience.next_deadline()
     }
 
     /// Reads and checks a hello, with its signatures.
@@ -49,7 +46,7 @@ impl Stranger {
         wall: u64,
         binary: bool,
         bytes: &[u8],
-        wait_ms: Option<u64>,
+        wait: Option<Wait>,
         house: &House,
     ) -> Result<(RequestId, Admission), Turned> {
         let malformed = |request, text: String| Turned {
@@ -69,7 +66,7 @@ impl Stranger {
             Ok(params) => params,
             Err(error) => return Err(malformed(Some(request), frames::clipped(format!("hello: {error}")))),
         };
-        match self.admit(params, wall, wait_ms, house) {
+        match self.admit(params, wall, wait, house) {
             Ok(admission) => Ok((request, admission)),
             Err(refusal) => Err(Turned { request: Some(request), refusal }),
         }
@@ -80,7 +77,7 @@ impl Stranger {
         &self,
         params: HelloParams,
         wall: u64,
-        wait_ms: Option<u64>,
+        wait: Option<Wait>,
         house: &House,
     ) -> Result<Admission, Box<Refusal>> {
         let token_key = house.key.verifying_key().to_bytes();
@@ -92,7 +89,7 @@ impl Stranger {
             token_key: &token_key,
             cluster: &house.cluster,
             wall,
-            wait_ms,
+            wait,
             config: house.rooms.get(&params.mesh).map_or(&house.config, |config| config),
         };
         let admission = admit(params, &gate)?;
@@ -126,17 +123,18 @@ impl Conn {
         let nonce = b64url(&nonce);
         let (broker, ts) = (house.broker_id.clone(), U53::saturating(now.wall));
         let challenge = EventBody::Challenge(Challenge { nonce: nonce.clone(), ts, broker });
-        let thaw = Thaw::new(house.config.lease_ttl_ms, now.at);
+        let patience = Patience::new(now.at, HELLO_TIMEOUT_MS, house.config.lease_ttl_ms);
         let mut conn = Conn {
             id,
             codec,
-            phase: Phase::Stranger(Box::new(Stranger { nonce, host, opened: now.at, thaw })),
+            phase: Phase::Stranger(Box::new(Stranger { nonce, host, patience })),
             due: Due::default(),
             frames: 0,
             batch: false,
             pace: Pace::default(),
             whence: None,
             held: None,
+            partial: None,
             backlog: Default::default(),
         };
         conn.send(&frames::unnumbered(codec, &challenge), out);
@@ -157,6 +155,20 @@ impl Conn {
         }
     }
 
+    /// Room is needed, or too much is held: lets the socket go. What it has not read is dropped; its session is in
+    /// grace, and what it missed comes again.
+    pub fn let_go(&mut self, now: Now, out: &mut impl Outlet) -> Option<ConnEffect> {
+        match &self.phase {
+            Phase::Stranger(_) => Some(self.close(now, &Closing::new(Reason::Busy), None, out)),
+            Phase::Knocking(_) | Phase::Session => {
+                out.skip();
+                let gone = Gone { by_client: false, at: None };
+                Some(self.close(now, &Closing::new(Reason::SlowConsumer), Some(gone), out))
+            }
+            Phase::Leaving(_) | Phase::Over => None,
+        }
+    }
+
     /// What came on a socket that has not said hello. A hello that has arrived counts, however late we come to
     /// read it.
     pub(super) fn greeted(
@@ -172,10 +184,10 @@ impl Conn {
             Received::Close => Some(self.finish(now, None)),
             Received::Data { binary, bytes } if bytes.len() <= FRAME_BEFORE_HELLO_BYTES => {
                 out.noted(ConnNote::Read);
-                let wait_ms = out.greets(now.at).err();
-                Some(match stranger.read_hello(self.codec, now.wall, binary, bytes, wait_ms, house) {
+                let wait = out.greets(now.at).err();
+                Some(match stranger.read_hello(self.codec, now.wall, binary, bytes, wait, house) {
                     Ok((request, mut admission)) => {
-                        if wait_ms.is_none() && matches!(admission.token, TokenVerdict::Selects(_)) {
+                        if wait.is_none() && matches!(admission.token, TokenVerdict::Selects(_)) {
                             out.was_here();
                         }
                         admission.counted = out.is_counted();

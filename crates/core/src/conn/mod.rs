@@ -21,6 +21,7 @@
 mod due;
 mod greet;
 mod pace;
+mod patience;
 mod shell;
 
 #[cfg(test)]
@@ -32,7 +33,7 @@ use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::{ConnId, RequestId};
-use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES};
+use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES, MESSAGE_MS};
 
 use crate::effect::Push;
 use crate::frames::{self, Incoming, Whence};
@@ -43,6 +44,7 @@ use crate::time::{Millis, Now};
 use due::Due;
 use greet::Stranger;
 use pace::Pace;
+use patience::Patience;
 pub use shell::{ConnEffect, ConnNote, Out, Outlet, Received};
 
 /// Bytes of a delivery around its message, about.
@@ -63,6 +65,8 @@ pub struct Conn {
     pace: Pace,
     /// Where it came in, since its hello was admitted.
     whence: Option<Box<Whence>>,
+    /// Runs while a message has begun and is not whole; boxed, because few sockets are in the middle of one.
+    partial: Option<Box<Patience>>,
     /// The frame that came behind a hello before that was answered; nothing more is read meanwhile.
     held: Option<Box<Held>>,
     /// What is asked of the socket and has no room yet: at most one batch, and an answer per request.
@@ -148,7 +152,9 @@ impl Conn {
         if !matches!(self.phase, Phase::Knocking(_) | Phase::Session) {
             return None;
         }
+        let mut came = 0;
         for asked in outs {
+            came += 1;
             if let Out::Close(closing) = asked {
                 if closing.reason == Reason::SlowConsumer.as_str() {
                     // Why it is closed comes before what it would not read; that is replayed, or asked for again.
@@ -163,6 +169,13 @@ impl Conn {
             self.backlog.push_back(asked);
         }
         self.pump(now, house, out);
+        // What the client does not take is not ours to hurry.
+        let left = self.backlog.len();
+        for asked in self.backlog.iter().skip(left - left.min(came)) {
+            if let Out::Respond(request, _) = asked {
+                self.due.answered(request);
+            }
+        }
         self.release(now, house, out)
     }
 
@@ -204,17 +217,58 @@ impl Conn {
                 late.then(|| self.close(now, &Closing::new(Reason::HelloTimeout), None, out))
             }
             Phase::Leaving(leaving) if now.at >= leaving.deadline => Some(self.end(now.at)),
+            Phase::Knocking(_) | Phase::Session
+                if self.partial.as_mut().is_some_and(|partial| partial.is_over(now.at)) =>
+            {
+                // It sends, so it lives; but what it sends would never be a message.
+                let gone = Gone { by_client: true, at: Some(now.at) };
+                Some(self.close(now, &Closing::new(Reason::Stale), Some(gone), out))
+            }
             _ => None,
         }
     }
 
-    /// When [`Conn::tick`] is due; never while a session is carried, whose time is the mesh's.
+    /// When [`Conn::tick`] is due; while a session is carried only if a message has begun, as all else is the mesh's.
     pub fn next_deadline(&self) -> Option<Millis> {
         match &self.phase {
             Phase::Stranger(stranger) => Some(stranger.next_deadline()),
             Phase::Leaving(leaving) => Some(leaving.deadline),
-            Phase::Knocking(_) | Phase::Session | Phase::Over => None,
+            Phase::Knocking(_) | Phase::Session => {
+                self.partial.as_ref().map(|partial| partial.next_deadline())
+            }
+            Phase::Over => None,
         }
+    }
+
+    /// A part of a message is here, and the rest is waited for: it has [`MESSAGE_MS`] from its first part on.
+    pub fn began(&mut self, now: Now, house: &House) {
+        let patience = || Box::new(Patience::new(now.at, MESSAGE_MS, house.config.lease_ttl_ms));
+        self.partial.get_or_insert_with(patience);
+    }
+
+    /// What had begun is whole; or the socket is not read for now, and then it is not the client that is late.
+    pub fn unbegun(&mut self) {
+        self.partial = None;
+    }
+
+    /// Since when the rest of a message is waited for, if one has begun.
+    pub fn begun(&self) -> Option<Millis> {
+        self.partial.as_ref().map(|partial| partial.since())
+    }
+
+    /// Bytes that its requests hold until the mesh answers them.
+    pub fn owed(&self) -> usize {
+        self.due.owed() + self.held.as_ref().map_or(0, |held| held.bytes.len())
+    }
+
+    /// Bytes of events and answers that have no room in the socket yet. They may be shared with other sockets.
+    pub fn unsent(&self) -> usize {
+        let bytes = |push: &Push| push.entry.envelope.weight();
+        let of = |out: &Out| match out {
+            Out::Events(batch) => batch.pushes.1.iter().map(bytes).sum(),
+            _ => 0,
+        };
+        self.due.answered_bytes() + self.backlog.iter().map(of).sum::<usize>()
     }
 
     /// Whether another request may be read while so many bytes wait to be written: not while too many wait for their

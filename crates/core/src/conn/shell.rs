@@ -4,7 +4,7 @@ use tenure_proto::close::Closing;
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, RequestId};
 
-use crate::admit::Refusal;
+use crate::admit::{Refusal, Wait};
 use crate::effect::{Answer, Batch, Push};
 use crate::frames::Supply;
 use crate::input::Input;
@@ -103,9 +103,9 @@ pub trait Outlet: Supply {
         let _ = bytes;
     }
 
-    /// Counts a hello from where the client is; else says after how many milliseconds there may be one. A shell whose
-    /// clients are nowhere counts none.
-    fn greets(&mut self, now: Millis) -> Result<(), u64> {
+    /// Counts a hello from where the client is; else says why only a session that was here before may come in. A shell
+    /// whose clients are nowhere counts none.
+    fn greets(&mut self, now: Millis) -> Result<(), Wait> {
         let _ = now;
         Ok(())
     }

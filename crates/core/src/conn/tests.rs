@@ -3,7 +3,9 @@
 use ed25519_dalek::SigningKey;
 use serde_json::{Value, json};
 use tenure_proto::canonical::{Proof, member_key, session_key};
-use tenure_proto::limits::{HELLO_TIMEOUT_MS, NONCE_BYTES, SLOW_CONSUMER_BYTES, SLOW_CONSUMER_MS};
+use tenure_proto::limits::{
+    HELLO_TIMEOUT_MS, MESSAGE_MS, NONCE_BYTES, SLOW_CONSUMER_BYTES, SLOW_CONSUMER_MS,
+};
 use tenure_proto::method::{PingResult, StoreHealth};
 use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
@@ -384,6 +386,63 @@ fn the_mesh_hears_that_a_socket_reads_however_slowly() {
     assert_eq!(closes(world.obey(vec![close])), 1008);
     world.jump(SLOW_CONSUMER_MS);
     assert!(taken(&mut world, SLOW_CONSUMER_BYTES).is_none(), "nobody asks any more");
+}
+
+#[test]
+fn a_message_that_is_not_whole_in_time_ends_its_socket() {
+    let mut world = World::greeted();
+    assert_eq!(world.conn.next_deadline(), None);
+    world.conn.began(world.now, &world.house);
+    let began = world.now.at;
+    assert!(world.pass(MESSAGE_MS - 1_000).is_none());
+    // Another part of it, and proofs of life, give it no more time.
+    world.conn.began(world.now, &world.house);
+    assert!(world.received(Received::Ping).is_some());
+    assert_eq!(world.conn.begun(), Some(began));
+    assert_eq!(closes(world.pass(2_000)), 4009);
+    assert_eq!(world.now.at, began.plus(MESSAGE_MS));
+    assert_eq!(world.last()["data"]["reason"], "stale");
+    let until = world.now.at;
+    assert_eq!(ends(world.pass(60_000)), Some((until, true)), "it lived to send a part");
+}
+
+#[test]
+fn a_message_that_is_whole_has_no_time_and_a_frozen_broker_takes_none_of_it() {
+    let mut world = World::greeted();
+    world.conn.began(world.now, &world.house);
+    assert!(world.pass(MESSAGE_MS - 1).is_none());
+    world.conn.unbegun();
+    assert!(world.pass(MESSAGE_MS * 2).is_none());
+    world.conn.began(world.now, &world.house);
+    assert!(world.pass(MESSAGE_MS - 1_000).is_none());
+    // We were stopped, and hear of it all at once.
+    world.jump(MESSAGE_MS * 10);
+    assert!(world.conn.tick(world.now, &mut world.shell).is_none());
+    assert_eq!(closes(world.pass(MESSAGE_MS)), 4009);
+}
+
+#[test]
+fn a_socket_that_is_let_go_hears_why_and_keeps_its_lease() {
+    let mut world = World::greeted();
+    assert_eq!(closes(world.conn.let_go(world.now, &mut world.shell)), 1008);
+    assert_eq!(world.last()["data"]["reason"], "slow_consumer");
+    assert!(world.conn.let_go(world.now, &mut world.shell).is_none(), "once");
+    assert_eq!(ends(world.received(Received::Gone)), Some((world.now.at, false)));
+
+    let mut world = World::new();
+    assert_eq!(closes(world.conn.let_go(world.now, &mut world.shell)), 1013);
+    assert_eq!(world.last()["data"]["reason"], "busy");
+    assert_eq!(ends(world.received(Received::Gone)), None, "no mesh has heard of it");
+}
+
+#[test]
+fn what_requests_hold_is_owed_until_they_are_answered() {
+    let mut world = World::greeted();
+    assert_eq!(world.conn.owed(), 0);
+    call(world.data(&json!({"type": "req", "id": "2", "method": "history", "params": {"log": "topic:t"}})));
+    assert_eq!(world.conn.owed(), world.house.config.max_payload);
+    world.answer("2");
+    assert_eq!(world.conn.owed(), 0);
 }
 
 #[test]

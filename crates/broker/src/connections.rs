@@ -1,0 +1,279 @@
+//! The connections of a broker from accept to their end: who is let go when there is no room for all, or when they
+//! hold too much memory together. What is decided is `core::crowd`'s and `core::buffers`'.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use tenure_core::Millis;
+use tenure_core::buffers::{BufferLimit, Holding};
+use tenure_core::conn::Out;
+use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
+use tenure_proto::close::{Closing, Reason};
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use crate::mailbox::Mailbox;
+use crate::peer::{Peer, Place};
+use crate::shared::Shared;
+
+/// Between two looks at who holds what, when it is too much: those who were let go need a moment to give it back.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Why a connection was turned away when it was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// Its address has as many as it may.
+    Address,
+    /// There are as many as there may be.
+    Full,
+}
+
+/// The connections of one broker.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// Held for a moment, never across an await.
+    inner: Mutex<Inner>,
+    limit: BufferLimit,
+    /// Bytes that wait for clients.
+    waiting: AtomicUsize,
+    /// Bytes that requests hold.
+    owed: AtomicUsize,
+    /// Rung when that is too much.
+    over: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    crowd: Crowd,
+    guests: HashMap<GuestId, Arc<Guest>>,
+}
+
+/// One of them, as the others see it.
+#[derive(Debug)]
+struct Guest {
+    id: GuestId,
+    /// Set when it is to go before it has said hello.
+    cut: CancellationToken,
+    /// How to tell it to go after that.
+    mailbox: OnceLock<Mailbox>,
+    waiting: AtomicUsize,
+    owed: AtomicUsize,
+    /// Since when its client has made no progress, in milliseconds of our clock.
+    since: AtomicU64,
+    /// Whether it was told to go: what it holds is on its way out.
+    gone: AtomicBool,
+}
+
+/// What a socket holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Bytes that wait for its client.
+    pub(crate) waiting: usize,
+    /// Bytes that its requests hold.
+    pub(crate) owed: usize,
+    /// Since when its client has made no progress.
+    pub(crate) since: Millis,
+}
+
+impl Connections {
+    pub(crate) fn new(crowd: CrowdLimits, buffers: BufferLimit) -> Connections {
+        Connections {
+            inner: Mutex::new(Inner { crowd: Crowd::new(crowd), guests: HashMap::new() }),
+            limit: buffers,
+            waiting: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
+            over: Notify::new(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner().crowd.len()
+    }
+
+    /// Whether a session that does not resume may stay.
+    pub(crate) fn has_room(&self) -> bool {
+        self.inner().crowd.has_room()
+    }
+
+    /// Bytes that all of them hold.
+    pub(crate) fn buffered(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed).saturating_add(self.owed.load(Ordering::Relaxed))
+    }
+
+    /// Lets the slowest go whenever all of them hold too much, until the broker stops.
+    pub(crate) async fn watch(shared: Arc<Shared>) {
+        let all = &shared.connections;
+        loop {
+            tokio::select! {
+                () = all.over.notified() => {}
+                () = shared.stopping.cancelled() => return,
+            }
+            let (count, bytes) = all.let_go(shared.clock.at());
+            if count > 0 {
+                shared.metrics.let_go("buffers", count);
+                tracing::warn!(
+                    event = "slow_consumers_let_go",
+                    count,
+                    bytes,
+                    bound = all.limit.0,
+                    "all sockets together held too much: the slowest were closed, their sessions are in grace"
+                );
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Lets the slowest go if all hold too much: how many, and what they held.
+    fn let_go(&self, now: Millis) -> (u64, usize) {
+        let inner = self.inner();
+        let holding = |guest: &Arc<Guest>| {
+            let bytes = guest.waiting.load(Ordering::Relaxed);
+            let since = Millis(guest.since.load(Ordering::Relaxed));
+            (bytes > 0).then_some(Holding { guest: guest.id, bytes, since })
+        };
+        let holdings: Vec<Holding> = inner.guests.values().filter_map(holding).collect();
+        let (mut count, mut bytes) = (0, 0);
+        for id in self.limit.let_go(now, self.owed.load(Ordering::Relaxed), holdings) {
+            if let Some(guest) = inner.guests.get(&id) {
+                count += 1;
+                bytes += self.tell_to_go(guest);
+            }
+        }
+        (count, bytes)
+    }
+
+    /// Tells a connection to go; from here on what it holds does not count, as it gives it back at once.
+    fn tell_to_go(&self, guest: &Guest) -> usize {
+        guest.gone.store(true, Ordering::Relaxed);
+        match guest.mailbox.get() {
+            Some(mailbox) => mailbox.put(Out::Close(Box::new(Closing::new(Reason::SlowConsumer)))),
+            None => guest.cut.cancel(),
+        }
+        self.count(guest, 0, 0)
+    }
+
+    /// Counts what a connection holds instead of what it held; gives what waited before.
+    fn count(&self, guest: &Guest, waiting: usize, owed: usize) -> usize {
+        let before = guest.waiting.swap(waiting, Ordering::Relaxed);
+        shift(&self.waiting, before, waiting);
+        shift(&self.owed, guest.owed.swap(owed, Ordering::Relaxed), owed);
+        before
+    }
+}
+
+fn shift(sum: &AtomicUsize, before: usize, now: usize) {
+    if now > before {
+        sum.fetch_add(now - before, Ordering::Relaxed);
+    } else if before > now {
+        sum.fetch_sub(before - now, Ordering::Relaxed);
+    }
+}
+
+/// A connection's place among all of them, and among those of its address; both are free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    guest: Arc<Guest>,
+    peer: Peer,
+    /// None for a proxy that is believed: its clients are counted instead.
+    place: Option<Arc<Place>>,
+}
+
+impl Connection {
+    /// Takes a place for what was just accepted from `peer`. Somebody else may be let go for it.
+    pub(crate) fn enter(shared: &Arc<Shared>, peer: Peer) -> Result<Connection, TurnedAway> {
+        let config = &shared.config;
+        let proxies = config.trusted_proxies.iter().chain(&config.relay.proxies);
+        let place = match proxies.into_iter().any(|proxy| proxy.holds(peer.0.ip())) {
+            true => None,
+            false => Some(Arc::new(Place::take(shared, peer).ok_or(TurnedAway::Address)?)),
+        };
+        let mut inner = shared.connections.inner();
+        let Entry::Stays(id, goes) = inner.crowd.enter(peer.address()) else {
+            return Err(TurnedAway::Full);
+        };
+        if let Some(goes) = goes.and_then(|goes| inner.guests.get(&goes)) {
+            shared.connections.tell_to_go(goes);
+            shared.metrics.let_go("room", 1);
+        }
+        let guest = Arc::new(Guest {
+            id,
+            cut: CancellationToken::new(),
+            mailbox: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+        });
+        inner.guests.insert(id, guest.clone());
+        drop(inner);
+        Ok(Connection { shared: shared.clone(), guest, peer, place })
+    }
+
+    /// Where it comes from, and its place among those from there; of a proxy's client its own. Nothing when that address
+    /// has as many as it may.
+    pub(crate) fn place(&self, headers: &HeaderMap) -> Option<Arc<Place>> {
+        let client = self.peer.behind(&self.shared.config.trusted_proxies, headers);
+        match &self.place {
+            Some(place) if client.0.ip() == self.peer.0.ip() => Some(place.clone()),
+            _ => Place::take(&self.shared, client).map(Arc::new),
+        }
+    }
+
+    /// It is a session's, or what a session vouches for. `false` when it was let go meanwhile.
+    pub(crate) fn is_session(&self) -> bool {
+        self.shared.connections.inner().crowd.is_session(self.guest.id)
+    }
+
+    /// It asks for a service. `false` when it was let go meanwhile, or too many do.
+    pub(crate) fn is_consumer(&self) -> bool {
+        self.shared.connections.inner().crowd.is_consumer(self.guest.id)
+    }
+
+    /// From here on it is told to go through its mailbox.
+    pub(crate) fn listens_to(&self, mailbox: &Mailbox) {
+        let _ = self.guest.mailbox.set(mailbox.clone());
+    }
+
+    /// Waits until it is told to go. Cancel-safe.
+    pub(crate) fn cut(&self) -> WaitForCancellationFuture<'_> {
+        self.guest.cut.cancelled()
+    }
+
+    /// It holds this from here on.
+    pub(crate) fn holds(&self, held: Held) {
+        let all = &self.shared.connections;
+        if self.guest.gone.load(Ordering::Relaxed) {
+            return;
+        }
+        self.guest.since.store(held.since.0, Ordering::Relaxed);
+        all.count(&self.guest, held.waiting, held.owed);
+        if all.limit.is_over(all.waiting.load(Ordering::Relaxed), all.owed.load(Ordering::Relaxed)) {
+            all.over.notify_one();
+        }
+    }
+
+    /// Whether requests of all sockets hold so much that one which has some must wait for its answers.
+    pub(crate) fn holds_back(&self) -> bool {
+        let all = &self.shared.connections;
+        all.limit.holds_requests_back(all.owed.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let all = &self.shared.connections;
+        all.count(&self.guest, 0, 0);
+        let mut inner = all.inner();
+        inner.crowd.leave(self.guest.id);
+        inner.guests.remove(&self.guest.id);
+    }
+}
