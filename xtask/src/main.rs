@@ -63,8 +63,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "soak",
-        takes: "[kill|daemon|restart|drops] [ARGS]",
-        about: "the six scenarios at the real 90/75/30 s; or under load: kill -9, a drained restart, readers cut off",
+        takes: "[kill|daemon|restart|drops|attack] [ARGS]",
+        about: "the six scenarios at the real 90/75/30 s; or under load: kill -9, a drained restart, readers cut off, hoarders",
         start: soak::start,
     },
     Command {

@@ -9,7 +9,7 @@
 //!
 //! `cargo xtask soak restart [--kill]` replaces the broker under a thousand sessions, drained or killed, and counts what
 //! anybody could notice. `cargo xtask soak drops --clients N` cuts readers off every fifteen seconds during a steady
-//! publish.
+//! publish. `cargo xtask soak attack` hoards the memory and the connections of a broker with 1,024 open files, for two minutes.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ const SCENARIOS: &[&str] = &["test", "--release", "--package", "tenure-cli", "--
 
 /// Runs all six at once, with further arguments for the test binary; or kills.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {
-    if args.first().is_some_and(|arg| ["kill", "restart", "drops"].contains(&arg.as_str())) {
+    if args.first().is_some_and(|arg| ["kill", "restart", "drops", "attack"].contains(&arg.as_str())) {
         return bench::measure(args);
     }
     if let Some((name, rest)) = args.split_first().filter(|(name, _)| *name == "daemon") {

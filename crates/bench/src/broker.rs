@@ -28,12 +28,21 @@ pub struct BrokerArgs {
     /// system's place for temporary files, which must be a real disk if figures are to mean anything]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Open files that the broker may have; absent is as many as we may.
+    #[arg(skip)]
+    files: Option<u64>,
 }
 
 impl BrokerArgs {
     /// Defaults, with this binary, in this directory.
     pub fn with(binary: PathBuf, dir: PathBuf) -> BrokerArgs {
-        BrokerArgs { binary: Some(binary), env: Vec::new(), intervals: "default".to_owned(), dir: Some(dir) }
+        BrokerArgs {
+            binary: Some(binary),
+            env: Vec::new(),
+            intervals: "default".to_owned(),
+            dir: Some(dir),
+            files: None,
+        }
     }
 
     /// The same with one more variable for the broker.
@@ -41,6 +50,11 @@ impl BrokerArgs {
         let mut args = self.clone();
         args.env.push(pair.to_owned());
         args
+    }
+
+    /// The same with so many open files at the most.
+    pub(crate) fn with_files(&self, files: u64) -> BrokerArgs {
+        BrokerArgs { files: Some(files), ..self.clone() }
     }
 
     /// A fresh directory on the disk that is measured.
@@ -194,7 +208,14 @@ impl Drop for BrokerProcess {
 
 fn spawn(args: &BrokerArgs, dir: &Path, listen: &str) -> Result<(Child, String)> {
     let binary = args.tenure()?;
-    let mut command = Command::new(&binary);
+    let mut command = match args.files {
+        None => Command::new(&binary),
+        Some(files) => {
+            let mut limited = Command::new("sh");
+            limited.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")]).arg(&binary);
+            limited
+        }
+    };
     command.args(["broker", "--json", "--log", "warn", "--listen", listen, "--data-dir"]).arg(dir);
     if args.intervals != "default" {
         command.args(["--lease-ttl-ms", &args.intervals]);

@@ -23,6 +23,7 @@
 //! [`commit`] for the floors and [`proc`] for the readings.
 
 mod accept;
+mod attack;
 mod broker;
 mod commit;
 #[cfg(feature = "compare")]
@@ -86,6 +87,8 @@ enum Command {
     Fanout(fanout::Args),
     /// Readers of every speed: who is kept, who is let go, and what they cost the broker
     Slow(slow::Args),
+    /// Hoarders of memory and of connections: what they cost a broker with few open files, and who comes back meanwhile
+    Attack(attack::Args),
     /// A day's backlog of a daemon: how fast it drains, in order, and what a new send waits meanwhile
     Offline(offline::Args),
     /// Bytes, requests and streams through the relay, beside a direct connection and other tunnels
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Growth(args) => growth::run(&args),
         Command::Fanout(args) => fanout::run(&args),
         Command::Slow(args) => block_on(slow::run(args)),
+        Command::Attack(args) => block_on(attack::run(args)),
         Command::Offline(args) => block_on(offline::run(args)),
         Command::Relay(args) => block_on(relay::run(args)),
         Command::Kill(args) => block_on(killed(args)),

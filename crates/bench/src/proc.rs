@@ -32,6 +32,11 @@ fn status_bytes(pid: u32, field: &str) -> Result<u64> {
     Ok(kib * 1024)
 }
 
+/// Open files of a process.
+pub(crate) fn open_files(pid: u32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd")).context("read the open files of a process")?.count())
+}
+
 /// Processor time that a process has used, user and system, all threads, in seconds.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
@@ -132,6 +137,7 @@ mod tests {
         assert!(peak_bytes(pid).unwrap() >= now);
         assert!(cpu_seconds(pid).unwrap() >= 0.0);
         assert!(thread_cpu_nanos().unwrap() > 0);
+        assert!(open_files(pid).unwrap() > 2);
         assert!(threads(pid).unwrap().values().sum::<f64>() > 0.0);
     }
 }

@@ -11,7 +11,7 @@ use tenure_client::proto::canonical::{Proof, member_key, session_key};
 use tenure_client::proto::codec::Codec;
 use tenure_client::proto::frame::{self, Request, Response};
 use tenure_client::proto::hello::{
-    Challenge, ClientInfo, HelloParams, HelloResult, InboxChoice, ProtocolRange,
+    Challenge, ClientInfo, HelloParams, HelloResult, InboxChoice, ProtocolRange, ResumeParams,
 };
 use tenure_client::proto::limits::PROTOCOL;
 use tenure_client::proto::peer::Profile;
@@ -38,6 +38,11 @@ impl Wire {
     /// A socket to `path` at `address`.
     pub(crate) async fn open(address: &str, path: &str) -> Result<Wire> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+        Wire::over(stream, address, path).await
+    }
+
+    /// The same over a connection that there is.
+    pub(crate) async fn over(stream: TcpStream, address: &str, path: &str) -> Result<Wire> {
         stream.set_nodelay(true)?;
         let mut wire = Wire { stream, read: Vec::with_capacity(READ), start: 0 };
         let upgrade = format!(
@@ -72,10 +77,22 @@ impl Wire {
         inbox: InboxChoice,
     ) -> Result<Wire> {
         let mut wire = Wire::open(address, "/v1/ws").await?;
-        let challenge: Challenge = frame::data(CODEC, &wire.frame().await?)?;
-        let hello = HelloParams { inbox, ..hello(&challenge, key, name, address)? };
-        let _: HelloResult = wire.ask("hello", hello).await.context("say hello")?;
+        wire.greet(address, key, name, inbox, None).await?;
         Ok(wire)
+    }
+
+    /// Says hello on a socket that was just opened; with `resume`, as one that was here.
+    pub(crate) async fn greet(
+        &mut self,
+        address: &str,
+        key: &SigningKey,
+        name: &str,
+        inbox: InboxChoice,
+        resume: Option<ResumeParams>,
+    ) -> Result<HelloResult> {
+        let challenge: Challenge = frame::data(CODEC, &self.frame().await?)?;
+        let hello = HelloParams { inbox, resume, ..hello(&challenge, key, name, address)? };
+        self.ask("hello", hello).await.context("say hello")
     }
 
     /// Makes a request and waits for its answer; events meanwhile are passed over.
