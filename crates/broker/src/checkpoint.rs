@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tenure_store::Checkpointer;
 
+use crate::guard::Watching;
 use crate::shared::Shared;
 
 /// Commits that are looked after together.
@@ -22,9 +23,15 @@ struct State {
 
 /// Rung after every commit; who drops it says that there will be none.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(Arc<(Mutex<State>, Condvar)>);
+pub(crate) struct Bell(Arc<(Mutex<State>, Condvar)>, Option<Watching>);
 
 impl Bell {
+    /// The same bell; with it goes the thread that looks after the store's files.
+    pub(crate) fn with(mut self, watching: Option<Watching>) -> Bell {
+        self.1 = watching;
+        self
+    }
+
     /// Something was committed.
     pub(crate) fn ring(&self) {
         let (state, changed) = &*self.0;

@@ -19,6 +19,7 @@ pub mod config;
 mod connections;
 mod descriptors;
 mod entropy;
+mod guard;
 mod http;
 mod listen;
 mod log;
@@ -145,7 +146,7 @@ impl Broker {
             .also(&addr.to_string());
         let kind = store.kind();
         let readers = (0..reader::READERS).map(|_| store.reader()).collect::<Result<Vec<_>, _>>()?;
-        let checkpointer = store.checkpointer()?;
+        let (checkpointer, guard) = (store.checkpointer()?, store.guard()?);
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let tasks = TaskTracker::new();
         let house = House {
@@ -164,10 +165,11 @@ impl Broker {
         let shared = Shared::new(config, (clock, clocks), house, operator, boot, kind, files);
         let (bell, checkpoints) =
             checkpoint::start(checkpointer, shared.clone()).map_err(StartError::Thread)?;
+        let (watching, guarding) = guard::start(guard, shared.clone()).map_err(StartError::Thread)?;
         let (readers, mut threads) = reader::start(readers, &shared).map_err(StartError::Thread)?;
-        let (writer, thread) = writer::start(store, run.number, shared.clone(), bell)?;
+        let (writer, thread) = writer::start(store, run.number, shared.clone(), bell.with(watching))?;
         threads.push(thread);
-        threads.extend(checkpoints);
+        threads.extend(checkpoints.into_iter().chain(guarding));
         let maker = Maker { run: run.number, writer, readers, tasks: tasks.clone() };
         for beginning in beginnings {
             maker.start(&shared, beginning);

@@ -27,7 +27,7 @@ fn what_can_be_read_of_a_damaged_outbox_is_saved() {
     let place = bytes.windows(4).rposition(|text| text == b"id 5").unwrap() / 4_096 * 4_096;
     bytes[place..place + 2_048].fill(0xa5);
     std::fs::write(&path, &bytes).unwrap();
-    host.fails(&["daemon", "up"], 1, &["damaged", "tenure daemon recover"]);
+    host.fails(&["daemon", "up"], 2, &["damaged", "tenure daemon recover"]);
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "a start changes nothing");
     let output = host.run(&["daemon", "recover", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

@@ -27,6 +27,7 @@ pub mod conn;
 pub mod crowd;
 pub mod deadline;
 pub mod dice;
+pub mod durable;
 pub mod effect;
 pub mod envelope;
 pub mod feature;

@@ -6,7 +6,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, TransactionBehavior};
+
+use crate::keeper::{Beside, Keeper};
 
 /// How long a statement waits for somebody's database shell to let go of the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -83,8 +86,27 @@ pub(crate) struct Schema {
 /// Opens the file at `path`, or makes it, and takes the steps that it has not taken yet.
 pub(crate) fn open(path: &Path, schema: Schema) -> Result<Connection, DbError> {
     make(path, schema)?;
-    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     refuse_unknown(&connection, path, schema)?;
+    prepare(connection, path, schema)
+}
+
+/// As [`open`], for a file that holds promises: one that has lost something is refused, and left as it is.
+pub(crate) fn open_kept(path: &Path, schema: Schema) -> Result<(Connection, Keeper), DbError> {
+    let mut beside = Beside::look(path)?;
+    make(path, schema)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Closing would copy the good part of the log and delete the rest.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    refuse_unknown(&connection, path, schema)?;
+    beside.judge(&connection, path)?;
+    let connection = prepare(connection, path, schema)?;
+    let keeper = beside.keep(&connection, path)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    Ok((connection, keeper))
+}
+
+fn prepare(mut connection: Connection, path: &Path, schema: Schema) -> Result<Connection, DbError> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         let why = format!("its file system has no write-ahead log (journal mode {mode})");

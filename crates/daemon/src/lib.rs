@@ -26,6 +26,7 @@ mod home;
 mod hooks;
 pub mod inbox;
 mod ipc;
+mod keeper;
 mod link;
 mod listen;
 pub mod outbox;

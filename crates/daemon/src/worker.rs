@@ -4,11 +4,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
+use tenure_core::durable::Ledger;
+use tenure_store::durable::TICK;
 use tokio::sync::oneshot;
 
 use crate::db::DbError;
 use crate::disk::{Claim, Disk, LOOK};
+use crate::keeper::Keeper;
 
 /// Jobs that may wait; one more is told that this is too many.
 const WAITING: usize = 4_096;
@@ -51,14 +55,18 @@ pub(crate) type Pending<T> = oneshot::Receiver<Result<T, DbError>>;
 
 impl Worker {
     /// A thread that writes: what waits is one transaction, and everybody in it is answered after its sync. It sees to it
-    /// that a full `disk` is told, and makes what room it can.
+    /// that a full `disk` is told, and makes what room it can. With a keeper each transaction is counted, and the keeper
+    /// looks after the file from this thread.
     pub(crate) fn writer(
         name: &str,
         connection: Connection,
-        disk: (Arc<Disk>, Claim),
+        (disk, claim): (Arc<Disk>, Claim),
+        keeper: Option<Keeper>,
     ) -> Result<Worker, DbError> {
         let file = name.to_owned();
-        Worker::start(name, move |jobs, fault| write(&file, connection, &jobs, fault, (&disk.0, disk.1)))
+        Worker::start(name, move |jobs, fault| {
+            Writer { file, connection, disk, claim, keeper }.run(&jobs, fault);
+        })
     }
 
     /// A thread that reads: every job sees one moment.
@@ -144,46 +152,65 @@ pub(crate) async fn answer<T>(pending: Pending<T>) -> Result<T, DbError> {
     pending.await.unwrap_or_else(|_| Err(DbError::Unavailable("the file is closed".to_owned())))
 }
 
-/// The next job; none when there will be none. While the disk is full somebody looks whether it still is.
-fn next(jobs: &Receiver<Job>, disk: &Disk) -> Option<Job> {
-    while disk.is_full() {
-        match jobs.recv_timeout(LOOK) {
-            Ok(job) => return Some(job),
-            Err(RecvTimeoutError::Timeout) => disk.look(),
-            Err(RecvTimeoutError::Disconnected) => return None,
-        }
-    }
-    jobs.recv().ok()
+/// The thread that writes.
+struct Writer {
+    file: String,
+    connection: Connection,
+    disk: Arc<Disk>,
+    claim: Claim,
+    keeper: Option<Keeper>,
 }
 
-fn write(
-    file: &str,
-    mut connection: Connection,
-    jobs: &Receiver<Job>,
-    fault: &OnceLock<DbError>,
-    (disk, claim): (&Disk, Claim),
-) {
-    while let Some(first) = next(jobs, disk) {
-        disk.look();
-        let more = if disk.is_full() { FULL_BATCH } else { BATCH } - 1;
-        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(more)).collect();
+impl Writer {
+    fn run(mut self, jobs: &Receiver<Job>, fault: &OnceLock<DbError>) {
+        loop {
+            // Somebody must look after the files, and whether a full disk still is.
+            let first = match (&self.keeper, self.disk.is_full()) {
+                (Some(_), _) => jobs.recv_timeout(TICK),
+                (None, true) => jobs.recv_timeout(LOOK),
+                (None, false) => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let first = match first {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            self.disk.look();
+            if let Some(first) = first {
+                let more = if self.disk.is_full() { FULL_BATCH } else { BATCH } - 1;
+                let rest = jobs.try_iter().take(more);
+                self.batch(std::iter::once(first).chain(rest).collect(), fault);
+            }
+            if let (Some(keeper), None) = (&mut self.keeper, fault.get())
+                && let Err(error) = keeper.tick()
+            {
+                self.fail(&error, fault);
+            }
+        }
+        self.close(fault);
+    }
+
+    fn batch(&mut self, batch: Vec<Job>, fault: &OnceLock<DbError>) {
         let mut batch = batch.into_iter();
         if let Some(error) = fault.get() {
-            batch.for_each(|job| job.refuse(error));
-            continue;
+            return batch.for_each(|job| job.refuse(error));
         }
         let mut told = Vec::with_capacity(batch.len());
-        let mut outcome = commit(&mut connection, &mut batch, &mut told);
-        if let Err(error @ DbError::Poisoned(_)) = &outcome
-            && fault.set(error.clone()).is_ok()
-        {
-            tracing::error!(event = "disk_failed", file, %error);
+        let counted = self.keeper.is_some();
+        let outcome = commit(&mut self.connection, &mut batch, &mut told, counted);
+        let mut outcome = outcome.map(|ledger| {
+            if let (Some(keeper), Some(ledger)) = (&mut self.keeper, ledger) {
+                keeper.committed(ledger);
+            }
+        });
+        if let Err(error @ DbError::Poisoned(_)) = &outcome {
+            self.fail(error, fault);
         }
         match &outcome {
-            Ok(()) => disk.committed(&connection),
+            Ok(()) => self.disk.committed(&self.connection),
             Err(DbError::Full(why)) => {
-                disk.ran_out(file, &connection, claim);
-                outcome = Err(DbError::Full(disk.told().unwrap_or_else(|| why.clone())));
+                self.disk.ran_out(&self.file, &self.connection, self.claim);
+                outcome = Err(DbError::Full(self.disk.told().unwrap_or_else(|| why.clone())));
             }
             Err(_) => {}
         }
@@ -193,14 +220,35 @@ fn write(
             batch.for_each(|job| job.refuse(error));
         }
     }
+
+    fn fail(&self, error: &DbError, fault: &OnceLock<DbError>) {
+        if fault.set(error.clone()).is_ok() {
+            tracing::error!(event = "disk_failed", file = self.file, %error);
+        }
+    }
+
+    /// Nothing comes any more: the log goes into the file, unless that is not ours to write any more.
+    fn close(mut self, fault: &OnceLock<DbError>) {
+        let in_place = self.keeper.as_ref().is_none_or(Keeper::is_in_place);
+        if fault.get().is_some() || !in_place {
+            // Nothing else can be done if this fails, and closing is still safe.
+            let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            return;
+        }
+        // A reader may still be open, so closing would not do it. What cannot be copied now is copied later.
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        self.keeper.iter_mut().for_each(Keeper::sync);
+    }
 }
 
-/// One transaction around all of `batch`. A job that fails is undone alone; jobs that were not reached stay in `batch`.
+/// One transaction around all of `batch`, and its count if that is wanted. A job that fails is undone alone; jobs that were not
+/// reached stay in `batch`.
 fn commit(
     connection: &mut Connection,
     batch: &mut impl Iterator<Item = Job>,
     told: &mut Vec<Tell>,
-) -> Result<(), DbError> {
+    counted: bool,
+) -> Result<Option<Ledger>, DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Prepared once: for a small job the words of a savepoint would cost as much as its work.
     let say = |words: &str| transaction.prepare_cached(words)?.execute([]).map(drop);
@@ -223,8 +271,9 @@ fn commit(
             say("RELEASE job")?;
         }
     }
+    let ledger = if counted { Some(Keeper::count(&transaction)?) } else { None };
     transaction.commit()?;
-    Ok(())
+    Ok(ledger)
 }
 
 fn read(mut connection: Connection, jobs: &Receiver<Job>) {
@@ -256,7 +305,8 @@ mod tests {
     #[tokio::test]
     async fn after_a_failed_sync_everybody_is_told_that_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let worker = Worker::writer("w", Connection::open_in_memory().unwrap(), disk(dir.path())).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        let worker = Worker::writer("w", connection, disk(dir.path()), None).unwrap();
         let ((go, wait), (begin, begun)) = (channel::<()>(), channel::<()>());
         // The writer is kept busy until all of the others wait, and so share a batch.
         let busy = worker.submit(move |_| {
@@ -285,7 +335,7 @@ mod tests {
         held.execute_batch("BEGIN IMMEDIATE").unwrap();
         let connection = Connection::open(&path).unwrap();
         connection.busy_timeout(std::time::Duration::ZERO).unwrap();
-        let worker = Worker::writer("w", connection, disk(dir.path())).unwrap();
+        let worker = Worker::writer("w", connection, disk(dir.path()), None).unwrap();
         let refused = answer(worker.submit(|_| Ok(()))).await.unwrap_err();
         assert!(matches!(&refused, DbError::Unavailable(why) if why.contains("locked")), "{refused}");
         held.execute_batch("ROLLBACK").unwrap();

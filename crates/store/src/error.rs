@@ -1,5 +1,7 @@
 //! Why a store refused, and what to do about it.
 
+use tenure_core::durable::Loss;
+
 /// What every method of a store gives.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -23,6 +25,12 @@ pub enum StoreError {
         "the store is damaged; stop the broker, then restore a backup of its data directory, or move it aside to start afresh: {0}"
     )]
     Corrupt(String),
+    /// Something that was acknowledged is not there any more. The files are left as they are.
+    #[error(
+        "the store lost data that it had acknowledged: {0}. Put the missing files back or restore a backup; or accept the \
+         loss with `tenure store recover --accept-loss`"
+    )]
+    Lost(Loss),
     /// The data was written by a program that knows more than this one.
     #[error(
         "the store was written by a newer tenure (schema {found}, this one knows {supported}); start that one"

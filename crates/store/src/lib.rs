@@ -40,6 +40,7 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod durable;
 mod error;
 mod fate;
 mod head;
@@ -133,6 +134,11 @@ pub trait Store: Send {
     /// Without one the writer does that work itself, between two commits.
     fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>>;
 
+    /// Something that looks after the files from a thread of its own; `None` if this engine has none.
+    fn guard(&self) -> Result<Option<Box<dyn Guard>>> {
+        Ok(None)
+    }
+
     /// Every lease with the uptime it has spent unattended, ordered by mesh and session, as of one moment.
     /// Changes nothing.
     fn leases(&mut self) -> Result<Vec<StoredLease>>;
@@ -158,6 +164,14 @@ pub trait Syncer: Send {
     /// Makes durable all that was staged before this began. An error poisons the store: what was staged since the last
     /// sync may be found by the next start or not.
     fn sync(&mut self) -> Result<()>;
+}
+
+/// Looks after the files of a store.
+pub trait Guard: Send {
+    /// Makes the high-water mark durable, and sees whether the files are still where they were. To be called at least once
+    /// a second. [`StoreError::Poisoned`]: a file was removed or replaced, and nothing is acknowledged any more. Any other
+    /// error says that the mark is old: try again later.
+    fn look(&mut self) -> Result<()>;
 }
 
 /// Moves what was committed to where it stays, so that the writer need not.

@@ -60,7 +60,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("tenure-client", &["tenure-proto", "tenure-core", "tenure-mux"]),
     ("tenure-sim", &["tenure-proto", "tenure-core", "tenure-store"]),
     ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-mux", "tenure-store"]),
-    ("tenure-daemon", &["tenure-proto", "tenure-core", "tenure-client"]),
+    ("tenure-daemon", &["tenure-proto", "tenure-core", "tenure-client", "tenure-store"]),
 ];
 
 /// One line for each impure package that a pure crate reaches, with the way there.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use tenure_broker::{Broker, Config, RawConfig, RawDays, StartError, Stop, StoreChoice};
+use tenure_store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -226,8 +227,11 @@ fn start_log(filter: EnvFilter, json: bool) -> Result<(), Failure> {
 
 /// What it means for the exit code that a broker did not start: 2 where trying again cannot help before a person has done something.
 fn not_started(error: StartError) -> Failure {
-    match error {
-        StartError::NoMesh(_) => Failure::Usage(error.to_string()),
+    match &error {
+        StartError::NoMesh(_)
+        | StartError::Store(StoreError::Lost(_) | StoreError::Corrupt(_) | StoreError::Newer { .. }) => {
+            Failure::Usage(error.to_string())
+        }
         _ => Failure::Failed(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use indicatif::{HumanBytes, ProgressBar};
 use serde_json::json;
-use tenure_store::{Sqlite, Store, StoreError};
+use tenure_store::{Sqlite, StoreError};
 
 use crate::exit::Failure;
 use crate::home::Home;
@@ -35,13 +35,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let name = dir.display();
     let file = dir.join("tenure.db");
-    // Opening would make one.
-    let size = std::fs::metadata(&file)
-        .map_err(|error| Failure::Usage(format!("there is no store in {name}: {error}")))?
-        .len();
+    // Opening would make one. Where the mark is, there was one.
+    let size = match std::fs::metadata(&file) {
+        Ok(file) => file.len(),
+        Err(_) if dir.join("tenure.mark").exists() => 0,
+        Err(error) => return Err(Failure::Usage(format!("there is no store in {name}: {error}"))),
+    };
     let spinner = ProgressBar::new_spinner().with_message(format!("checking {}", HumanBytes(size)));
     spinner.enable_steady_tick(Duration::from_millis(120));
-    let checked = Sqlite::open(&dir).and_then(|mut store| store.check());
+    let checked = Sqlite::findings(&dir);
     spinner.finish_and_clear();
     let findings = match checked {
         Ok(findings) => findings,

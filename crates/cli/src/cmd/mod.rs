@@ -37,6 +37,7 @@ pub(crate) mod session;
 pub(crate) mod settings;
 mod show;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod sub;
 pub(crate) mod token;
 pub(crate) mod topics;

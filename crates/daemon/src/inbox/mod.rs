@@ -70,7 +70,8 @@ impl Inbox {
         let reader = Worker::reader("inbox-reader", db::open_reader(&path)?)?;
         let room = Arc::new(Room::new("inbox", cap));
         connection.pragma_update(None, "wal_autocheckpoint", integer(disk.log_pages()))?;
-        let writer = Worker::writer("inbox-writer", connection, (Arc::clone(&disk), Claim::Nothing))?;
+        let on = (Arc::clone(&disk), Claim::Nothing);
+        let writer = Worker::writer("inbox-writer", connection, on, None)?;
         Ok((Inbox { writer, reader, room, disk }, aside))
     }
 

@@ -81,7 +81,7 @@ impl Outbox {
     /// The same on a disk that others use as well.
     pub(crate) fn open_on(disk: Arc<Disk>, dir: &Path, cap: Cap) -> Result<Outbox, DbError> {
         let path = dir.join("outbox.db");
-        let connection = db::open(&path, schema::SCHEMA)?;
+        let (connection, keeper) = db::open_kept(&path, schema::SCHEMA)?;
         connection.pragma_update(None, "wal_autocheckpoint", integer(disk.log_pages()))?;
         let returned = drain::restart(&connection)?;
         if returned > 0 {
@@ -89,7 +89,8 @@ impl Outbox {
         }
         let reader = Worker::reader("outbox-reader", db::open_reader(&path)?)?;
         let room = Arc::new(Room::new("outbox", cap));
-        let writer = Worker::writer("outbox-writer", connection, (Arc::clone(&disk), Claim::Reserve))?;
+        let on = (Arc::clone(&disk), Claim::Reserve);
+        let writer = Worker::writer("outbox-writer", connection, on, Some(keeper))?;
         Ok(Outbox { writer, reader, room, disk })
     }
 
@@ -221,7 +222,7 @@ pub(crate) fn schema_version() -> usize {
 
 /// Whether the outbox in `dir` can be opened.
 pub(crate) fn sound(dir: &Path) -> Result<(), DbError> {
-    db::open(&dir.join("outbox.db"), schema::SCHEMA).map(drop)
+    db::open_kept(&dir.join("outbox.db"), schema::SCHEMA).map(drop)
 }
 
 fn census(connection: &Connection) -> Result<Census, DbError> {

@@ -75,12 +75,15 @@ pub struct Salvage {
     pub saved: u64,
     /// Rows that are not, and are known to have been there.
     pub lost: Vec<Lost>,
+    /// Rows that were accepted and of which nothing is left: the high-water mark counts them.
+    pub missing: u64,
     /// Whether there may have been more that nobody knows of.
     pub maybe_more: bool,
 }
 
-/// Copies every row of the file `from` that is whole into a new outbox in the directory `to`.
-pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Salvage, DbError> {
+/// Copies every row of the file `from` that is whole into a new outbox in the directory `to`. So many rows were `accepted`,
+/// as far as that is known.
+pub(crate) fn salvage(from: &Path, to: &Path, accepted: u64) -> Result<Salvage, DbError> {
     let path = to.join("outbox.db");
     let mut old = connect(from)?;
     if old.query_row("SELECT 1 FROM sqlite_schema WHERE name = 'outbox_status'", [], |_| Ok(())).is_err() {
@@ -94,6 +97,7 @@ pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Salvage, DbError> {
     let mut salvage = Salvage::default();
     let known = Known::gather(&old);
     salvage.maybe_more = !known.all_listed;
+    salvage.missing = accepted.min(NUMBER_MOST as u64).saturating_sub(known.newest);
     let ids: Vec<u64> = known.ids.iter().copied().collect();
     for batch in ids.chunks(BATCH) {
         let transaction = fresh.transaction()?;
@@ -113,7 +117,7 @@ pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Salvage, DbError> {
     if !salvage.lost.is_empty() {
         by_hand(&old, from, &to.join("found.db"), &mut fresh, &mut salvage)?;
     }
-    keep_numbers(&fresh, known.newest)?;
+    keep_numbers(&fresh, known.newest + salvage.missing)?;
     close(fresh)?;
     Ok(salvage)
 }

@@ -10,6 +10,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tenure_core::durable::Mark;
+use tenure_core::durable::wal::LogState;
+use tenure_store::durable::{MarkFile, beside, log_state};
+
 use crate::db::DbError;
 use crate::home::{Home, HomeError, file, make_dir};
 use crate::outbox::{Salvage, salvage, sound};
@@ -51,8 +55,9 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
         finish(held.path())?;
     }
     let path = held.path().join("outbox.db");
+    let mark = mark(&path)?;
     if !path.exists() {
-        return Ok(Recovered::Nothing);
+        return forget(&path, mark, wall);
     }
     let work = held.path().join("recover.tmp");
     let _ = fs::remove_dir_all(&work);
@@ -73,7 +78,11 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
     fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;
     make_dir(&copy).map_err(file("make directory", &copy))?;
     copy_files(&path, &copy)?;
-    let salvage = salvage(&copy.join("outbox.db"), &fresh)?;
+    let damaged = log_state(&copy.join("outbox.db")).map_err(file("read the log of", &path))?;
+    let accepted = mark.map_or(0, |mark| mark.ledger.messages);
+    let mut salvage = salvage(&copy.join("outbox.db"), &fresh, accepted)?;
+    // Rows in the bad part of the log are counted only up to the mark.
+    salvage.maybe_more |= matches!(damaged, LogState::Damaged { .. }) && salvage.missing == 0;
     fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;
     let _ = fs::remove_file(fresh.join("found.db"));
     let kept = keep(&path, wall)?;
@@ -84,13 +93,29 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
     Ok(Recovered::Saved { salvage, why, kept })
 }
 
-/// Copies the outbox and its log.
+/// How far the outbox had come, as its high-water mark says.
+fn mark(path: &Path) -> Result<Option<Mark>, HomeError> {
+    let path = path.with_extension("mark");
+    Ok(MarkFile::open(&path).map_err(file("read", &path))?.mark())
+}
+
+/// There is no outbox. Where a mark is there was one: it is kept aside, and its rows are lost.
+fn forget(path: &Path, mark: Option<Mark>, wall: u64) -> Result<Recovered, RecoverError> {
+    let Some(mark) = mark else { return Ok(Recovered::Nothing) };
+    let kept = keep(path, wall)?;
+    for old in [beside(path, "-wal"), beside(path, "-shm"), path.with_extension("mark")] {
+        remove(&old)?;
+    }
+    let salvage = Salvage { missing: mark.ledger.messages, ..Salvage::default() };
+    Ok(Recovered::Saved { salvage, why: "outbox.db is gone".to_owned(), kept })
+}
+
+/// Copies the outbox, its log and its mark.
 fn copy_files(path: &Path, to: &Path) -> Result<(), HomeError> {
-    for suffix in ["", "-wal"] {
-        let from = beside(path, suffix);
-        if from.exists() {
-            fs::copy(&from, to.join(format!("outbox.db{suffix}"))).map_err(file("copy", &from))?;
-        }
+    let names = [path.to_owned(), beside(path, "-wal"), path.with_extension("mark")];
+    for from in names.iter().filter(|from| from.exists()) {
+        let name = from.file_name().unwrap_or_default();
+        fs::copy(from, to.join(name)).map_err(file("copy", from))?;
     }
     Ok(())
 }
@@ -111,15 +136,9 @@ fn finish(home: &Path) -> Result<(), HomeError> {
     let fresh = ready.join("outbox.db");
     sync(&ready).and_then(|()| sync(home)).map_err(file("sync", home))?;
     if fresh.exists() {
-        // The log of the old file must not be taken for one of the new.
-        for suffix in ["-wal", "-shm"] {
-            let old = beside(&path, suffix);
-            match fs::remove_file(&old) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(file("remove", &old)(error));
-                }
-                _ => {}
-            }
+        // The log and the mark of the old file must not be taken for those of the new.
+        for old in [beside(&path, "-wal"), beside(&path, "-shm"), path.with_extension("mark")] {
+            remove(&old)?;
         }
         fs::rename(&fresh, &path).map_err(file("rename", &fresh))?;
         sync(home).map_err(file("sync", home))?;
@@ -127,12 +146,22 @@ fn finish(home: &Path) -> Result<(), HomeError> {
     fs::remove_dir_all(&ready).map_err(file("remove", &ready))
 }
 
-/// Keeps the damaged file, and its log, under a dated name; where.
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), HomeError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Keeps the damaged file, its log and its mark under a dated name; where.
 fn keep(path: &Path, wall: u64) -> Result<PathBuf, HomeError> {
     let date = utc(wall).replace(['-', ':'], "");
     let kept = beside(path, &format!(".corrupt-{date}"));
-    for suffix in ["", "-wal"] {
-        let (from, to) = (beside(path, suffix), beside(&kept, suffix));
+    let names =
+        [(path.to_owned(), ""), (beside(path, "-wal"), "-wal"), (path.with_extension("mark"), "-mark")];
+    for (from, suffix) in names {
+        let to = beside(&kept, suffix);
         if from.exists() {
             // Not every file system has links.
             let linked = fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop));
@@ -140,12 +169,6 @@ fn keep(path: &Path, wall: u64) -> Result<PathBuf, HomeError> {
         }
     }
     Ok(kept)
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 fn sync(dir: &Path) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Which write goes where.
 
 use rusqlite::Connection;
+use tenure_core::accept::Accepted;
 use tenure_core::record::{StoreOutcome, StoreWrite};
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
@@ -53,7 +54,9 @@ fn of_mesh(
     let mesh = cache.mesh(connection, name)?;
     match write {
         StoreWrite::Accept(accept) => {
-            return accept::accept(accepting, mesh, accept).map(StoreOutcome::Accepted);
+            let accepted = accept::accept(accepting, mesh, accept)?;
+            cache.accepted += u64::from(matches!(accepted, Accepted::Fresh { .. }));
+            return Ok(StoreOutcome::Accepted(accepted));
         }
         StoreWrite::Group(write) => group::write(connection, mesh, write)?,
         StoreWrite::PutLease(record) => {

@@ -27,6 +27,8 @@ pub(super) struct Cache {
     meshes: HashMap<MeshName, Mesh>,
     /// Where the sweeps are; they need not be right.
     pub(super) sweeps: Sweeps,
+    /// Messages that were accepted in the open transaction.
+    pub(super) accepted: u64,
 }
 
 /// What is remembered of one mesh.

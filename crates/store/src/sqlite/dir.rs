@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::durable::Watch;
 use crate::{Result, StoreError};
 
 /// A data directory that this value holds until it is dropped.
@@ -19,7 +20,7 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory and an empty database file if they are missing, and takes the lock.
+    /// Makes the directory if it is missing, and takes the lock.
     pub(super) fn hold(path: &Path) -> Result<DataDir> {
         let cannot = |what: &'static str| {
             move |error: io::Error| StoreError::Unavailable(format!("{what} {}: {error}", path.display()))
@@ -33,20 +34,31 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked),
             Err(TryLockError::Error(error)) => return Err(cannot("lock")(error)),
         }
-        let dir = DataDir { path: absolute, _lock: lock };
-        // SQLite would make it readable for everybody, and gives its other files the mode of this one.
-        let database = open_private(&dir.database()).map_err(cannot("make the database file in"))?;
-        let empty = database.metadata().map_err(cannot("look at the database file in"))?.len() <= 1;
-        if empty && dir.has_log() {
+        Ok(DataDir { path: absolute, _lock: lock })
+    }
+
+    /// Whether there is no database, or one of 0 bytes, or 1: SQLite takes that for a new one.
+    pub(super) fn is_empty(&self) -> bool {
+        fs::metadata(self.database()).map_or(true, |database| database.len() <= 1)
+    }
+
+    /// Makes an empty database file if it is missing. SQLite would make it readable for everybody, and gives its other
+    /// files the mode of this one.
+    pub(super) fn make_database(&self) -> Result<()> {
+        let cannot = |error| {
+            let path = self.path.display();
+            StoreError::Unavailable(format!("make the database file in {path}: {error}"))
+        };
+        open_private(&self.database()).map_err(cannot)?;
+        if self.is_empty() && self.has_log() {
             return Err(StoreError::Corrupt(
                 "tenure.db is empty but its log tenure.db-wal is not".to_owned(),
             ));
         }
-        Ok(dir)
+        Ok(())
     }
 
-    /// Whether there is a write-ahead log. SQLite takes a database of 0 bytes, or 1, for a new one, and would
-    /// delete the log beside it.
+    /// Whether there is a write-ahead log. SQLite would delete it beside an empty database.
     fn has_log(&self) -> bool {
         fs::metadata(self.log()).is_ok_and(|log| log.len() > 0)
     }
@@ -64,6 +76,17 @@ impl DataDir {
     /// Its write-ahead log. SQLite holds no locks on that, so another handle does no harm.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("tenure.db-wal")
+    }
+
+    /// The high-water mark beside them.
+    pub(super) fn mark(&self) -> PathBuf {
+        self.path.join("tenure.mark")
+    }
+
+    /// What must stay in its place while the store is open.
+    pub(super) fn watch(&self) -> Watch {
+        let others = ["tenure.db-shm", "tenure.lock"].map(|name| self.path.join(name));
+        Watch::new([self.database(), self.log(), self.mark()].into_iter().chain(others))
     }
 }
 

@@ -36,6 +36,9 @@ mod group;
 mod identity;
 mod lease;
 mod lease_end;
+mod lost;
+#[cfg(test)]
+mod lost_tests;
 #[cfg(test)]
 mod message_tests;
 mod messages_schema;
@@ -64,18 +67,22 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use tenure_core::access::RestoredAccess;
+use tenure_core::durable::Ledger;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
+use crate::durable::{MarkFile, Watch, ledger};
 use crate::{
-    Checkpointer, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Syncer, Write,
+    Checkpointer, Guard, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Syncer, Write,
 };
 use cache::Cache;
 use checkpoint::{Gauge, SqliteCheckpointer};
 use dir::DataDir;
 use fault::Fault;
 use read::SqliteReader;
-use sync::{Log, SqliteSyncer};
+use sync::{Log, SqliteGuard, SqliteSyncer};
+
+pub use lost::AcceptedLoss;
 
 pub use checkpoint::{LOG_PAGES, LOG_PAGES_HARD, LOG_PAGES_SOFT};
 
@@ -98,6 +105,9 @@ pub struct Sqlite {
     log: Arc<Log>,
     cache: Cache,
     gauge: Arc<Gauge>,
+    /// As of the last transaction.
+    ledger: Ledger,
+    watch: Watch,
     dir: Arc<DataDir>,
 }
 
@@ -115,13 +125,22 @@ impl Sqlite {
     /// up to date. Holds the directory until dropped.
     ///
     /// Fails with [`StoreError::Locked`] if another process, or another store of this one, holds it; with
-    /// [`StoreError::Newer`] or [`StoreError::Corrupt`] if it cannot be understood, and then leaves it as it is;
-    /// with [`StoreError::Unavailable`] for anything else.
+    /// [`StoreError::Newer`], [`StoreError::Corrupt`] or [`StoreError::Lost`] if it cannot be understood or has lost
+    /// something, and then leaves it as it is; with [`StoreError::Unavailable`] for anything else.
     pub fn open(dir: &Path) -> Result<Sqlite> {
-        let dir = Arc::new(DataDir::hold(dir)?);
-        let connection = connect(&dir).map_err(Fault::reading)?;
-        let log = Arc::new(Log::open(&dir.log()).map_err(Fault::reading)?);
-        Ok(Sqlite { connection, log, cache: Cache::default(), gauge: Arc::default(), dir })
+        Sqlite::open_held(DataDir::hold(dir)?)
+    }
+
+    fn open_held(dir: DataDir) -> Result<Sqlite> {
+        let dir = Arc::new(dir);
+        let mark = lost::mark(&dir)?;
+        let (connection, ledger) = connect(&dir, &mark).map_err(Fault::reading)?;
+        let log = Arc::new(Log::open(&dir.log(), ledger, mark).map_err(Fault::reading)?);
+        let (cache, gauge, watch) = (Cache::default(), Arc::default(), dir.watch());
+        let store = Sqlite { connection, log, cache, gauge, ledger, watch, dir };
+        // One that cannot be written now is tried again by the guard.
+        let _ = store.log.sync_mark();
+        Ok(store)
     }
 
     /// Runs `work` as one transaction that may write; commits and syncs if it succeeds, else undoes it all.
@@ -137,8 +156,19 @@ impl Sqlite {
         work: impl FnOnce(&Transaction<'_>, &mut Cache) -> Result<T, Fault>,
     ) -> Result<T> {
         self.log.sound()?;
+        self.log.make_way()?;
         let begun = self.log.begin();
-        let outcome = transact(&mut self.connection, |transaction| work(transaction, &mut self.cache));
+        let mut ledger = Ledger { writes: self.ledger.writes + 1, ..self.ledger };
+        let outcome = transact(&mut self.connection, |transaction| {
+            let value = work(transaction, &mut self.cache)?;
+            ledger.messages += std::mem::take(&mut self.cache.accepted);
+            lost::put_ledger(transaction, &ledger)?;
+            Ok(value)
+        });
+        if outcome.is_ok() {
+            self.ledger = ledger;
+            self.log.committed(ledger);
+        }
         drop(begun);
         let fault = match outcome {
             Ok(value) => {
@@ -172,8 +202,17 @@ impl Sqlite {
 }
 
 impl Drop for Sqlite {
+    /// Copies the log into the main file, which is then all there is; unless the store has stopped writing, or its files are
+    /// not the ones at their places.
     fn drop(&mut self) {
-        if self.log.sound().is_err() {
+        if let Err(what) = self.watch.look() {
+            self.log.poison(what);
+        }
+        if self.log.sync().is_ok() {
+            // Readers and the checkpointer may still be open, so closing would not do it.
+            let _ = settle_log(&self.connection);
+            let _ = self.log.sync_mark();
+        } else {
             // Closing would copy the log. Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
@@ -191,15 +230,9 @@ fn transact<T>(
     Ok(value)
 }
 
-fn connect(dir: &DataDir) -> Result<Connection, Fault> {
-    // No URI flag: a path is a path, whatever it looks like.
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(dir.database(), flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
-    // Before anything changes the file: what a newer program wrote stays untouched.
-    schema::refuse_unknown(&connection)?;
+fn connect(dir: &DataDir, mark: &MarkFile) -> Result<(Connection, Ledger), Fault> {
+    // Before anything changes the file: what a newer program wrote, or what has lost something, stays untouched.
+    let mut connection = lost::examine(dir, mark.mark())?;
 
     // Only a file that is made now takes it.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
@@ -218,9 +251,11 @@ fn connect(dir: &DataDir) -> Result<Connection, Fault> {
 
     settle_log(&connection)?;
     schema::migrate(&mut connection)?;
+    let ledger = ledger(&connection)?.ok_or_else(|| Fault::corrupt("its ledger is missing"))?;
     // From here on commits wait for `sync`, and copies of the log still for the disk.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    Ok(connection)
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    Ok((connection, ledger))
 }
 
 /// What makes a commit, and a copy of the log, durable; and who copies: never SQLite by itself.
@@ -263,10 +298,16 @@ impl Store for Sqlite {
     }
 
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+        if batch.is_empty() {
+            return self.log.sound().map(|()| Vec::new());
+        }
         self.write(|transaction, cache| apply::all(transaction, cache, batch))
     }
 
     fn stage(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
+        if batch.is_empty() {
+            return self.log.sound().map(|()| Vec::new());
+        }
         self.commit(|transaction, cache| apply::all(transaction, cache, batch))
     }
 
@@ -292,6 +333,10 @@ impl Store for Sqlite {
 
     fn checkpointer(&self) -> Result<Option<Box<dyn Checkpointer>>> {
         Ok(Some(Box::new(SqliteCheckpointer::open(&self.dir, &self.gauge, &self.log)?)))
+    }
+
+    fn guard(&self) -> Result<Option<Box<dyn Guard>>> {
+        Ok(Some(Box::new(SqliteGuard { log: self.log.clone(), watch: self.dir.watch() })))
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {

@@ -15,6 +15,7 @@ use super::messages_schema::{
 };
 use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
+use crate::durable::LEDGER;
 use crate::{Result, StoreError};
 
 /// What `PRAGMA application_id` holds in our files: `TNUR`.
@@ -87,6 +88,7 @@ INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs 
     LEASE_ENDS,
     GROUP_OWNERS,
     TOPIC_OWNERS,
+    LEDGER,
 ];
 
 /// The schema version of this program.
@@ -103,6 +105,11 @@ pub(super) fn refuse_unknown(connection: &Connection) -> Result<(), Fault> {
         return Err(Fault::corrupt("tenure.db belongs to another program"));
     }
     Ok(())
+}
+
+/// Whether the file has taken every step.
+pub(super) fn is_current(connection: &Connection) -> Result<bool, Fault> {
+    Ok(version(connection)? == SUPPORTED)
 }
 
 /// Takes the steps that the file has not taken yet.

@@ -13,8 +13,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
+use tenure_core::durable::wal::UNSYNCED_TRANSACTIONS;
+use tenure_core::durable::{Ledger, Mark};
+
 use super::fault::Fault;
-use crate::{Result, StoreError, Syncer};
+use crate::durable::{MarkFile, Watch, is_removed};
+use crate::{Guard, Result, StoreError, Syncer};
 
 /// The file of the write-ahead log, and how much of it is on the disk.
 #[derive(Debug)]
@@ -32,14 +36,18 @@ pub(super) struct Log {
     readers: AtomicU64,
     /// Why the store writes no more, once it does not.
     poison: OnceLock<String>,
+    /// The ledger as of the last transaction that is over.
+    ledger: Mutex<Ledger>,
+    /// The ledger as of the last sync, outside of the database; and why the last try to write it failed.
+    mark: Mutex<(MarkFile, Option<String>)>,
 }
 
 impl Log {
-    /// The log of the database at `path`, which is open.
-    pub(super) fn open(path: &Path) -> Result<Log, Fault> {
+    /// The log of the database at `path`, which is open and has come as far as `ledger` says. All of it is on the disk.
+    pub(super) fn open(path: &Path, ledger: Ledger, mark: MarkFile) -> Result<Log, Fault> {
         let unavailable = |error| StoreError::Unavailable(format!("its write-ahead log: {error}"));
         let file = File::options().write(true).open(path).map_err(unavailable)?;
-        Ok(Log {
+        let log = Log {
             file: Mutex::new(file),
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
@@ -47,7 +55,55 @@ impl Log {
             changed: Condvar::new(),
             readers: AtomicU64::new(0),
             poison: OnceLock::new(),
-        })
+            ledger: Mutex::new(ledger),
+            mark: Mutex::new((mark, None)),
+        };
+        log.set_mark(ledger);
+        Ok(log)
+    }
+
+    /// A transaction is over that took the store as far as `ledger` says.
+    pub(super) fn committed(&self, ledger: Ledger) {
+        *self.ledger.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
+    }
+
+    /// Syncs if so much is unsynced that no other transaction may begin: what a loss of power takes is bounded, and can so
+    /// be told from damage.
+    pub(super) fn make_way(&self) -> Result<()> {
+        let synced = *self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.over.load(Ordering::SeqCst).saturating_sub(synced) >= UNSYNCED_TRANSACTIONS {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Notes outside of the database what is on the disk. A mark that cannot be written is older than it could be, which
+    /// is safe; the guard tells.
+    fn set_mark(&self, ledger: Ledger) {
+        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        let poisoned = self.poison.get().is_some();
+        // Two syncs may come here in either order.
+        let older = mark.0.mark().is_some_and(|mark| {
+            mark.ledger.store == ledger.store
+                && mark.ledger.writes >= ledger.writes
+                && mark.poisoned == poisoned
+        });
+        if !older {
+            mark.1 = mark.0.write(Mark { ledger, poisoned }).err().map(|error| error.to_string());
+        }
+    }
+
+    /// Makes the mark durable.
+    pub(super) fn sync_mark(&self) -> Result<()> {
+        let unavailable = |error: String| StoreError::Unavailable(format!("its high-water mark: {error}"));
+        let handle = {
+            let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(error) = &mark.1 {
+                return Err(unavailable(error.clone()));
+            }
+            mark.0.unsynced().map_err(|error| unavailable(error.to_string()))?
+        };
+        handle.map_or(Ok(()), |file| file.sync_data()).map_err(|error| unavailable(error.to_string()))
     }
 
     /// A transaction begins. Before its first write, so that no reader sees it that does not count it.
@@ -62,10 +118,15 @@ impl Log {
         // Never again after one has failed.
         self.sound()?;
         let over = self.over.load(Ordering::SeqCst);
+        let ledger = *self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = file.sync_data() {
             return Err(self.poison(format!("a sync of the write-ahead log failed: {error}")));
         }
+        if is_removed(&file) {
+            return Err(self.poison("the write-ahead log was removed while it was in use".to_owned()));
+        }
         drop(file);
+        self.set_mark(ledger);
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         *synced = over.max(*synced);
         if self.readers.load(Ordering::SeqCst) > 0 {
@@ -102,9 +163,13 @@ impl Log {
     /// Nothing is written any more, for this reason; the first one counts.
     pub(super) fn poison(&self, cause: String) -> StoreError {
         // Under the lock, so that nobody begins to wait between the two.
-        let _synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let cause = self.poison.get_or_init(|| cause).clone();
         self.changed.notify_all();
+        drop(synced);
+        // The next start must not trust what the system shows of the log.
+        let known = self.mark.lock().unwrap_or_else(PoisonError::into_inner).0.mark();
+        known.into_iter().for_each(|mark| self.set_mark(mark.ledger));
         StoreError::Poisoned(cause)
     }
 
@@ -134,5 +199,20 @@ pub(super) struct SqliteSyncer(pub(super) std::sync::Arc<Log>);
 impl Syncer for SqliteSyncer {
     fn sync(&mut self) -> Result<()> {
         self.0.sync()
+    }
+}
+
+/// Looks after the files of a store: the mark, and whether each is still in its place.
+#[derive(Debug)]
+pub(super) struct SqliteGuard {
+    pub(super) log: std::sync::Arc<Log>,
+    pub(super) watch: Watch,
+}
+
+impl Guard for SqliteGuard {
+    fn look(&mut self) -> Result<()> {
+        self.log.sound()?;
+        self.watch.look().map_err(|what| self.log.poison(what))?;
+        self.log.sync_mark()
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             } else {
                 eprintln!("the outbox was damaged: {}", sentence(&why));
                 eprintln!("it is kept as {}", kept.display());
-                println(&format!("saved {}, lost {}", salvage.saved, salvage.lost.len()));
+                println(&format!("saved {}, lost {}", salvage.saved, count(&salvage)));
                 if !salvage.lost.is_empty() {
                     let rows: Vec<Vec<String>> = salvage.lost.iter().map(row).collect();
                     print(&table(&["ROW", "STATUS", "ID", "WHY"], &rows));
@@ -63,8 +63,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// Rows that are lost, whether their numbers are known or not.
+fn count(salvage: &Salvage) -> u64 {
+    salvage.lost.len() as u64 + salvage.missing
+}
+
 fn verdict(salvage: &Salvage) -> Result<(), Failure> {
-    match (salvage.lost.len(), salvage.maybe_more) {
+    match (count(salvage), salvage.maybe_more) {
         (0, false) => Ok(()),
         (0, true) => Err(Failure::Failed(
             "nobody can say whether there were more rows: the lists of them are damaged too".to_owned(),
@@ -84,7 +89,8 @@ fn row(lost: &Lost) -> Vec<String> {
 fn report(salvage: &Salvage, why: &str, kept: &str) -> String {
     let lost = |lost: &Lost| json!({"row": lost.row, "status": lost.status, "clientMessageId": lost.client_message_id, "why": lost.why});
     let lost: Vec<_> = salvage.lost.iter().map(lost).collect();
-    let more = salvage.maybe_more;
-    json!({"sound": false, "why": why, "kept": kept, "saved": salvage.saved, "lost": lost, "maybeMore": more})
-        .to_string()
+    let (more, missing) = (salvage.maybe_more, salvage.missing);
+    json!({"sound": false, "why": why, "kept": kept, "saved": salvage.saved, "lost": lost, "missing": missing,
+           "maybeMore": more})
+    .to_string()
 }

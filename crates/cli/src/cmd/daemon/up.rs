@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
-use tenure_daemon::{Daemon, HomeError, StartError, holder};
+use tenure_daemon::{Daemon, DbError, HomeError, StartError, holder};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::config::{Checked, Sources};
@@ -112,9 +112,11 @@ async fn serve(checked: Checked, json: bool) -> Result<(), Failure> {
 
 fn not_started(error: StartError) -> Failure {
     tracing::error!(event = "not_started", %error);
-    match error {
+    match &error {
         // A person must do something first: a service manager does not start it again.
-        StartError::Home(HomeError::Open { .. }) => Failure::Usage(error.to_string()),
+        StartError::Home(HomeError::Open { .. })
+        | StartError::Outbox(DbError::Corrupt(_) | DbError::Newer { .. })
+        | StartError::Unrecovered => Failure::Usage(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     }
 }

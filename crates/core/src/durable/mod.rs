@@ -1,0 +1,183 @@
+//! Whether a store lost acknowledged data: the rule that compares its high-water mark with what a start finds.
+//!
+//! A store counts its transactions and its messages in a row of its own, the [`Ledger`], in the same transaction. After
+//! each sync the count is also written to a small file beside the database, the [`Mark`]. So the mark never claims more
+//! than what is on the disk, and a database whose ledger is behind its mark has lost something. The write-ahead log
+//! itself says more ([`wal`]): good frames behind a bad one are damage, nothing behind it is the torn end of a crash.
+//!
+//! What it never does: read a file, or repair one. The store and the daemon's outbox do that.
+
+pub mod wal;
+
+use std::fmt;
+
+use crate::mutant::{self, Mutant};
+use wal::{LogState, checksum};
+
+/// How far a database has come. Both counts only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Random, made with the database: another database has another one.
+    pub store: [u8; 16],
+    /// Transactions that were committed.
+    pub writes: u64,
+    /// Messages that were accepted.
+    pub messages: u64,
+}
+
+/// The ledger as of the last sync, kept outside of the database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// What was on the disk.
+    pub ledger: Ledger,
+    /// A sync failed in the process that wrote it: what the system shows of the log may not be on the disk.
+    pub poisoned: bool,
+}
+
+/// Bytes of an encoded mark.
+pub const MARK_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"TNURMRK1";
+const POISONED: u64 = 1;
+
+impl Mark {
+    /// The mark as the slot with this number: the larger number is the newer slot.
+    pub fn encode(&self, number: u64) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        let flags = if self.poisoned { POISONED } else { 0 };
+        let numbers = [number, flags, self.ledger.writes, self.ledger.messages];
+        bytes[..8].copy_from_slice(MAGIC);
+        for (place, number) in bytes[8..40].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes[40..56].copy_from_slice(&self.ledger.store);
+        let sum = checksum(wal::NATIVE_LITTLE, (0, 0), &bytes[..56]);
+        bytes[56..60].copy_from_slice(&sum.0.to_le_bytes());
+        bytes[60..].copy_from_slice(&sum.1.to_le_bytes());
+        bytes
+    }
+
+    /// The mark in a slot, and its number; nothing if it does not match its checksum.
+    pub fn decode(bytes: &[u8]) -> Option<(u64, Mark)> {
+        let bytes: &[u8; MARK_BYTES] = bytes.get(..MARK_BYTES)?.try_into().ok()?;
+        let word =
+            |at: usize| bytes[at..at + 4].iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+        let number = |at: usize| u64::from(word(at + 4)) << 32 | u64::from(word(at));
+        let sum = checksum(wal::NATIVE_LITTLE, (0, 0), &bytes[..56]);
+        if &bytes[..8] != MAGIC || sum != (word(56), word(60)) {
+            return None;
+        }
+        let store = bytes[40..56].try_into().ok()?;
+        let ledger = Ledger { store, writes: number(24), messages: number(32) };
+        Some((number(8), Mark { ledger, poisoned: number(16) & POISONED != 0 }))
+    }
+}
+
+/// Acknowledged data that is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// What is wrong with the files.
+    pub cause: LossCause,
+    /// Transactions that are missing, at least; nothing when nobody can count them.
+    pub writes: Option<u64>,
+    /// Accepted messages among them, at least; nothing when nobody can count them.
+    pub messages: Option<u64>,
+}
+
+/// What is wrong with the files of a store that lost something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// There is no database, or an empty one, or one from before there were marks.
+    DatabaseGone,
+    /// The database is another one than the mark was written for.
+    DatabaseReplaced,
+    /// The write-ahead log has good frames behind a bad one.
+    LogDamaged,
+    /// The log has frames behind a header that does not read.
+    LogHeaderDamaged,
+    /// The database and its log end before the mark: the log was cut or removed, or the database is an older copy.
+    EndMissing,
+}
+
+impl LossCause {
+    const fn text(self) -> &'static str {
+        match self {
+            LossCause::DatabaseGone => "the database file is missing, empty or older than its mark",
+            LossCause::DatabaseReplaced => "the database file was replaced by another one",
+            LossCause::LogDamaged => "the write-ahead log is damaged in the middle",
+            LossCause::LogHeaderDamaged => "the header of the write-ahead log is damaged",
+            LossCause::EndMissing => {
+                "the write-ahead log was cut or removed, or the database is an older copy"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.cause.text())?;
+        match (self.messages, self.writes) {
+            (Some(messages), Some(writes)) => {
+                write!(f, "; {messages} accepted messages and {writes} writes are missing")
+            }
+            (None, Some(writes)) => write!(f, "; at least {writes} writes are missing, messages among them"),
+            _ => f.write_str("; how much is missing cannot be counted"),
+        }
+    }
+}
+
+/// What a start finds before it changes anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The mark beside the database; nothing if there is none, or none that reads.
+    pub mark: Option<Mark>,
+    /// The ledger in the database as it reads with the good part of its log; nothing if there is no database or
+    /// it was written before there were ledgers.
+    pub ledger: Option<Ledger>,
+    /// The write-ahead log.
+    pub log: LogState,
+}
+
+/// Decides whether a start finds all that was acknowledged. The safe mistake is to go on: a store that was only cut off by
+/// a crash or a loss of power is never refused.
+pub fn judge(evidence: &Evidence) -> Result<(), Loss> {
+    if mutant::on(Mutant::LogCutUnnoticed) {
+        return Ok(());
+    }
+    let Evidence { mark, ledger, log } = *evidence;
+    let behind = match log {
+        LogState::Damaged { commits_behind } => commits_behind,
+        _ => 0,
+    };
+    if let Some(Mark { ledger: mark, .. }) = mark {
+        let Some(found) = ledger else {
+            let (writes, messages) = (Some(mark.writes), Some(mark.messages));
+            return Err(Loss { cause: LossCause::DatabaseGone, writes, messages });
+        };
+        if found.store != mark.store {
+            return Err(Loss { cause: LossCause::DatabaseReplaced, writes: None, messages: None });
+        }
+        if found.writes < mark.writes {
+            let cause = match log {
+                LogState::Damaged { .. } => LossCause::LogDamaged,
+                LogState::BadHeader { .. } => LossCause::LogHeaderDamaged,
+                _ => LossCause::EndMissing,
+            };
+            let writes = (mark.writes - found.writes).max(behind);
+            let messages = mark.messages.saturating_sub(found.messages);
+            return Err(Loss { cause, writes: Some(writes), messages: Some(messages) });
+        }
+    }
+    match log {
+        LogState::Damaged { commits_behind } => {
+            Err(Loss { cause: LossCause::LogDamaged, writes: Some(commits_behind), messages: None })
+        }
+        // With a mark that is reached, this is the torn first write of a log whose content was copied before.
+        LogState::BadHeader { commits } if commits > 0 && mark.is_none() => {
+            Err(Loss { cause: LossCause::LogHeaderDamaged, writes: Some(commits), messages: None })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

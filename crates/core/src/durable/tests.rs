@@ -1,0 +1,158 @@
+use super::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Order, Scanner};
+use super::*;
+
+const PAGE: usize = 512;
+
+/// A log as SQLite writes it: `commits` transactions of `pages` frames each.
+fn log(commits: u32, pages: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [0x377f_0682u32, 3_007_000, PAGE as u32, 1, 77, 4_242] {
+        bytes.extend_from_slice(&word.to_be_bytes());
+    }
+    let mut sum = checksum(Order::Little, (0, 0), &bytes);
+    bytes.extend_from_slice(&sum.0.to_be_bytes());
+    bytes.extend_from_slice(&sum.1.to_be_bytes());
+    for frame in 0..commits * pages {
+        let size = if frame % pages == pages - 1 { 9u32 } else { 0 };
+        let mut head = Vec::new();
+        for word in [frame + 1, size, 77, 4_242] {
+            head.extend_from_slice(&word.to_be_bytes());
+        }
+        let page = [frame as u8 | 1; PAGE];
+        sum = checksum(Order::Little, checksum(Order::Little, sum, &head[..8]), &page);
+        head.extend_from_slice(&sum.0.to_be_bytes());
+        head.extend_from_slice(&sum.1.to_be_bytes());
+        bytes.extend(head);
+        bytes.extend(page);
+    }
+    bytes
+}
+
+fn scan(bytes: &[u8]) -> LogState {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return LogState::Absent };
+    let mut scanner = Scanner::new(header, PAGE as u32);
+    let frames = bytes[HEADER_BYTES..].chunks_exact(FRAME_HEAD_BYTES + PAGE);
+    let rest = frames.remainder().len() as u64;
+    for frame in frames {
+        scanner.frame(frame.first_chunk().unwrap(), &frame[FRAME_HEAD_BYTES..]);
+    }
+    scanner.finish(rest)
+}
+
+fn at(frame: usize) -> usize {
+    HEADER_BYTES + frame * (FRAME_HEAD_BYTES + PAGE)
+}
+
+#[test]
+fn a_bit_anywhere_but_in_the_unsynced_end_is_damage() {
+    let whole = log(10, 3);
+    assert_eq!(scan(&whole), LogState::Whole);
+    for frame in 0..30 {
+        // In the page, in the salts, in the stored checksum.
+        for byte in [100, 9, 17] {
+            let mut bytes = whole.clone();
+            bytes[at(frame) + byte] ^= 4;
+            let state = scan(&bytes);
+            let damaged = matches!(state, LogState::Damaged { .. });
+            // The last two transactions may be unsynced; a bad checksum also spoils the frame behind it.
+            if frame < 30 - 3 * 3 {
+                assert!(damaged, "frame {frame} byte {byte}: {state:?}");
+            } else if frame >= 30 - 2 * 3 {
+                assert!(!damaged, "frame {frame} byte {byte}: {state:?}");
+            }
+        }
+    }
+    let mut bytes = whole.clone();
+    bytes[20] ^= 1;
+    assert_eq!(scan(&bytes), LogState::BadHeader { commits: 9 }, "the first cannot be checked");
+}
+
+#[test]
+fn every_cut_and_every_mixture_of_the_last_two_transactions_is_a_torn_end() {
+    let whole = log(6, 2);
+    for length in HEADER_BYTES..=whole.len() {
+        let state = scan(&whole[..length]);
+        assert!(matches!(state, LogState::Whole | LogState::TornTail), "cut to {length}: {state:?}");
+    }
+    // Each of the last four frames is there or not, as zeros or as what was there before.
+    for which in 0..16u32 {
+        for old in [0u8, 0xa5] {
+            let mut bytes = whole.clone();
+            for frame in (0..4).filter(|frame| which & 1 << frame != 0) {
+                bytes[at(8 + frame)..at(9 + frame)].fill(old);
+            }
+            let state = scan(&bytes);
+            assert!(!matches!(state, LogState::Damaged { .. }), "{which:04b}: {state:?}");
+        }
+    }
+}
+
+#[test]
+fn what_an_earlier_use_of_the_file_has_left_is_not_looked_at() {
+    let mut bytes = log(10, 2);
+    for frame in 4..20 {
+        // Another salt, with checksums of their own.
+        bytes[at(frame) + 8..at(frame) + 12].copy_from_slice(&76u32.to_be_bytes());
+    }
+    assert_eq!(scan(&bytes), LogState::Whole);
+}
+
+fn ledger(writes: u64, messages: u64) -> Ledger {
+    Ledger { store: [7; 16], writes, messages }
+}
+
+fn evidence(mark: Option<Ledger>, found: Option<Ledger>, log: LogState) -> Evidence {
+    Evidence { mark: mark.map(|ledger| Mark { ledger, poisoned: false }), ledger: found, log }
+}
+
+#[test]
+fn a_mark_reads_as_it_was_written_or_not_at_all() {
+    let mark = Mark { ledger: Ledger { store: [9; 16], writes: u64::MAX, messages: 3 }, poisoned: true };
+    let bytes = mark.encode(12);
+    assert_eq!(Mark::decode(&bytes), Some((12, mark)));
+    for bit in 0..MARK_BYTES * 8 {
+        let mut flipped = bytes;
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Mark::decode(&flipped), None, "bit {bit}");
+    }
+    assert_eq!(Mark::decode(&[0; MARK_BYTES]), None);
+    assert_eq!(Mark::decode(&bytes[..63]), None);
+}
+
+#[test]
+fn what_is_behind_its_mark_has_lost_that_much() {
+    let mark = Some(ledger(3_000, 2_990));
+    let lost = |found, log| judge(&evidence(mark, found, log)).unwrap_err();
+    let half = lost(Some(ledger(1_740, 1_730)), LogState::TornTail);
+    assert_eq!(half, Loss { cause: LossCause::EndMissing, writes: Some(1_260), messages: Some(1_260) });
+    assert!(half.to_string().ends_with("1260 accepted messages and 1260 writes are missing"), "{half}");
+    let header = lost(Some(ledger(0, 0)), LogState::BadHeader { commits: 2_999 });
+    assert_eq!((header.cause, header.messages), (LossCause::LogHeaderDamaged, Some(2_990)));
+    assert_eq!(lost(None, LogState::Absent).cause, LossCause::DatabaseGone);
+    let other = Ledger { store: [8; 16], ..ledger(9_000, 9_000) };
+    assert_eq!(lost(Some(other), LogState::Whole).cause, LossCause::DatabaseReplaced);
+    let bit = lost(Some(ledger(1_740, 1_730)), LogState::Damaged { commits_behind: 1_300 });
+    assert_eq!((bit.cause, bit.writes), (LossCause::LogDamaged, Some(1_300)));
+}
+
+#[test]
+fn what_a_crash_leaves_is_sound() {
+    for log in [LogState::Absent, LogState::Whole, LogState::TornTail] {
+        for mark in [None, Some(ledger(10, 5)), Some(ledger(0, 0))] {
+            for found in [ledger(10, 5), ledger(11, 5), ledger(12, 7)] {
+                assert_eq!(judge(&evidence(mark, Some(found), log)), Ok(()));
+            }
+        }
+        assert_eq!(judge(&evidence(None, None, log)), Ok(()), "new, or of an older program");
+    }
+    let restarted = evidence(Some(ledger(10, 5)), Some(ledger(10, 5)), LogState::BadHeader { commits: 4 });
+    assert_eq!(judge(&restarted), Ok(()), "all that the log held had been copied");
+}
+
+#[test]
+fn without_a_mark_the_log_speaks_alone() {
+    let damaged = judge(&evidence(None, Some(ledger(4, 4)), LogState::Damaged { commits_behind: 8 }));
+    assert_eq!(damaged.unwrap_err().writes, Some(8));
+    assert!(judge(&evidence(None, None, LogState::BadHeader { commits: 3 })).is_err());
+    assert!(judge(&evidence(None, None, LogState::BadHeader { commits: 0 })).is_ok());
+}

@@ -1,0 +1,255 @@
+//! The files beside a SQLite database that tell whether it lost something: its high-water mark, and its write-ahead log
+//! as it lies there. The rule that judges them is `tenure_core::durable`'s; the daemon's outbox uses this too.
+//!
+//! The mark is a file of two slots, written in turn and each with its checksum, so that a torn write leaves the other.
+//! It is written after every sync of the log and synced at least once a second: a killed process leaves the exact mark,
+//! a loss of power one that is a second old.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use tenure_core::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, LogState, Scanner};
+use tenure_core::durable::{Ledger, MARK_BYTES, Mark};
+
+/// The table that holds the ledger: a step of a schema.
+pub const LEDGER: &str = "
+-- How many transactions were committed and messages accepted, counted in the same transactions: one row. The file
+-- beside this one whose name ends in mark has the same counts, as of its last sync.
+CREATE TABLE ledger (
+    one      INTEGER PRIMARY KEY CHECK (one = 1),
+    store    BLOB NOT NULL CHECK (length(store) = 16),      -- tells this database from any other
+    writes   INTEGER NOT NULL,
+    messages INTEGER NOT NULL
+) STRICT;
+INSERT INTO ledger (one, store, writes, messages) VALUES (1, randomblob(16), 0, 0);
+";
+
+/// How often a [`MarkFile`] is to be synced, and a [`Watch`] to look: twice as often as is promised.
+pub const TICK: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Bytes between the two slots: no disk writes them together.
+const SLOT_BYTES: usize = 4096;
+/// Bytes that are read from the log at once.
+const READ_BYTES: usize = 1024 * 1024;
+
+/// The ledger of an open database; nothing if it has none.
+pub fn ledger(connection: &Connection) -> rusqlite::Result<Option<Ledger>> {
+    let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'ledger'";
+    if !connection.prepare(known)?.exists([])? {
+        return Ok(None);
+    }
+    let row = "SELECT store, writes, messages FROM ledger WHERE one = 1";
+    connection.query_row(row, [], of_row).optional()
+}
+
+/// The ledger in a row of `store, writes, messages`.
+pub fn of_row(row: &Row<'_>) -> rusqlite::Result<Ledger> {
+    let count = |index| row.get::<_, i64>(index).map(|count| u64::try_from(count).unwrap_or(0));
+    Ok(Ledger { store: row.get(0)?, writes: count(1)?, messages: count(2)? })
+}
+
+/// What the write-ahead log of the database at this path looks like. Reads all of it. To be asked before SQLite opens the
+/// database: a handle that is closed here would drop the locks that SQLite holds in the same process.
+pub fn log_state(database: &Path) -> io::Result<LogState> {
+    let file = match File::open(beside(database, "-wal")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LogState::Absent),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    if length < HEADER_BYTES as u64 {
+        return Ok(if length == 0 { LogState::Absent } else { LogState::TornTail });
+    }
+    let mut log = io::BufReader::with_capacity(READ_BYTES, file);
+    let mut header = [0; HEADER_BYTES];
+    log.read_exact(&mut header)?;
+    let mut scanner = Scanner::new(&header, page_bytes(database)?);
+    let (mut head, mut page) = ([0; FRAME_HEAD_BYTES], vec![0; scanner.page_bytes()]);
+    let frame = (FRAME_HEAD_BYTES + page.len()) as u64;
+    let body = length - HEADER_BYTES as u64;
+    for _ in 0..body / frame {
+        log.read_exact(&mut head)?;
+        log.read_exact(&mut page)?;
+        scanner.frame(&head, &page);
+    }
+    Ok(scanner.finish(body % frame))
+}
+
+/// Bytes of a page as the header of the database says.
+fn page_bytes(database: &Path) -> io::Result<u32> {
+    let mut header = [0; 18];
+    let read = File::open(database).and_then(|mut file| file.read_exact(&mut header));
+    Ok(match (read, u32::from(header[16]) << 8 | u32::from(header[17])) {
+        (Ok(()), 1) => 65_536,
+        (Ok(()), bytes) if bytes.is_power_of_two() && bytes >= 512 => bytes,
+        _ => 4096,
+    })
+}
+
+/// `path` with `suffix` behind its name.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The file that holds the mark.
+#[derive(Debug)]
+pub struct MarkFile {
+    path: PathBuf,
+    /// Nothing until the first write if there was none.
+    file: Option<File>,
+    /// Of the newest slot.
+    number: u64,
+    mark: Option<Mark>,
+    /// Whether something was written since the last sync.
+    unsynced: bool,
+}
+
+impl MarkFile {
+    /// Reads the file at `path`, if there is one.
+    pub fn open(path: &Path) -> io::Result<MarkFile> {
+        let mut none = MarkFile { path: path.to_owned(), file: None, number: 0, mark: None, unsynced: false };
+        let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(none),
+            Err(error) => return Err(error),
+        };
+        for slot in 0..2u64 {
+            let mut bytes = [0; MARK_BYTES];
+            file.seek(SeekFrom::Start(slot * SLOT_BYTES as u64))?;
+            // A file that is too short has no such slot.
+            if file.read_exact(&mut bytes).is_err() {
+                continue;
+            }
+            if let Some((number, mark)) = Mark::decode(&bytes)
+                && (none.mark.is_none() || number > none.number)
+            {
+                (none.number, none.mark) = (number, Some(mark));
+            }
+        }
+        none.file = Some(file);
+        Ok(none)
+    }
+
+    /// The mark, if there is one that reads.
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// Whether there is a file that holds no mark that reads.
+    pub fn is_damaged(&self) -> bool {
+        self.file.is_some() && self.mark.is_none()
+    }
+
+    /// Writes a mark over the older slot, and makes the file if there is none. Not synced.
+    pub fn write(&mut self, mark: Mark) -> io::Result<()> {
+        if self.mark == Some(mark) {
+            return Ok(());
+        }
+        let number = self.number + 1;
+        let bytes = mark.encode(number);
+        match &mut self.file {
+            Some(file) => {
+                file.seek(SeekFrom::Start(number % 2 * SLOT_BYTES as u64))?;
+                file.write_all(&bytes)?;
+            }
+            None => self.file = Some(make(&self.path, number, &bytes)?),
+        }
+        (self.number, self.mark, self.unsynced) = (number, Some(mark), true);
+        Ok(())
+    }
+
+    /// A handle to sync with, so that a writer need not wait for that; nothing when all is synced.
+    pub fn unsynced(&mut self) -> io::Result<Option<File>> {
+        match &self.file {
+            Some(file) if self.unsynced => {
+                let handle = file.try_clone()?;
+                self.unsynced = false;
+                Ok(Some(handle))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until the mark is on the disk.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.unsynced()?.map_or(Ok(()), |file| file.sync_data())
+    }
+}
+
+/// Makes the file with room for both slots, which later writes then need not find.
+fn make(path: &Path, number: u64, slot: &[u8]) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut bytes = vec![0; 2 * SLOT_BYTES];
+    let at = (number % 2) as usize * SLOT_BYTES;
+    bytes[at..at + slot.len()].copy_from_slice(slot);
+    let mut file = options.open(path)?;
+    if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    if cfg!(unix)
+        && let Some(dir) = path.parent()
+    {
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(file)
+}
+
+/// Files that must stay where they are while they are open.
+#[derive(Debug, Default)]
+pub struct Watch {
+    files: Vec<(PathBuf, (u64, u64))>,
+}
+
+impl Watch {
+    /// Watches those of `paths` that exist.
+    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Watch {
+        let files = paths.into_iter().filter_map(|path| Some((path.clone(), identity(&path).ok()??)));
+        Watch { files: files.collect() }
+    }
+
+    /// Whether each path still leads to the file that is open, else what became of it. A path that cannot be looked at
+    /// now says nothing.
+    pub fn look(&self) -> Result<(), String> {
+        for (path, known) in &self.files {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            match identity(path) {
+                Ok(Some(found)) if found != *known => {
+                    return Err(format!("{name} was replaced while it was in use"));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(format!("{name} was removed while it was in use"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Device and number of the file at `path`, where the system has such.
+fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let metadata = fs::metadata(path)?;
+    #[cfg(unix)]
+    return Ok(Some((
+        std::os::unix::fs::MetadataExt::dev(&metadata),
+        std::os::unix::fs::MetadataExt::ino(&metadata),
+    )));
+    #[cfg(not(unix))]
+    return Ok(metadata.is_file().then_some((0, 0)));
+}
+
+/// Whether the open file has no name any more.
+pub fn is_removed(file: &File) -> bool {
+    #[cfg(unix)]
+    return file.metadata().is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) == 0);
+    #[cfg(not(unix))]
+    return false;
+}

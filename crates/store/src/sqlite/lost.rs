@@ -1,0 +1,152 @@
+//! Whether the files of a store are all there: asked before a start changes anything, and what an operator does if not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, params};
+use tenure_core::durable::{Evidence, Ledger, Loss, Mark, judge};
+
+use super::dir::DataDir;
+use super::fault::Fault;
+use super::{BUSY_TIMEOUT, PREPARED_STATEMENTS, Sqlite, check, integer, schema};
+use crate::durable::{self, MarkFile, log_state};
+use crate::{Result, StoreError};
+
+/// What was done about a store that had lost something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedLoss {
+    /// What is missing.
+    pub loss: Loss,
+    /// Where the files are now that say so.
+    pub kept: Vec<PathBuf>,
+}
+
+/// The mark of the store in `dir`.
+pub(super) fn mark(dir: &DataDir) -> Result<MarkFile> {
+    let cannot = |error| StoreError::Unavailable(format!("read {}: {error}", dir.mark().display()));
+    MarkFile::open(&dir.mark()).map_err(cannot)
+}
+
+/// Opens the database in `dir`, which is made if there never was one, and judges it. The connection changes nothing by itself,
+/// not even when it is closed.
+pub(super) fn examine(dir: &DataDir, mark: Option<Mark>) -> Result<Connection, Fault> {
+    let unreadable = |error| StoreError::Unavailable(format!("read its write-ahead log: {error}"));
+    let log = log_state(&dir.database()).map_err(unreadable)?;
+    if mark.is_some() && dir.is_empty() {
+        judge(&Evidence { mark, ledger: None, log }).map_err(StoreError::Lost)?;
+    }
+    dir.make_database()?;
+    // No URI flag: a path is a path, whatever it looks like.
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(dir.database(), flags)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    schema::refuse_unknown(&connection)?;
+    let ledger = durable::ledger(&connection)?;
+    judge(&Evidence { mark, ledger, log }).map_err(StoreError::Lost)?;
+    Ok(connection)
+}
+
+/// Keeps the ledger, in the transaction that it counts.
+pub(super) fn put_ledger(connection: &Connection, ledger: &Ledger) -> Result<(), Fault> {
+    connection
+        .prepare_cached("UPDATE ledger SET writes = ?1, messages = ?2 WHERE one = 1")?
+        .execute(params![integer(ledger.writes), integer(ledger.messages)])?;
+    Ok(())
+}
+
+impl Sqlite {
+    /// What the store in `dir` has lost, if anything. Changes nothing.
+    pub fn lost(dir: &Path) -> Result<Option<Loss>> {
+        let dir = DataDir::hold(dir)?;
+        match examine(&dir, mark(&dir)?.mark()).map_err(Fault::reading) {
+            Ok(_) => Ok(None),
+            Err(StoreError::Lost(loss)) => Ok(Some(loss)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Accepts that the store in `dir` has lost something: what is there is what counts from now on. Its log and its mark are
+    /// kept aside, their names ending in `.lost-` and `date`. Nothing is done, and nothing given, if nothing was lost.
+    pub fn accept_loss(dir: &Path, date: &str) -> Result<Option<AcceptedLoss>> {
+        let dir = DataDir::hold(dir)?;
+        let loss = match examine(&dir, mark(&dir)?.mark()).map_err(Fault::reading) {
+            Ok(_) => return Ok(None),
+            Err(StoreError::Lost(loss)) => loss,
+            Err(error) => return Err(error),
+        };
+        let cannot = |error| StoreError::Unavailable(format!("keep the damaged files aside: {error}"));
+        let mut kept = Vec::new();
+        for path in [dir.log(), dir.mark()] {
+            let aside = durable::beside(&path, &format!(".lost-{date}"));
+            match fs::copy(&path, &aside) {
+                Ok(_) => kept.push(aside),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(cannot(error)),
+            }
+        }
+        // What is behind the damage, or belongs to a database that is gone, would be judged again.
+        let gone = if dir.is_empty() { vec![dir.log(), dir.mark()] } else { vec![dir.mark()] };
+        for path in gone.iter().filter(|path| path.exists()) {
+            fs::remove_file(path).map_err(cannot)?;
+        }
+        if !dir.is_empty() {
+            forget_tail(&dir)?;
+        }
+        drop(Sqlite::open_held(dir)?);
+        Ok(Some(AcceptedLoss { loss, kept }))
+    }
+
+    /// What is wrong with the store in `dir`, which no broker has open; empty when it is sound. One that has lost something is
+    /// left as it is.
+    pub fn findings(dir: &Path) -> Result<Vec<String>> {
+        use crate::Store;
+        let held = DataDir::hold(dir)?;
+        let mark = mark(&held)?;
+        let mut findings = Vec::new();
+        if mark.is_damaged() {
+            findings.push("tenure.mark does not read: a lost end of the log would not be noticed".to_owned());
+        }
+        match examine(&held, mark.mark()).map_err(Fault::reading) {
+            Err(StoreError::Lost(loss)) => {
+                findings.push(format!("acknowledged data is lost: {loss}"));
+                // The rest as far as it reads, on a connection that changes nothing.
+                if !held.is_empty()
+                    && let Ok(connection) = plain(&held)
+                    && matches!(schema::is_current(&connection), Ok(true))
+                {
+                    findings.extend(check::findings(&connection).map_err(Fault::reading)?);
+                }
+                Ok(findings)
+            }
+            Err(error) => Err(error),
+            Ok(connection) => {
+                drop(connection);
+                findings.extend(Sqlite::open_held(held)?.check()?);
+                Ok(findings)
+            }
+        }
+    }
+}
+
+/// A connection to a database whatever its files say; it changes nothing by itself.
+fn plain(dir: &DataDir) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(dir.database(), flags)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+/// Copies the good part of the log into the main file and cuts the log, so that nothing behind the damage is found again.
+fn forget_tail(dir: &DataDir) -> Result<()> {
+    let settle = || -> Result<(), Fault> {
+        let connection = plain(dir)?;
+        super::durable(&connection)?;
+        super::settle_log(&connection)
+    };
+    settle().map_err(Fault::reading)
+}

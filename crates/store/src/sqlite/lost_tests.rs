@@ -1,0 +1,290 @@
+//! Attacks on the files of a store that holds acknowledged messages: each is told, with the count; and what a crash
+//! leaves never is.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tempfile::TempDir;
+use tenure_core::durable::{Loss, LossCause};
+use tenure_core::envelope::Lane;
+use tenure_core::record::StoreWrite;
+
+use super::*;
+use crate::conformance::Engine;
+use crate::conformance::messages::{accept, fill, plain, seqs, topic, write};
+
+const DATABASE: &str = "tenure.db";
+const LOG: &str = "tenure.db-wal";
+const MARK: &str = "tenure.mark";
+
+/// The files as a killed process leaves them: a copy of them while the store is open.
+fn killed(from: &Path) -> TempDir {
+    let left = TempDir::new().unwrap();
+    for file in [DATABASE, LOG, MARK] {
+        if from.join(file).exists() {
+            fs::copy(from.join(file), left.path().join(file)).unwrap();
+        }
+    }
+    left
+}
+
+fn message(n: u64) -> Write {
+    write(StoreWrite::Accept(Arc::new(accept(topic("t"), plain(n)))))
+}
+
+/// What a killed process leaves that had acknowledged `count` messages, one by one.
+fn acknowledged(count: u64) -> TempDir {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    for n in 0..count {
+        store.apply(&[message(n)]).unwrap();
+    }
+    killed(dir.path())
+}
+
+fn loss(dir: &Path) -> Loss {
+    match Sqlite::open(dir) {
+        Err(StoreError::Lost(loss)) => loss,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn change(dir: &Path, file: &str, how: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(dir.join(file)).unwrap();
+    how(&mut bytes);
+    fs::write(dir.join(file), bytes).unwrap();
+}
+
+/// Attacks the files; what is then said, and what is there once the loss was accepted.
+fn attack(how: impl FnOnce(&Path)) -> (Loss, usize) {
+    let dir = acknowledged(60);
+    how(dir.path());
+    let files = || [DATABASE, LOG, MARK].map(|file| fs::read(dir.path().join(file)).ok());
+    let before = files();
+    let lost = loss(dir.path());
+    let findings = Sqlite::findings(dir.path()).unwrap();
+    assert!(findings[0].contains("acknowledged data is lost"), "{findings:?}");
+    assert_eq!(loss(dir.path()), lost, "it is said again");
+    assert!(files() == before, "nothing is changed by looking");
+    let accepted = Sqlite::accept_loss(dir.path(), "20261117").unwrap().unwrap();
+    assert_eq!(accepted.loss, lost);
+    assert!(accepted.kept.iter().all(|kept| kept.exists()));
+    assert!(!accepted.kept.is_empty());
+    assert_eq!(Sqlite::accept_loss(dir.path(), "later").unwrap(), None, "accepted once");
+    let mut store = dir.open();
+    assert_eq!(store.check(), Ok(vec![]));
+    let there = seqs(&store, &topic("t"), Lane(0)).len();
+    store.apply(&[message(1_000)]).unwrap();
+    drop(store);
+    assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), there + 1);
+    (lost, there)
+}
+
+#[test]
+fn a_flipped_bit_in_the_middle_of_the_log_is_told() {
+    let (lost, there) = attack(|dir| {
+        change(dir, LOG, |log| {
+            let middle = log.len() / 2;
+            log[middle] ^= 1;
+        });
+    });
+    assert_eq!(lost.cause, LossCause::LogDamaged);
+    assert_eq!(lost.messages, Some(60 - there as u64));
+    assert!((20..40).contains(&there), "{there}");
+}
+
+#[test]
+fn a_log_that_was_cut_in_half_is_told() {
+    let (lost, there) = attack(|dir| change(dir, LOG, |log| log.truncate(log.len() / 2)));
+    assert_eq!((lost.cause, lost.messages), (LossCause::EndMissing, Some(60 - there as u64)));
+    assert!((20..40).contains(&there), "{there}");
+}
+
+#[test]
+fn a_log_that_lost_its_last_frame_is_told() {
+    let frame = 24 + PAGE_BYTES as usize;
+    let (lost, there) = attack(|dir| change(dir, LOG, |log| log.truncate(log.len() - frame)));
+    assert_eq!((lost.messages, lost.writes, there), (Some(1), Some(1), 59));
+}
+
+#[test]
+fn a_log_that_was_removed_is_told() {
+    let (lost, there) = attack(|dir| fs::remove_file(dir.join(LOG)).unwrap());
+    assert_eq!((lost.cause, lost.messages, there), (LossCause::EndMissing, Some(60), 0));
+}
+
+#[test]
+fn a_damaged_header_of_the_log_is_told() {
+    let (lost, there) = attack(|dir| change(dir, LOG, |log| log[18] ^= 1));
+    assert_eq!((lost.cause, lost.messages, there), (LossCause::LogHeaderDamaged, Some(60), 0));
+}
+
+#[test]
+fn a_database_that_was_removed_is_told_whatever_else_is_left() {
+    for others in [&[][..], &[LOG]] {
+        let (lost, there) = attack(|dir| {
+            fs::remove_file(dir.join(DATABASE)).unwrap();
+            others.iter().for_each(|file| fs::remove_file(dir.join(file)).unwrap());
+        });
+        assert_eq!((lost.cause, lost.messages, there), (LossCause::DatabaseGone, Some(60), 0));
+    }
+}
+
+#[test]
+fn an_older_copy_and_another_store_are_told() {
+    let dir = TempDir::new().unwrap();
+    fill(&mut dir.open(), &topic("t"), 0..10);
+    let old = fs::read(dir.path().join(DATABASE)).unwrap();
+    fill(&mut dir.open(), &topic("t"), 10..17);
+    fs::write(dir.path().join(DATABASE), &old).unwrap();
+    let older = loss(dir.path());
+    assert_eq!((older.cause, older.messages), (LossCause::EndMissing, Some(7)));
+    let other = TempDir::new().unwrap();
+    fill(&mut other.open(), &topic("t"), 0..99);
+    fs::copy(other.path().join(DATABASE), dir.path().join(DATABASE)).unwrap();
+    assert_eq!(loss(dir.path()).cause, LossCause::DatabaseReplaced);
+    fs::remove_file(dir.path().join(MARK)).unwrap();
+    assert_eq!(
+        seqs(&dir.open(), &topic("t"), Lane(0)).len(),
+        99,
+        "a backup of the database alone has no mark"
+    );
+}
+
+#[test]
+fn a_flipped_bit_is_told_even_without_a_mark() {
+    let dir = acknowledged(60);
+    fs::remove_file(dir.path().join(MARK)).unwrap();
+    assert_eq!(killed(dir.path()).open().check(), Ok(vec![]), "no mark is no loss");
+    change(dir.path(), LOG, |log| {
+        let middle = log.len() / 2;
+        log[middle] ^= 1;
+    });
+    let lost = loss(dir.path());
+    assert_eq!((lost.cause, lost.messages), (LossCause::LogDamaged, None));
+    assert!(lost.writes.unwrap() > 20, "{lost:?}");
+}
+
+#[test]
+fn a_damaged_mark_is_a_finding_and_not_a_loss() {
+    let dir = acknowledged(10);
+    fs::write(dir.path().join(MARK), vec![7; 8192]).unwrap();
+    let findings = Sqlite::findings(dir.path()).unwrap();
+    assert!(findings.len() == 1 && findings[0].contains("tenure.mark"), "{findings:?}");
+    assert_eq!(Sqlite::findings(dir.path()), Ok(vec![]), "it is made anew");
+}
+
+#[test]
+fn a_clean_stop_leaves_nothing_in_the_log() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    let (reader, checkpointer) = (store.reader().unwrap(), store.checkpointer().unwrap());
+    fill(&mut store, &topic("t"), 0..10);
+    assert!(fs::metadata(dir.path().join(LOG)).unwrap().len() > 0);
+    drop(store);
+    assert_eq!(fs::metadata(dir.path().join(LOG)).map_or(0, |log| log.len()), 0);
+    drop((reader, checkpointer));
+    let _ = fs::remove_file(dir.path().join(LOG));
+    assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), 10, "the main file has it all");
+}
+
+#[test]
+fn files_that_are_removed_or_replaced_poison_the_store() {
+    for file in [DATABASE, LOG, MARK, "tenure.db-shm", "tenure.lock"] {
+        for replaced in [false, true] {
+            let dir = TempDir::new().unwrap();
+            let mut store = dir.open();
+            let mut guard = store.guard().unwrap().unwrap();
+            store.apply(&[message(1)]).unwrap();
+            guard.look().unwrap();
+            let path = dir.path().join(file);
+            let copy = fs::read(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            if replaced {
+                fs::write(dir.path().join("other"), copy).unwrap();
+                fs::rename(dir.path().join("other"), &path).unwrap();
+            }
+            let poisoned = guard.look().unwrap_err();
+            assert!(matches!(&poisoned, StoreError::Poisoned(why) if why.contains(file)), "{poisoned}");
+            assert_eq!(store.apply(&[message(2)]).unwrap_err(), poisoned, "nothing is acknowledged any more");
+        }
+    }
+}
+
+#[test]
+fn a_removed_log_is_noticed_by_the_next_sync() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.apply(&[message(1)]).unwrap();
+    fs::remove_file(dir.path().join(LOG)).unwrap();
+    assert!(matches!(store.apply(&[message(2)]), Err(StoreError::Poisoned(_))));
+}
+
+#[test]
+fn the_mark_of_a_store_that_was_poisoned_says_so() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.apply(&[message(1)]).unwrap();
+    store.log.poison("test".to_owned());
+    let mark = MarkFile::open(&dir.path().join(MARK)).unwrap().mark().unwrap();
+    assert!(mark.poisoned);
+    assert_eq!(mark.ledger.messages, 1);
+    drop(store);
+    drop(dir.open());
+    assert!(!MarkFile::open(&dir.path().join(MARK)).unwrap().mark().unwrap().poisoned);
+}
+
+/// Two transactions are unsynced when the power goes: their sectors are there or not, in any mixture, and the mark is of
+/// any earlier moment. That is never taken for damage, and nothing that was synced is missing.
+#[test]
+fn no_mixture_of_the_unsynced_end_is_taken_for_damage() {
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(300));
+    let plan = (1u64..6, 1u64..5, 1u64..5, any::<u64>(), any::<bool>(), 0u64..6);
+    runner
+        .run(&plan, |(synced, third, fourth, seed, cut, marked)| {
+            let dir = TempDir::new().unwrap();
+            let mut store = dir.open();
+            let mut marks = vec![fs::read(dir.path().join(MARK)).unwrap()];
+            for n in 0..synced {
+                store.apply(&[message(n)]).unwrap();
+                marks.push(fs::read(dir.path().join(MARK)).unwrap());
+            }
+            let before = fs::read(dir.path().join(LOG)).unwrap();
+            store.stage(&(0..third).map(|n| message(100 + n)).collect::<Vec<_>>()).unwrap();
+            store.stage(&(0..fourth).map(|n| message(200 + n)).collect::<Vec<_>>()).unwrap();
+            let after = fs::read(dir.path().join(LOG)).unwrap();
+            let left = killed(dir.path());
+            fs::write(left.path().join(LOG), mixture(&before, &after, seed, cut)).unwrap();
+            let mark = marks.len() - 1 - (marked as usize).min(marks.len() - 1);
+            fs::write(left.path().join(MARK), &marks[mark]).unwrap();
+            let mut found = Sqlite::open(left.path()).unwrap();
+            let there = seqs(&found, &topic("t"), Lane(0)).len() as u64;
+            prop_assert!(there >= synced, "{there} of {synced}");
+            prop_assert_eq!(found.check(), Ok(vec![]));
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// A prefix of what was written, or any of its sectors; the others are as before, or zeros where there was nothing.
+fn mixture(before: &[u8], after: &[u8], seed: u64, cut: bool) -> Vec<u8> {
+    if cut {
+        let from = before.len().min(after.len());
+        return after[..from + (seed % (after.len() - from + 1) as u64) as usize].to_vec();
+    }
+    let mut state = seed | 1;
+    let mut mixed = before.to_vec();
+    mixed.resize(after.len().max(before.len()), 0);
+    for sector in (0..after.len()).step_by(512) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let end = (sector + 512).min(after.len());
+        if state >> 63 == 1 {
+            mixed[sector..end].copy_from_slice(&after[sector..end]);
+        }
+    }
+    mixed
+}
