@@ -33,6 +33,7 @@ pub(crate) fn start(
                     if shared.store_sound.swap(false, Ordering::Relaxed) {
                         tracing::error!(event = "store_failed", poisoned = true, %error);
                     }
+                    shared.checks.lose(&shared, &error.to_string());
                     return;
                 }
                 // Nothing is lost: a later look writes it. Said once.

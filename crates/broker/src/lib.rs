@@ -14,6 +14,7 @@
 
 mod admin;
 mod checkpoint;
+mod checks;
 mod clock;
 pub mod config;
 mod connections;
@@ -147,6 +148,7 @@ impl Broker {
         let kind = store.kind();
         let readers = (0..reader::READERS).map(|_| store.reader()).collect::<Result<Vec<_>, _>>()?;
         let (checkpointer, guard) = (store.checkpointer()?, store.guard()?);
+        let checker = store.reader()?;
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let tasks = TaskTracker::new();
         let house = House {
@@ -170,6 +172,7 @@ impl Broker {
         let (writer, thread) = writer::start(store, run.number, shared.clone(), bell.with(watching))?;
         threads.push(thread);
         threads.extend(checkpoints.into_iter().chain(guarding));
+        threads.push(checks::start(checker, shared.clone()).map_err(StartError::Thread)?);
         let maker = Maker { run: run.number, writer, readers, tasks: tasks.clone() };
         for beginning in beginnings {
             maker.start(&shared, beginning);
@@ -243,6 +246,7 @@ impl Broker {
         }
         self.shared.stopping.cancel();
         self.shared.meshes.stop();
+        self.shared.checks.end();
         self.tasks.close();
         self.tasks.wait().await;
         // Whoever dials while the store closes is not told that nobody is here before that is so.

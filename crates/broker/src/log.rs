@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure_core::effect::Note;
+use tenure_core::record::DAMAGED;
 
 use crate::metrics::Metrics;
 
@@ -35,7 +36,10 @@ impl Log {
         metrics.event(name(note));
         match note {
             Note::Requeued { count, .. } => _ = metrics.requeued.inc_by(*count as u64),
-            Note::Buried { .. } => _ = metrics.buried.inc(),
+            Note::Buried { reason, .. } => {
+                metrics.buried.inc();
+                metrics.damaged.inc_by(u64::from(reason == DAMAGED));
+            }
             Note::GraceEntered { reason, .. } => metrics.lost(reason),
             _ => {}
         }
@@ -68,6 +72,14 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
         Note::AcceptDuplicate { session } => tracing::debug!(event = "accept_duplicate", %session),
         Note::RunStarted { session, run } => line!(aloud(), event = "run_started", %session, %run),
         Note::RunEnded { run, status, reason } => line!(aloud(), event = "run_ended", %run, status, reason),
+        Note::Buried { log, seq, reason } if reason == DAMAGED => {
+            tracing::error!(
+                event = "entry_damaged",
+                %log,
+                seq,
+                "its bytes do not match their checksum: it is a dead letter; check the disk, and run `tenure check --running`"
+            );
+        }
         Note::Buried { log, seq, reason } => tracing::debug!(event = "buried", %log, seq, reason),
         Note::TopicDeleted { topic, unused } => {
             line!(aloud(), event = "topic_deleted", %topic, unused);

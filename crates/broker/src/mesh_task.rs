@@ -78,6 +78,11 @@ impl MeshHandle {
         }
     }
 
+    /// Tells the mesh from a thread of its own, which waits while too much is waiting.
+    pub(crate) fn tell_blocking(&self, msg: MeshMsg) {
+        let _ = self.inputs.blocking_send(msg);
+    }
+
     /// Tells the mesh; waits while too much is waiting. `false` when the mesh is gone.
     pub(crate) async fn send(&self, msg: MeshMsg) -> bool {
         if let MeshMsg::Input(Input::Alive { conn, at }) = &msg

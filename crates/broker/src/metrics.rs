@@ -53,6 +53,8 @@ pub(crate) struct Metrics {
     pub(crate) stale_settles: Counter,
     pub(crate) requeued: Counter,
     pub(crate) buried: Counter,
+    pub(crate) damaged: Counter,
+    pub(crate) violations: Counter,
 }
 
 impl Default for Metrics {
@@ -93,6 +95,8 @@ impl Default for Metrics {
             stale_settles: Counter::default(),
             requeued: Counter::default(),
             buried: Counter::default(),
+            damaged: Counter::default(),
+            violations: Counter::default(),
         };
         metrics.register();
         metrics
@@ -154,6 +158,10 @@ impl Metrics {
             self.requeued.clone(),
         );
         r.register("dead_letters", "Entries that went to the dead letters", self.buried.clone());
+        r.register("entries_damaged", "Entries that do not match their checksum", self.damaged.clone());
+        let violations = self.violations.clone();
+        let help = "Findings of store checks: an entry or its dedupe record without the other";
+        r.register("atomicity_violations", help, violations);
     }
 
     /// Counts what an answer says.

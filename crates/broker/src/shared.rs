@@ -16,6 +16,7 @@ use tenure_proto::number::U53;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::checks::Checks;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::connections::Connections;
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: CancellationToken,
     /// Whether the store's last transaction went well.
     pub(crate) store_sound: AtomicBool,
+    /// Checks of the store while the broker runs.
+    pub(crate) checks: Checks,
     /// Rung when the drain of every mesh is complete.
     pub(crate) drained: Notify,
     /// Meshes that drain and are not done.
@@ -101,6 +104,7 @@ impl Shared {
             ready: AtomicBool::new(false),
             stopping: CancellationToken::new(),
             store_sound: AtomicBool::new(true),
+            checks: Checks::default(),
             drained: Notify::new(),
             undrained: AtomicUsize::new(0),
             stop: watch::Sender::new(None),

@@ -196,7 +196,7 @@ pub enum Answer {
     /// To `reconcile`.
     Reconcile(Box<ReconcileResult>),
     /// To `history`: the entries, and where to go on.
-    History(Vec<Arc<Entry>>, Option<u64>),
+    History(Vec<Arc<Entry>>, Vec<u64>, Option<u64>),
     /// To `topics.list`.
     Topics(TopicsListResult),
     /// To `groups.list`.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use tenure_proto::codec::Codec;
+use tenure_proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_proto::ids::{MemberKey, MessageId};
 use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
@@ -100,6 +101,13 @@ impl Envelope {
     /// Within what its sender's id for it is remembered.
     pub fn scope(&self) -> MemberKey {
         crate::accept::scope(self.from.member)
+    }
+
+    /// The fingerprint of the request that it came with; nothing if no such request is accepted.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        // What a run is told of itself was not in its request.
+        let meta = self.meta.as_ref().filter(|_| self.kind == MessageKind::Message).map(|meta| &meta.0);
+        fingerprint(&self.to, self.reply_to.as_deref(), self.priority, meta, self.body.as_bytes()).ok()
     }
 
     /// Roughly the memory it takes, for bounds.

@@ -10,7 +10,7 @@ use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
 use tenure_proto::ids::{ConnId, MessageId, RequestId};
 use tenure_proto::limits::{PAGE, PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
 use tenure_proto::log::LogName;
-use tenure_proto::message::{Delivery, HistoryResult, SendParams};
+use tenure_proto::message::{DamagedEntry, Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
@@ -24,7 +24,7 @@ use crate::effect::{Answer, Batch, HelloAnswer, Push};
 use crate::feature;
 use crate::house::House;
 use crate::input::Call;
-use crate::record::DeadEntry;
+use crate::record::{DAMAGED, DeadEntry};
 use crate::route::Opening;
 use crate::run::{self, start};
 use crate::send::prepare;
@@ -274,9 +274,11 @@ pub fn response(
             let messages = pushes.iter().map(typed).collect();
             codec.encode(&Response::new(request, Ok(FetchResult { messages })))
         }
-        Ok(Answer::History(entries, next)) => {
+        Ok(Answer::History(entries, damaged, next)) => {
             let messages = entries.iter().map(|entry| entry.message()).collect();
-            let result = HistoryResult { messages, next: next.map(U53::saturating) };
+            let mark = |seq| DamagedEntry { seq: U53::saturating(seq), reason: DAMAGED.to_owned() };
+            let damaged = damaged.into_iter().map(mark).collect();
+            let result = HistoryResult { messages, next: next.map(U53::saturating), damaged };
             codec.encode(&Response::new(request, Ok(result)))
         }
         Ok(Answer::Dead(letters, next)) => {

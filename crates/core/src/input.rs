@@ -124,6 +124,11 @@ pub enum Input {
         /// What it found.
         found: StoreFound,
     },
+    /// The shell has checked the store, or its files.
+    StoreChecked {
+        /// What is wrong, in a sentence; nothing when nothing is.
+        reason: Option<String>,
+    },
     /// Somebody wants this broker to stop.
     Drain {
         /// Why, for `shutdown`.

@@ -18,6 +18,9 @@ use crate::service::Facts;
 pub use crate::run::record::{RunEnding, RunRecord};
 pub use crate::settlers::SettlerChanges;
 
+/// Why an entry is a dead letter whose bytes do not match their checksum.
+pub const DAMAGED: &str = "damaged";
+
 /// A group: one reader's, or one crew's, place in one lane of a log. Unique across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u64);
@@ -504,7 +507,7 @@ pub enum StoreRead {
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadEntry {
-    /// The entry.
+    /// The entry; of one whose bytes are damaged what is still known of it, with an empty body.
     pub entry: Arc<Entry>,
     /// Which group could not settle it.
     pub group: Option<GroupName>,
@@ -532,20 +535,31 @@ impl Fate {
     pub const UNKNOWN: Fate = Fate { accepted: None, state: SendState::Unknown, reason: None };
 }
 
+/// An entry whose bytes do not match their checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedEntry {
+    /// The entry.
+    pub seq: u64,
+    /// Who sent it, if its dedupe record says so too.
+    pub origin: Option<Origin>,
+}
+
 /// What a read found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreFound {
-    /// Entries, and the seqs of those whose bytes are damaged.
+    /// Entries, and those whose bytes are damaged.
     Page {
         /// What reads.
         entries: Vec<Arc<Entry>>,
         /// What does not.
-        damaged: Vec<u64>,
+        damaged: Vec<DamagedEntry>,
     },
     /// Entries, and where to go on if there are more.
     History {
         /// The entries.
         entries: Vec<Arc<Entry>>,
+        /// The seqs among them whose bytes are damaged.
+        damaged: Vec<u64>,
         /// The next seq.
         next: Option<u64>,
     },

@@ -409,4 +409,17 @@ pub struct HistoryResult {
     /// Where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<U53>,
+    /// Entries of this page that cannot be shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedEntry>,
+}
+
+/// An entry that cannot be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct DamagedEntry {
+    /// Its number in the log.
+    pub seq: U53,
+    /// Why: `damaged`, its bytes do not match their checksum.
+    pub reason: String,
 }

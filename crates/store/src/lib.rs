@@ -38,6 +38,7 @@
 //! Where to read next: [`Store`], then [`Write`] for what commits together, [`memory`] for the rules in their
 //! shortest form, and `sqlite::schema` for the tables.
 
+mod check;
 #[cfg(test)]
 mod conformance;
 pub mod durable;
@@ -56,6 +57,7 @@ use tenure_core::access::RestoredAccess;
 use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
 use tenure_proto::MeshName;
 
+pub use check::Checking;
 pub use error::{Result, StoreError};
 pub use identity::Identity;
 pub use lease::{LeaseRow, StoredLease};
@@ -157,6 +159,11 @@ pub trait StoreReader: Send {
 
     /// As [`Store::check`], without keeping the writer from its work.
     fn check(&mut self) -> Result<Vec<String>>;
+
+    /// Goes on with a check, for as long as a few hundred rows take; `true` when it is over. Each slice is one consistent view;
+    /// between them the store may change, which is no finding. Unlike [`Store::check`] it looks at rows only, not at the pages of
+    /// indexes.
+    fn check_slice(&mut self, checking: &mut Checking) -> Result<bool>;
 }
 
 /// Waits for the disk. Blocking.

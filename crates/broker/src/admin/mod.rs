@@ -7,6 +7,7 @@
 
 mod access;
 mod body;
+mod check;
 mod clock;
 mod document;
 mod drain;
@@ -83,6 +84,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(setting::audit))
         .routes(routes!(clock::show))
         .routes(routes!(clock::confirm))
+        .routes(routes!(check::checked, check::check))
         .routes(routes!(drain::draining, drain::drain))
 }
 

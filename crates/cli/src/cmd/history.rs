@@ -4,7 +4,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 use tenure_client::proto::limits::PAGE;
 use tenure_client::proto::log::LogName;
-use tenure_client::proto::message::HistoryParams;
+use tenure_client::proto::message::{DamagedEntry, HistoryParams};
 use tenure_client::proto::number::U53;
 
 use super::Where;
@@ -12,7 +12,7 @@ use super::guest::Guest;
 use super::names;
 use super::show::Format;
 use crate::exit::Failure;
-use crate::output::{emit, unread};
+use crate::output::{emit, safe, unread};
 
 /// Print what a log has, oldest first, whoever has read it. Nothing is taken from anybody.
 ///
@@ -60,16 +60,32 @@ async fn pages(guest: &Guest, args: &Args) -> Result<(), Failure> {
         let limit = Some(U53::saturating(left.min(PAGE as u64)));
         let params = HistoryParams { log: args.log.to_string(), from, limit };
         let page = guest.session.history(params).await.map_err(|error| guest.failure(&error))?;
-        left = left.saturating_sub(page.messages.len() as u64);
+        left = left.saturating_sub((page.messages.len() + page.damaged.len()) as u64);
+        let mut damaged = page.damaged.iter().peekable();
         for message in &page.messages {
+            while let Some(entry) = damaged.next_if(|entry| entry.seq < message.seq) {
+                gap(args, entry)?;
+            }
             if let Err(error) = emit(&show.line(message, json!({}))) {
                 return unread(&error);
             }
         }
+        damaged.try_for_each(|entry| gap(args, entry))?;
         if page.next.is_none() {
             return Ok(());
         }
         from = page.next;
     }
     Ok(())
+}
+
+/// Says that an entry cannot be shown: on stdout as an object for programs, else beside what is.
+fn gap(args: &Args, entry: &DamagedEntry) -> Result<(), Failure> {
+    let (log, seq, reason) = (args.log.to_string(), entry.seq.get(), &entry.reason);
+    if !args.format.json {
+        eprintln!("{log} seq {seq} cannot be shown: {}; see `tenure dead`", safe(reason));
+        return Ok(());
+    }
+    let object = json!({"log": log, "seq": seq, "damaged": true, "reason": reason});
+    emit(object.to_string().as_bytes()).or_else(|error| unread(&error))
 }

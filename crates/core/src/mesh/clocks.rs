@@ -204,10 +204,7 @@ impl Mesh {
     /// Whether the wall clock is believed has changed.
     fn clock_turned(&mut self) {
         self.roll.keep_ended = self.clocks.are_astray();
-        self.health_version += 1;
-        for session in self.conns.values().copied().collect::<Vec<_>>() {
-            self.tell_health(session);
-        }
+        self.health_changed();
     }
 }
 

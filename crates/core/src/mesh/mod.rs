@@ -47,6 +47,7 @@ mod snapshot;
 mod subscribe;
 mod teardown;
 mod topics;
+mod trouble;
 mod upkeep;
 mod watch;
 mod writes;
@@ -82,6 +83,7 @@ use drain::Drain;
 use messages::Messages;
 use quota::Quota;
 use services::Services;
+use trouble::Trouble;
 use writes::Awaiting;
 
 /// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
@@ -153,6 +155,8 @@ pub struct Mesh {
     health_version: u64,
     /// Whether the last thing that the store was asked to write is on disk.
     store_sound: bool,
+    /// What else is wrong with it.
+    trouble: Trouble,
 }
 
 #[derive(Debug, Default)]
@@ -224,6 +228,7 @@ impl Mesh {
             quota: Quota::default(),
             health_version: 1,
             store_sound: true,
+            trouble: Trouble::default(),
         };
         mesh.restore(now.at, restored);
         mesh.restore_messages(messages);
@@ -257,6 +262,7 @@ impl Mesh {
             }
             Input::Committed { through, outcomes } => self.committed(at, through, outcomes, effects),
             Input::Found { id, found } => self.found(id, found, effects),
+            Input::StoreChecked { reason } => self.store_checked(reason),
             Input::Failed { through } => self.failed(at, through, effects),
             Input::Drain { reason, restart_in_ms, deadline_ms } => {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms, effects);

@@ -10,7 +10,7 @@ use tenure_proto::log::LogName;
 use crate::envelope::{Entry, Lane};
 use crate::group::{Holder, Open};
 use crate::log::Next;
-use crate::record::{GroupId, GroupRecord, StoreRead};
+use crate::record::{DAMAGED, DamagedEntry, GroupId, GroupRecord, StoreRead};
 use crate::time::Millis;
 
 use super::messages::{Messages, Moment};
@@ -89,14 +89,25 @@ impl Messages {
     }
 
     /// A page of new entries came.
-    pub(super) fn paged(&mut self, id: GroupId, mut entries: Vec<Arc<Entry>>, damaged: &[u64], wall: u64) {
+    pub(super) fn paged(
+        &mut self,
+        id: GroupId,
+        mut entries: Vec<Arc<Entry>>,
+        damaged: &[DamagedEntry],
+        wall: u64,
+    ) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let through = reading.loading.take().unwrap_or_default();
         // A reader may see what is not on the disk for sure. That comes with its commit.
         let end = self.logs.lane(&reading.record.log, reading.record.lane).map_or(0, |lane| lane.end);
         entries.retain(|entry| entry.seq <= end);
-        let last = entries.last().map(|entry| entry.seq).into_iter().chain(damaged.iter().copied()).max();
-        if let Some(worst) = damaged.iter().copied().max()
+        let last = entries
+            .last()
+            .map(|entry| entry.seq)
+            .into_iter()
+            .chain(damaged.iter().map(|damaged| damaged.seq))
+            .max();
+        if let Some(worst) = damaged.iter().map(|damaged| damaged.seq).max()
             && entries.is_empty()
         {
             // Nothing in this page reads: go on after it.
@@ -112,11 +123,16 @@ impl Messages {
             }
         }
         reading.page.extend(entries);
-        for seq in damaged {
-            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
-        }
+        self.bury_damaged(id, damaged, wall);
         self.touch(id);
         self.wakes.insert(id);
+    }
+
+    /// What cannot be read is a dead letter, and its sender is told.
+    fn bury_damaged(&mut self, id: GroupId, damaged: &[DamagedEntry], wall: u64) {
+        for DamagedEntry { seq, origin } in damaged {
+            self.bury(id, *seq, None, DAMAGED, ReceiptState::Dead, wall, origin.clone());
+        }
     }
 
     /// Entries to be handed out again came. Says which are not there any more.
@@ -125,7 +141,7 @@ impl Messages {
         id: GroupId,
         asked: &[u64],
         entries: Vec<Arc<Entry>>,
-        damaged: &[u64],
+        damaged: &[DamagedEntry],
         wall: u64,
     ) -> Vec<(u64, Option<Holder>)> {
         let Some(reading) = self.readings.get_mut(&id) else { return Vec::new() };
@@ -143,9 +159,7 @@ impl Messages {
                 lost.push((*seq, holder));
             }
         }
-        for seq in damaged {
-            self.bury(id, *seq, None, "damaged", ReceiptState::Dead, wall, None);
-        }
+        self.bury_damaged(id, damaged, wall);
         self.touch(id);
         self.wakes.insert(id);
         lost

@@ -78,10 +78,12 @@ impl Mesh {
         let Some(purpose) = self.messages.reads.remove(&id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
+                self.met_damage(damaged.len());
                 self.messages.paged(id, entries, &damaged, self.wall);
                 return self.rouse_fetches(id);
             }
             (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
+                self.met_damage(damaged.len());
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
@@ -99,7 +101,7 @@ impl Mesh {
             }
             (Purpose::Prove(proof), found) => return self.proved(*proof, positions::ids(found), effects),
             (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
-            (Purpose::History(conn, request), StoreFound::History { mut entries, next }) => {
+            (Purpose::History(conn, request), StoreFound::History { mut entries, mut damaged, next }) => {
                 // As with pages: what its commit has not told us of is not history yet.
                 let (found, logs) = (entries.len(), &self.messages.logs);
                 let is_told = |entry: &Entry| {
@@ -107,7 +109,10 @@ impl Mesh {
                 };
                 entries.retain(|entry| is_told(entry));
                 let next = next.filter(|_| entries.len() == found);
-                (conn, request, Ok(Answer::History(entries, next)))
+                let through = entries.last().filter(|_| next.is_none() && entries.len() < found);
+                let through = through.map_or(u64::MAX, |entry| entry.seq);
+                damaged.retain(|seq| *seq <= through);
+                (conn, request, Ok(Answer::History(entries, damaged, next)))
             }
             (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {
                 (conn, request, Ok(Answer::Statuses(statuses(params, fates))))

@@ -57,14 +57,15 @@ impl Mesh {
         let unsound =
             || "the store cannot write: look at the broker's log, and at the room on its disk".to_owned();
         let store = (!self.store_sound).then(unsound);
-        let reasons: Vec<String> =
-            store.into_iter().chain(self.clock_doubt().map(|doubt| doubt.to_string())).collect();
+        let clock = self.clock_doubt().map(|doubt| doubt.to_string());
+        let reasons: Vec<String> = store.into_iter().chain(clock).chain(self.trouble.reasons()).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// How the broker is.
     pub(super) fn health_status(&self) -> HealthStatus {
-        match (&self.drain, self.store_sound && !self.clocks.are_astray()) {
+        let sound = self.store_sound && !self.clocks.are_astray() && self.trouble.is_none();
+        match (&self.drain, sound) {
             (Some(_), _) => HealthStatus::Draining,
             (None, false) => HealthStatus::Degraded,
             (None, true) => HealthStatus::Ok,

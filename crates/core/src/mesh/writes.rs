@@ -307,10 +307,7 @@ impl Mesh {
             return;
         }
         self.store_sound = sound;
-        self.health_version += 1;
-        for session in self.conns.values().copied().collect::<Vec<_>>() {
-            self.tell_health(session);
-        }
+        self.health_changed();
     }
 
     fn next_awaiting(&mut self, through: WriteId) -> Option<(WriteId, Awaiting)> {

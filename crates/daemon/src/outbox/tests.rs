@@ -11,6 +11,7 @@ use super::*;
 
 mod full;
 mod ledger;
+mod lost;
 mod model;
 mod offline;
 
@@ -401,7 +402,7 @@ async fn what_is_done_or_taken_back_makes_room_and_keeps_its_id() {
     assert!(matches!(again("1", &large).await.unwrap().answer, Answer::Conflict(_)));
     drop(outbox);
     let to = tempfile::tempdir().unwrap();
-    let saved = salvage(&dir.path().join("outbox.db"), to.path()).unwrap();
+    let saved = salvage(&dir.path().join("outbox.db"), to.path(), 0).unwrap();
     assert_eq!((saved.saved, saved.lost.len()), (50, 0), "and can be recovered");
 }
 

@@ -10,7 +10,8 @@ use crate::dead::{DeadDropResult, DeadLetter, DeadListResult, DeadRetryResult};
 use crate::error::{ErrorCode, WireError};
 use crate::hello::{HealthStatus, LeaseFate, Replay};
 use crate::message::{
-    HistoryResult, Recipient, SendResult, SendState, SendStatus, SendStatusResult, SettleResult, StaleTag,
+    DamagedEntry, HistoryResult, Recipient, SendResult, SendState, SendStatus, SendStatusResult,
+    SettleResult, StaleTag,
 };
 use crate::method::{Empty, GroupsHealth, HealthResult, Method, PingResult, PresenceListResult, StoreHealth};
 use crate::peer::SharedPeer;
@@ -116,7 +117,8 @@ fn messages() -> Vec<Value> {
         stale: vec![StaleTag { tag: id("tag-2"), reason: "not_owner".to_owned() }],
     };
     let fetched = FetchResult { messages: vec![samples::delivery(samples::message_bytes(), 1)] };
-    let history = HistoryResult { messages: vec![samples::message()], next: Some(n(4)) };
+    let damaged = vec![DamagedEntry { seq: n(2), reason: "damaged".to_owned() }];
+    let history = HistoryResult { messages: vec![samples::message()], next: Some(n(4)), damaged };
     vec![
         response("send", Method::Send, Ok(sent)),
         response("send, a duplicate", Method::Send, Ok(again)),

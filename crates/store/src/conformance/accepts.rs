@@ -29,7 +29,7 @@ pub(crate) fn an_accept_answers_by_the_table<E: Engine>() {
     let retry = Envelope { id: plain(7).id, sent_at: NOW + 99, ..plain(1) };
     let remembered = Remembered {
         id: plain(1).id,
-        fingerprint: print(1),
+        fingerprint: plain(1).fingerprint().unwrap(),
         log: log.clone(),
         seq: 1,
         first_seen_at: NOW + 1,
@@ -40,7 +40,7 @@ pub(crate) fn an_accept_answers_by_the_table<E: Engine>() {
         assert_eq!(answer, Accepted::Duplicate(remembered.clone()));
     }
     let other = Accept { fingerprint: print(2), ..accept(log.clone(), retry) };
-    assert_eq!(send(&mut store, other), Accepted::Reused(print(1)));
+    assert_eq!(send(&mut store, other), Accepted::Reused(plain(1).fingerprint().unwrap()));
     assert_eq!(send(&mut store, accept(log.clone(), plain(3))), fresh(&log, 0, 3), "and nothing was written");
     assert_eq!(store.restore(&mesh()).unwrap().logs.len(), 1, "not even a log");
 }
@@ -69,7 +69,7 @@ pub(crate) fn a_known_id_is_answered_before_any_refusal<E: Engine>() {
     let again = Accept { refusal: Some(busy.clone()), ..accept(log.clone(), plain(1)) };
     assert!(matches!(send(&mut store, again.clone()), Accepted::Duplicate(_)));
     let other = Accept { fingerprint: print(2), ..again };
-    assert_eq!(send(&mut store, other), Accepted::Reused(print(1)));
+    assert_eq!(send(&mut store, other), Accepted::Reused(plain(1).fingerprint().unwrap()));
     let new = Accept { refusal: Some(busy.clone()), ..accept(log, plain(2)) };
     assert_eq!(send(&mut store, new), Accepted::Refused(busy));
 }

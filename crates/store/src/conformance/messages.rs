@@ -88,9 +88,9 @@ pub(crate) fn print(n: u8) -> Fingerprint {
     Fingerprint([n; 32])
 }
 
-/// The accept of `envelope` into `log`, with fingerprint 1, remembered for ever.
+/// The accept of `envelope` into `log`, remembered for ever.
 pub(crate) fn accept(log: LogName, envelope: Envelope) -> Accept {
-    let (fingerprint, route) = (print(1), Route::Log(log));
+    let (fingerprint, route) = (envelope.fingerprint().unwrap(), Route::Log(log));
     let (envelope, full) = (Arc::new(envelope), Vec::new());
     Accept { envelope, fingerprint, route, refusal: None, remember_until: None, full, run: None }
 }

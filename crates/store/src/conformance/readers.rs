@@ -224,7 +224,7 @@ pub(crate) fn history_reads_all_lanes_in_order<E: Engine>() {
         &store,
         &StoreRead::History { log: log.clone(), from, limit, bytes },
     ) {
-        StoreFound::History { entries, next } => (numbers(&entries), next),
+        StoreFound::History { entries, next, .. } => (numbers(&entries), next),
         other => panic!("{other:?}"),
     };
     assert_eq!(found(0, 9, 10_000), ((1..=7).collect(), None));

@@ -27,7 +27,8 @@ use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead,
 use tenure_proto::{MeshName, SessionKey};
 
 use crate::{
-    Checkpointer, Identity, LeaseRow, Result, Run, Store, StoreError, StoreReader, StoredLease, Write,
+    Checking, Checkpointer, Identity, LeaseRow, Result, Run, Store, StoreError, StoreReader, StoredLease,
+    Write,
 };
 use access::{Access, Audit};
 use lease_ends::LeaseEnds;
@@ -235,6 +236,11 @@ impl StoreReader for Reader {
 
     fn check(&mut self) -> Result<Vec<String>> {
         self.0.check()
+    }
+
+    fn check_slice(&mut self, checking: &mut Checking) -> Result<bool> {
+        self.0.check()?.into_iter().for_each(|finding| checking.report.add(finding));
+        Ok(true)
     }
 }
 

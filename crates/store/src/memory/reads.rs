@@ -31,7 +31,7 @@ impl Messages {
             StoreRead::History { log, from, limit, bytes } => {
                 let entries = self.logs.get(log).into_iter().flat_map(|log| log.entries.range(*from..));
                 let (entries, next) = page(entries.map(|(_, kept)| kept.entry.clone()), *limit, *bytes);
-                StoreFound::History { entries, next: next.map(|entry| entry.seq) }
+                StoreFound::History { entries, damaged: Vec::new(), next: next.map(|entry| entry.seq) }
             }
             StoreRead::Fates { member, ids } => {
                 StoreFound::Fates(ids.iter().map(|id| self.fate(member, id)).collect())

@@ -4,28 +4,47 @@ use rusqlite::Connection;
 
 use super::fault::Fault;
 use super::{access, check_messages, identity, lease, run, service};
+use crate::check::{Checking, Part, Report};
 use crate::{Result, StoreError};
-
-/// Findings that are told in full; of the others only the number is.
-const FINDINGS_MAX: usize = 100;
 
 /// The pages as SQLite sees them, then every value as this program would read it.
 pub(super) fn findings(connection: &Connection) -> Result<Vec<String>, Fault> {
-    let mut report = Report::default();
-    let outcome = pages(connection, &mut report);
-    report.note(outcome)?;
+    let mut checking = Checking::default();
+    let outcome = pages(connection, &mut checking.report);
+    checking.report.note(outcome)?;
+    while !slice(connection, &mut checking)? {}
+    Ok(checking.findings())
+}
+
+/// Goes on with a check; `true` when it is over. What does not read ends its part.
+pub(super) fn slice(connection: &Connection, checking: &mut Checking) -> Result<bool, Fault> {
+    let Checking { report, walk } = checking;
+    let (outcome, next) = match walk.part {
+        Part::Small => (small(connection, report).map(|()| true), Part::Entries),
+        Part::Entries => (check_messages::entries(connection, walk, report), Part::Records),
+        Part::Records => (check_messages::records(connection, walk, report), Part::Readers),
+        Part::Readers => (check_messages::readers(connection, walk, report).map(|()| true), Part::Letters),
+        Part::Letters => (check_messages::letters(connection, walk, report), Part::Over),
+        Part::Over => return Ok(true),
+    };
+    if report.note(outcome)?.unwrap_or(true) {
+        (walk.part, walk.after, walk.before, walk.record) = (next, None, None, None);
+    }
+    Ok(walk.part == Part::Over)
+}
+
+fn small(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
     report.note(identity::get(connection))?;
-    let outcome = leases(connection, &mut report);
+    let outcome = leases(connection, report);
     report.note(outcome)?;
-    let outcome = service::findings(connection, &mut report);
+    let outcome = service::findings(connection, report);
     report.note(outcome)?;
     if let Some(meshes) = report.note(access::meshes(connection))? {
         for mesh in meshes {
             report.note(access::restore(connection, &mesh))?;
         }
     }
-    check_messages::findings(connection, &mut report)?;
-    Ok(report.finish())
+    Ok(())
 }
 
 fn pages(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
@@ -53,23 +72,7 @@ fn leases(connection: &Connection, report: &mut Report) -> Result<(), Fault> {
     })
 }
 
-/// What was found.
-#[derive(Default)]
-pub(super) struct Report {
-    findings: Vec<String>,
-    untold: usize,
-}
-
 impl Report {
-    /// One more finding.
-    pub(super) fn add(&mut self, finding: String) {
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(finding);
-        } else {
-            self.untold += 1;
-        }
-    }
-
     /// The value if it reads; damage becomes a finding; any other fault ends the check.
     pub(super) fn note<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, Fault> {
         match outcome.map_err(Fault::reading) {
@@ -80,12 +83,5 @@ impl Report {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn finish(mut self) -> Vec<String> {
-        if self.untold > 0 {
-            self.findings.push(format!("and {} more", self.untold));
-        }
-        self.findings
     }
 }

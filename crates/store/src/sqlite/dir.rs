@@ -5,11 +5,15 @@
 //! handle on a database file, when closed, would drop the locks that SQLite holds in the same process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::durable::Watch;
 use crate::{Result, StoreError};
+
+/// Bytes of the file that is given up when a start finds no room: enough for SQLite's index of the log, and the writes of a
+/// start.
+const RESERVE_BYTES: usize = 1024 * 1024;
 
 /// A data directory that this value holds until it is dropped.
 #[derive(Debug)]
@@ -81,6 +85,24 @@ impl DataDir {
     /// The high-water mark beside them.
     pub(super) fn mark(&self) -> PathBuf {
         self.path.join("tenure.mark")
+    }
+
+    /// Keeps some room on the disk for a start that finds none. Without room for that either, there is none.
+    pub(super) fn make_reserve(&self) {
+        let path = self.reserve();
+        let missing = !path.exists();
+        if missing && open_private(&path).and_then(|mut file| file.write_all(&[0; RESERVE_BYTES])).is_err() {
+            let _ = fs::remove_file(&path);
+        }
+    }
+
+    /// Gives that room up; whether there was any.
+    pub(super) fn release_reserve(&self) -> bool {
+        fs::remove_file(self.reserve()).is_ok()
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.path.join("tenure.reserve")
     }
 
     /// What must stay in its place while the store is open.

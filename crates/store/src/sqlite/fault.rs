@@ -36,6 +36,11 @@ impl Fault {
         }
     }
 
+    /// Whether there was no room.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, Fault::Engine(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
+    }
+
     /// The same fault; if it is damage, it says what is damaged.
     pub(super) fn about(self, what: impl FnOnce() -> String) -> Fault {
         match self {

@@ -3,15 +3,15 @@
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure_core::accept::{Accept, Accepted};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{Burial, Reader, StoreFound, StoreRead, StoreWrite};
+use tenure_core::envelope::{Body, Lane};
+use tenure_core::record::{Burial, DamagedEntry, Origin, Reader, StoreFound, StoreRead, StoreWrite};
 use tenure_proto::error::ErrorCode;
 
 use super::place::{LOG_MAX, Place, SEQ_MAX};
 use super::{LOG_PAGES, Sqlite};
 use crate::conformance::messages::*;
 use crate::conformance::{Engine, lease, put};
-use crate::{Store, StoreError};
+use crate::{Checking, Store, StoreError};
 
 /// A closed store with a topic of five, an inbox of four with a group, the last of them a run, and a dead letter.
 fn filled() -> TempDir {
@@ -115,12 +115,19 @@ fn a_damaged_entry_is_named_and_never_given() {
     let log = topic("t");
     let all = StoreRead::Page { log: log.clone(), lane: Lane(0), after: 0, limit: 99, bytes: 1 << 20 };
     let StoreFound::Page { entries, damaged } = read(&store, &all) else { panic!() };
-    assert_eq!(damaged, [3]);
+    let sent = plain(3);
+    let origin =
+        Origin { session: sent.from.session, id: sent.id, client_message_id: sent.client_message_id };
+    let third = DamagedEntry { seq: 3, origin: Some(origin) };
+    assert_eq!(damaged, [third.clone()], "and its sender is known");
     assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 4]);
     let one = StoreRead::Entries { log: log.clone(), lane: Lane(0), seqs: vec![3] };
-    assert_eq!(read(&store, &one), StoreFound::Page { entries: vec![], damaged: vec![3] });
+    assert_eq!(read(&store, &one), StoreFound::Page { entries: vec![], damaged: vec![third] });
     let history = StoreRead::History { log: log.clone(), from: 3, limit: 1, bytes: 999 };
-    assert_eq!(read(&store, &history), StoreFound::History { entries: vec![], next: Some(4) });
+    assert_eq!(
+        read(&store, &history),
+        StoreFound::History { entries: vec![], damaged: vec![3], next: Some(4) }
+    );
     // It can be laid to rest, as it is.
     let reason = "damaged".to_owned();
     let burial = Burial {
@@ -137,7 +144,83 @@ fn a_damaged_entry_is_named_and_never_given() {
     assert_eq!(seqs(&store, &log, Lane(0)), [1, 2, 4]);
     let dead = StoreRead::Dead { log, after: 0, limit: 9, bytes: 999 };
     let StoreFound::Dead { letters, .. } = read(&store, &dead) else { panic!() };
-    assert_eq!(letters.iter().map(|letter| letter.entry.seq).collect::<Vec<_>>(), [5]);
+    assert_eq!(letters.iter().map(|letter| letter.entry.seq).collect::<Vec<_>>(), [3, 5]);
+    let (letter, sent) = (&letters[0], plain(3));
+    assert_eq!((letter.reason.as_str(), letter.entry.envelope.id), ("damaged", sent.id));
+    assert_eq!(letter.entry.envelope.from, sent.from);
+    assert_eq!(letter.entry.envelope.body, Body::Text(String::new()), "its body is never given");
+}
+
+/// Its head does not read either: what its dedupe record says is all that is known.
+#[test]
+fn a_damaged_head_leaves_what_the_dedupe_record_says() {
+    let dir = filled();
+    let third = Place::new(1, Lane(0), 3).pack();
+    tamper(&dir, &format!("UPDATE entries SET head = x'00' WHERE place = {third}"));
+    let mut store = dir.open();
+    let log = topic("t");
+    let one = StoreRead::Entries { log: log.clone(), lane: Lane(0), seqs: vec![3] };
+    let unknown = DamagedEntry { seq: 3, origin: None };
+    assert_eq!(read(&store, &one), StoreFound::Page { entries: vec![], damaged: vec![unknown] });
+    let (lane, group, reason) = (Lane(0), None, "damaged".to_owned());
+    let burial = Burial { log: log.clone(), lane, seq: 3, group, attempts: 0, reason, at: NOW, remove: true };
+    apply(&mut store, StoreWrite::Bury(Box::new(burial)));
+    let dead = StoreRead::Dead { log, after: 0, limit: 1, bytes: 999 };
+    let StoreFound::Dead { letters, .. } = read(&store, &dead) else { panic!() };
+    let envelope = &letters[0].entry.envelope;
+    assert_eq!((envelope.id, &*envelope.client_message_id), (plain(3).id, "c-3"));
+    assert_eq!(envelope.from.member, plain(3).from.member);
+}
+
+#[test]
+fn a_hole_in_a_topic_and_a_foreign_fingerprint_are_found() {
+    let dir = filled();
+    let third = Place::new(1, Lane(0), 3).pack();
+    tamper(&dir, &format!("DELETE FROM entries WHERE place = {third}"));
+    tamper(&dir, "DELETE FROM dedupe WHERE client_id = 'c-3'");
+    let mut store = dir.open();
+    let mut checking = Checking::default();
+    let mut reader = store.reader().unwrap();
+    while !reader.check_slice(&mut checking).unwrap() {}
+    let hole = "log topic/t/0 seq 3: the entry and its dedupe record are both gone";
+    assert_eq!((checking.findings(), checking.violations()), (vec![hole.to_owned()], 1));
+    assert_eq!(store.check().unwrap(), [hole]);
+
+    let dir = filled();
+    tamper(&dir, "UPDATE dedupe SET fingerprint = zeroblob(32) WHERE client_id = 'c-2'");
+    assert_eq!(
+        dir.open().check().unwrap(),
+        ["log topic/t/0 seq 2: its fingerprint does not match what it says"]
+    );
+}
+
+/// More rows than a slice has, in every table that is walked in slices.
+#[test]
+fn a_check_in_slices_finds_what_a_whole_one_finds() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    fill(&mut store, &topic("t"), 0..1_200);
+    for seq in (2..1_202).step_by(2) {
+        let (log, lane, reason) = (topic("t"), Lane(0), "odd".to_owned());
+        let burial =
+            Burial { log, lane, seq, group: None, attempts: 1, reason, at: NOW, remove: seq % 4 == 0 };
+        apply(&mut store, StoreWrite::Bury(Box::new(burial)));
+    }
+    drop(store);
+    tamper(&dir, "UPDATE entries SET body = 'x' WHERE place & 1023 = 777");
+    tamper(&dir, "DELETE FROM dedupe WHERE client_id = 'c-1100'");
+    tamper(&dir, "UPDATE dead SET body = 'x' WHERE seq = 1198");
+    let mut store = dir.open();
+    let mut checking = Checking::default();
+    let (mut reader, mut slices) = (store.reader().unwrap(), 0);
+    while !reader.check_slice(&mut checking).unwrap() {
+        slices += 1;
+        // The writer is not held up.
+        fill(&mut store, &topic("other"), 5_000 + slices..5_001 + slices);
+    }
+    assert!(slices > 6, "{slices}");
+    assert_eq!(checking.findings(), store.check().unwrap());
+    assert_eq!((checking.findings().len(), checking.violations()), (3, 1), "{:?}", checking.findings());
 }
 
 #[test]

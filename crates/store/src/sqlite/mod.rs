@@ -25,6 +25,7 @@ mod check;
 mod check_messages;
 mod checkpoint;
 mod clear;
+mod damaged;
 mod dead;
 mod dir;
 mod entry;
@@ -65,7 +66,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tenure_core::access::RestoredAccess;
 use tenure_core::durable::Ledger;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
@@ -134,7 +135,17 @@ impl Sqlite {
     fn open_held(dir: DataDir) -> Result<Sqlite> {
         let dir = Arc::new(dir);
         let mark = lost::mark(&dir)?;
-        let (connection, ledger) = connect(&dir, &mark).map_err(Fault::reading)?;
+        let (connection, ledger) = match connect(&dir, &mark).map_err(Fault::reading) {
+            // A full disk: there is some room for this.
+            Err(StoreError::Unavailable(_)) if dir.release_reserve() => {
+                connect(&dir, &mark).map_err(Fault::reading)?
+            }
+            outcome => {
+                let opened = outcome?;
+                dir.make_reserve();
+                opened
+            }
+        };
         let log = Arc::new(Log::open(&dir.log(), ledger, mark).map_err(Fault::reading)?);
         let (cache, gauge, watch) = (Cache::default(), Arc::default(), dir.watch());
         let store = Sqlite { connection, log, cache, gauge, ledger, watch, dir };
@@ -208,6 +219,7 @@ impl Drop for Sqlite {
         if let Err(what) = self.watch.look() {
             self.log.poison(what);
         }
+        self.log.close();
         if self.log.sync().is_ok() {
             // Readers and the checkpointer may still be open, so closing would not do it.
             let _ = settle_log(&self.connection);
@@ -249,8 +261,15 @@ fn connect(dir: &DataDir, mark: &MarkFile) -> Result<(Connection, Ledger), Fault
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
 
-    settle_log(&connection)?;
-    schema::migrate(&mut connection)?;
+    match settle_log(&connection) {
+        // Without room what is in the log stays there, unless a sync of it had failed: then it must be written anew.
+        Err(fault) if fault.is_full() && !mark.mark().is_some_and(|mark| mark.poisoned) => {}
+        outcome => outcome?,
+    }
+    if schema::migrate(&mut connection)? {
+        // So that a log which is lost takes no tables with it. Without room they stay in the log.
+        let _ = settle_log(&connection);
+    }
     let ledger = ledger(&connection)?.ok_or_else(|| Fault::corrupt("its ledger is missing"))?;
     // From here on commits wait for `sync`, and copies of the log still for the disk.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -294,7 +313,13 @@ impl Store for Sqlite {
     }
 
     fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run> {
-        self.write(|transaction, _| run::begin(transaction, now_wall_ms))
+        match self.write(|transaction, _| run::begin(transaction, now_wall_ms)) {
+            // A full disk must not keep a broker from starting: what it has can still be read.
+            Err(StoreError::Unavailable(_)) if self.dir.release_reserve() => {
+                self.write(|transaction, _| run::begin(transaction, now_wall_ms))
+            }
+            outcome => outcome,
+        }
     }
 
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tenure_core::envelope::Lane;
-use tenure_core::record::{DeadEntry, StoreFound, StoreRead};
+use tenure_core::record::{DAMAGED, DamagedEntry, DeadEntry, StoreFound, StoreRead};
 use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
@@ -15,10 +15,10 @@ use super::fault::{Fault, natural};
 use super::place::{Place, SEQ_MAX};
 use super::sync::Log;
 use super::{
-    BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, dead, entry, expired, fates, integer,
-    lease_end,
+    BUSY_TIMEOUT, PREPARED_STATEMENTS, access, cache, call, check, damaged, dead, entry, expired, fates,
+    integer, lease_end,
 };
-use crate::{Result, StoreError, StoreReader};
+use crate::{Checking, Result, StoreError, StoreReader};
 
 /// KiB of pages that a reader keeps in memory.
 const CACHE_KIB: i64 = 8 * 1024;
@@ -79,6 +79,11 @@ impl StoreReader for SqliteReader {
         let view = self.connection.transaction().map_err(Fault::from);
         view.and_then(|view| check::findings(&view)).map_err(Fault::reading)
     }
+
+    fn check_slice(&mut self, checking: &mut Checking) -> Result<bool> {
+        let view = self.connection.transaction().map_err(Fault::from);
+        view.and_then(|view| check::slice(&view, checking)).map_err(Fault::reading)
+    }
 }
 
 fn find(connection: &Connection, mesh: &MeshName, read: &StoreRead) -> Result<StoreFound, Fault> {
@@ -133,7 +138,7 @@ fn page(
         while let Some(row) = rows.next()? {
             let place = Place::unpack(row.get(0)?);
             let Some(whole) = entry::read(row, 1, log, place)? else {
-                damaged.push(place.seq);
+                damaged.push(damaged::named(connection, mesh, place, entry::raw(row, 1)?.as_ref())?);
                 continue;
             };
             size = size.saturating_add(whole.entry.envelope.body.as_bytes().len());
@@ -161,7 +166,7 @@ fn entries(
         for seq in seqs {
             match entry::get(connection, log, Place::new(id, lane, seq))? {
                 Some(Some(whole)) => found.push(whole.entry),
-                Some(None) => damaged.push(seq),
+                Some(None) => damaged.push(named_at(connection, mesh, Place::new(id, lane, seq))?),
                 None => {}
             }
         }
@@ -177,7 +182,7 @@ fn history(
     (limit, bytes): (u32, usize),
 ) -> Result<StoreFound, Fault> {
     let Some(id) = log_id(connection, mesh, log)? else {
-        return Ok(StoreFound::History { entries: Vec::new(), next: None });
+        return Ok(StoreFound::History { entries: Vec::new(), damaged: Vec::new(), next: None });
     };
     // The places of all lanes first, which are small; then as many bodies as are wanted.
     let mut places = Vec::new();
@@ -193,20 +198,36 @@ fn history(
         }
     }
     places.sort_unstable_by_key(|place| place.seq);
-    let (mut found, mut size) = (Vec::new(), 0usize);
+    let (mut found, mut damaged, mut size) = (Vec::new(), Vec::new(), 0usize);
     for (index, place) in places.iter().enumerate() {
         let next = Some(place.seq);
         if index >= limit as usize {
-            return Ok(StoreFound::History { entries: found, next });
+            return Ok(StoreFound::History { entries: found, damaged, next });
         }
-        let Some(Some(whole)) = entry::get(connection, log, *place)? else { continue };
+        let whole = match entry::get(connection, log, *place)? {
+            Some(Some(whole)) => whole,
+            Some(None) => {
+                damaged.push(place.seq);
+                continue;
+            }
+            None => continue,
+        };
         size = size.saturating_add(whole.entry.envelope.body.as_bytes().len());
         if size > bytes && !found.is_empty() {
-            return Ok(StoreFound::History { entries: found, next });
+            return Ok(StoreFound::History { entries: found, damaged, next });
         }
         found.push(whole.entry);
     }
-    Ok(StoreFound::History { entries: found, next: None })
+    Ok(StoreFound::History { entries: found, damaged, next: None })
+}
+
+/// The damaged entry at `place`.
+fn named_at(connection: &Connection, mesh: i64, place: Place) -> Result<DamagedEntry, Fault> {
+    let mut statement =
+        connection.prepare_cached("SELECT sent_at, crc, head, body FROM entries WHERE place = ?1")?;
+    let mut rows = statement.query([place.pack()])?;
+    let row = rows.next()?.ok_or_else(|| Fault::corrupt("an entry is there and is not"))?;
+    damaged::named(connection, mesh, place, entry::raw(row, 0)?.as_ref())
 }
 
 /// Dead letters. One entry's are never torn apart, so that the next page can begin after its seq.
@@ -236,13 +257,19 @@ fn letters(
             return Ok(StoreFound::Dead { letters, next: Some(last) });
         }
         (last, looked, size) = (seq, looked + 1, size.saturating_add(length));
-        let Some(whole) = whole else { continue };
         let group: String = row.get(2)?;
+        let (entry, reason) = match whole {
+            Some(whole) => (whole.entry, row.get(4)?),
+            None => {
+                let husk = damaged::husk(connection, mesh, log, place, entry::raw(row, 6)?.as_ref())?;
+                (Arc::new(husk), DAMAGED.to_owned())
+            }
+        };
         letters.push(DeadEntry {
-            entry: whole.entry,
+            entry,
             group: dead::group_name(&group)?,
             attempts: row.get(3)?,
-            reason: row.get(4)?,
+            reason,
             at: natural(row.get(5)?, "at")?,
         });
     }

@@ -112,8 +112,8 @@ pub(super) fn is_current(connection: &Connection) -> Result<bool, Fault> {
     Ok(version(connection)? == SUPPORTED)
 }
 
-/// Takes the steps that the file has not taken yet.
-pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+/// Takes the steps that the file has not taken yet; whether there were any.
+pub(super) fn migrate(connection: &mut Connection) -> Result<bool, Fault> {
     let found = version(connection)?;
     for (next, step) in (1u32..).zip(STEPS).skip(found as usize) {
         transact(connection, |transaction| {
@@ -123,7 +123,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
             Ok(())
         })?;
     }
-    Ok(())
+    Ok(found < SUPPORTED)
 }
 
 /// What a file of the first version was made with.

@@ -7,10 +7,10 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::ServiceKind;
 
-use super::check::Report;
 use super::fault::{Fault, natural};
 use super::{integer, topic};
 use crate::Result;
+use crate::check::Report;
 use crate::row::{metadata_text, read_metadata};
 
 /// The sixth step.

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use tenure_core::durable::wal::UNSYNCED_TRANSACTIONS;
@@ -36,6 +36,8 @@ pub(super) struct Log {
     readers: AtomicU64,
     /// Why the store writes no more, once it does not.
     poison: OnceLock<String>,
+    /// The store is being closed, which removes files of its own.
+    closing: AtomicBool,
     /// The ledger as of the last transaction that is over.
     ledger: Mutex<Ledger>,
     /// The ledger as of the last sync, outside of the database; and why the last try to write it failed.
@@ -55,11 +57,17 @@ impl Log {
             changed: Condvar::new(),
             readers: AtomicU64::new(0),
             poison: OnceLock::new(),
+            closing: AtomicBool::new(false),
             ledger: Mutex::new(ledger),
             mark: Mutex::new((mark, None)),
         };
         log.set_mark(ledger);
         Ok(log)
+    }
+
+    /// The store is about to be closed: files that go from now on are no surprise.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
     }
 
     /// A transaction is over that took the store as far as `ledger` says.
@@ -212,7 +220,11 @@ pub(super) struct SqliteGuard {
 impl Guard for SqliteGuard {
     fn look(&mut self) -> Result<()> {
         self.log.sound()?;
-        self.watch.look().map_err(|what| self.log.poison(what))?;
+        if let Err(what) = self.watch.look()
+            && !self.log.closing.load(Ordering::SeqCst)
+        {
+            return Err(self.log.poison(what));
+        }
         self.log.sync_mark()
     }
 }

@@ -316,3 +316,28 @@ fn every_end_of_a_lease_says_who_and_why() {
     let wanted = [(1, "s1", "bye"), (3, "s3", "banned"), (4, "s4", "kicked"), (2, "s2", "expired")];
     assert_eq!(ends, wanted.map(|(n, name, why)| (session(n), name, why)));
 }
+
+#[test]
+fn what_a_check_found_is_why_health_is_degraded_until_one_finds_nothing() {
+    let mut world = World::new();
+    let watcher = world.join(1);
+    let health = |world: &mut World| {
+        let store = StoreHealth { kind: "memory".to_owned(), lag_ms: U53::default() };
+        match world.ask(watcher, Call::Health(store)) {
+            Some(Ok(Answer::Health(health))) => (health.status, health.reason, health.state_version.health),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (status, reason, version) = health(&mut world);
+    assert_eq!((status, reason), (HealthStatus::Ok, None));
+    world.input(Input::StoreChecked { reason: Some("a hole".to_owned()) });
+    let (status, reason, found) = health(&mut world);
+    assert_eq!((status, reason.as_deref()), (HealthStatus::Degraded, Some("a hole")));
+    world.input(Input::StoreChecked { reason: Some("a hole".to_owned()) });
+    assert_eq!(health(&mut world).2, found, "the same again is no news");
+    assert!(found > version);
+    world.input(Input::StoreChecked { reason: Some("ä".repeat(1_000)) });
+    assert_eq!(health(&mut world).1, Some("ä".repeat(256)), "at most 512 bytes of it");
+    world.input(Input::StoreChecked { reason: None });
+    assert_eq!(health(&mut world).0, HealthStatus::Ok);
+}

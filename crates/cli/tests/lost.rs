@@ -1,0 +1,203 @@
+//! A broker whose disk lost or damaged something, as an operator meets it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::World;
+use common::proc::Proc;
+use rusqlite::Connection;
+use serde_json::Value;
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A broker that may log errors.
+async fn broker(world: &World) -> (Proc, SocketAddr) {
+    let mut proc = Proc::spawn("broker", world.tenure(&["broker", "--json", "--listen", "127.0.0.1:0"]));
+    let ready = proc.until("ready", |line| line["event"] == "ready").await;
+    (proc, ready["listen"].as_str().unwrap().parse().unwrap())
+}
+
+fn at(world: &World, addr: SocketAddr, args: &[&str]) -> Output {
+    world.tenure(args).env("TENURE_BROKER", format!("ws://{addr}")).output().unwrap()
+}
+
+fn publish(world: &World, addr: SocketAddr, count: u64) {
+    for n in 0..count {
+        let sent = at(world, addr, &["pub", "jobs", &n.to_string()]);
+        assert!(sent.status.success(), "{}", text(&sent));
+    }
+}
+
+fn lines(world: &World, addr: SocketAddr, args: &[&str]) -> Vec<Value> {
+    let output = at(world, addr, args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn get(addr: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_lost_its_end_refuses_until_the_loss_is_accepted() {
+    let world = World::new();
+    let (mut first, addr) = broker(&world).await;
+    publish(&world, addr, 20);
+    first.signal("KILL");
+    first.exit_code().await;
+    let dir = world.home().join("broker");
+    let log = std::fs::read(dir.join("tenure.db-wal")).unwrap();
+    std::fs::write(dir.join("tenure.db-wal"), &log[..log.len() / 2]).unwrap();
+    let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let said = text(&refused);
+    assert!(
+        said.contains("accepted messages") && said.contains("tenure store recover --accept-loss"),
+        "{said}"
+    );
+    let checked = world.run(&["check"]);
+    assert_eq!(checked.status.code(), Some(1), "{}", text(&checked));
+    assert!(text(&checked).contains("acknowledged data is lost"), "{}", text(&checked));
+    let looked = world.run(&["store", "recover", "--json"]);
+    assert_eq!(looked.status.code(), Some(1), "{}", text(&looked));
+    let missing: Value = serde_json::from_slice(&looked.stdout).unwrap();
+    let missing = missing["messages"].as_u64().unwrap();
+    assert!((1..20).contains(&missing), "{missing}");
+    // Put back, nothing is missing.
+    let half = std::fs::read(dir.join("tenure.db-wal")).unwrap();
+    std::fs::write(dir.join("tenure.db-wal"), &log).unwrap();
+    assert!(text(&world.run(&["store", "recover", "--accept-loss"])).contains("nothing is missing"));
+    std::fs::write(dir.join("tenure.db-wal"), half).unwrap();
+    let accepted = world.run(&["store", "recover", "--accept-loss"]);
+    assert_eq!(accepted.status.code(), Some(0), "{}", text(&accepted));
+    let (_second, addr) = broker(&world).await;
+    let there = lines(&world, addr, &["history", "jobs", "--json"]).len() as u64;
+    assert_eq!(there + missing, 20);
+    publish(&world, addr, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_removed_under_a_running_broker_stop_it_from_acknowledging() {
+    let world = World::new();
+    let (broker, addr) = broker(&world).await;
+    publish(&world, addr, 1);
+    for file in ["tenure.db", "tenure.db-wal", "tenure.db-shm"] {
+        std::fs::remove_file(world.home().join("broker").join(file)).unwrap();
+    }
+    let start = Instant::now();
+    while get(addr, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(start.elapsed() < common::patience(), "it was never noticed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let sent = at(&world, addr, &["pub", "jobs", "late"]);
+    assert!(!sent.status.success(), "{}", text(&sent));
+    assert!(broker.stderr().contains("was removed while it was in use"), "{}", broker.stderr());
+}
+
+/// Changes the store of a running broker behind its back.
+fn tamper(dir: &Path, sql: &str) {
+    let database = Connection::open(dir.join("tenure.db")).unwrap();
+    database.busy_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(database.execute(sql, []).unwrap(), 1, "{sql}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_broker_tells_of_damage() {
+    let world = World::new();
+    let (broker, addr) = broker(&world).await;
+    publish(&world, addr, 8);
+    let dir = world.home().join("broker");
+    let check = || at(&world, addr, &["check", "--running"]);
+    let sound = check();
+    assert_eq!(sound.status.code(), Some(0), "{}", text(&sound));
+    assert!(text(&sound).starts_with("sound: "), "{}", text(&sound));
+    tamper(&dir, "UPDATE entries SET body = 'x' WHERE place & 137438953471 = 7");
+    tamper(&dir, "DELETE FROM dedupe WHERE place & 137438953471 = 3");
+    tamper(&dir, "DELETE FROM entries WHERE place & 137438953471 = 3");
+    let found = check();
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found));
+    for finding in
+        ["topic/jobs/0 seq 3: the entry and its dedupe record are both gone", "topic/jobs/0 seq 7: its bytes"]
+    {
+        assert!(text(&found).contains(finding), "no {finding:?} in {}", text(&found));
+    }
+    assert!(get(addr, "/metrics").contains("\ntenure_atomicity_violations_total 1\n"));
+    assert!(broker.stderr().contains("store_finding"), "{}", broker.stderr());
+
+    let history = lines(&world, addr, &["history", "jobs", "--json"]);
+    let damaged: Vec<&Value> = history.iter().filter(|line| line["damaged"] == true).collect();
+    assert_eq!(damaged.len(), 1, "{history:?}");
+    assert_eq!((&damaged[0]["seq"], &damaged[0]["reason"]), (&7.into(), &"damaged".into()));
+    let read = ["sub", "jobs", "--group", "crew", "--from", "earliest", "--count", "6", "--json"];
+    assert_eq!(lines(&world, addr, &read).len(), 6);
+    let dead = lines(&world, addr, &["dead", "list", "jobs", "--json"]);
+    assert!(dead.iter().any(|letter| text_of(letter).contains("damaged")), "{dead:?}");
+    let start = Instant::now();
+    while !broker.stderr().contains("entry_damaged") {
+        assert!(start.elapsed() < common::patience(), "{}", broker.stderr());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(get(addr, "/metrics").contains("\ntenure_entries_damaged_total 1\n"));
+    let status = at(&world, addr, &["status", "--json"]);
+    assert!(text(&status).contains("degraded"), "{}", text(&status));
+}
+
+fn text_of(value: &Value) -> String {
+    value.to_string()
+}
+
+/// A shell in a mount namespace of its own, which does `script`.
+fn apart(home: &Path, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--map-root-user", "--mount", "sh", "-c", script])
+        .env("TENURE_HOME", home)
+        .env("TENURE", env!("CARGO_BIN_EXE_tenure"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// A broker that finds its disk full starts, shows what it has, refuses what is new, and takes it again when there is room.
+#[test]
+fn a_broker_starts_on_a_full_disk() {
+    let world = World::new();
+    let home: PathBuf = world.home().to_owned();
+    let tried =
+        apart(&home, r#"mount -t tmpfs -o size=1m none "$TENURE_HOME""#).stderr(Stdio::null()).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        eprintln!("not tried: this system gives no mount namespace (unshare --map-root-user --mount)");
+        return;
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = r#"
+        mount -t tmpfs -o size=6m none "$TENURE_HOME" || exit 90
+        trap 'kill -9 $B 2>/dev/null' EXIT
+        start() { "$TENURE" broker --listen "$AT" --relay-listen off & B=$!; }
+        try() { i=0; while ! "$@"; do i=$((i + 1)); [ $i -gt 150 ] && return 1; sleep 0.2; done; }
+        start; try "$TENURE" pub t hello || exit 91
+        kill -TERM $B; wait $B
+        head -c 20000000 /dev/zero > "$TENURE_HOME/ballast"
+        start; try "$TENURE" history t | grep -q hello || exit 92
+        rm "$TENURE_HOME/ballast"; try "$TENURE" pub t again || exit 93
+        kill -TERM $B; wait $B || exit 94
+        "$TENURE" check || exit 95
+    "#;
+    let at = format!("127.0.0.1:{port}");
+    let output =
+        apart(&home, script).env("AT", &at).env("TENURE_BROKER", format!("ws://{at}")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}

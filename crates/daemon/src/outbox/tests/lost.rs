@@ -1,0 +1,114 @@
+//! Attacks on the files of an outbox that has accepted rows: a start refuses, with the count; `recover` saves what is left.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::{CAP, DbError, Outbox, insert, open};
+use crate::outbox::copy_files;
+use crate::recover::{Recovered, recover};
+
+const ROWS: u64 = 40;
+const FRAME: usize = 24 + 4096;
+
+/// What a killed daemon leaves that has accepted rows, one by one.
+async fn killed() -> TempDir {
+    let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let outbox = open(dir.path());
+    for n in 0..ROWS {
+        insert(&outbox, &format!("id {n}"), "body").await;
+    }
+    copy_files(dir.path(), left.path());
+    drop(outbox);
+    left
+}
+
+fn change(dir: &Path, file: &str, how: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(dir.join(file)).unwrap();
+    how(&mut bytes);
+    fs::write(dir.join(file), bytes).unwrap();
+}
+
+/// Attacks the files; how many rows are then there, of which nothing more is missing than was said.
+async fn attack(how: impl FnOnce(&Path)) -> u64 {
+    let dir = killed().await;
+    how(dir.path());
+    let before = fs::read(dir.path().join("outbox.db-wal")).ok();
+    let error = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(
+        matches!(&error, DbError::Corrupt(why) if why.contains("lost rows that were accepted")),
+        "{error}"
+    );
+    assert_eq!(fs::read(dir.path().join("outbox.db-wal")).ok(), before, "nothing is changed by looking");
+    let salvage = match recover(dir.path(), 1_794_805_200_000).unwrap() {
+        Recovered::Saved { salvage, .. } => salvage,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(salvage.saved + salvage.missing, ROWS, "{salvage:?}");
+    let outbox = open(dir.path());
+    let there = outbox.list(None, 0, 1_000).await.unwrap().len() as u64;
+    assert_eq!(there, salvage.saved);
+    if there > 0 {
+        let (row, _) = insert(&outbox, "new", "body").await;
+        assert_eq!(row, ROWS + 1, "no number is given out twice");
+    }
+    there
+}
+
+#[tokio::test]
+async fn a_log_that_is_damaged_cut_or_gone_is_told() {
+    let flipped = attack(|dir| {
+        change(dir, "outbox.db-wal", |log| {
+            let middle = log.len() / 2;
+            log[middle] ^= 1;
+        });
+    });
+    assert!((10..30).contains(&flipped.await));
+    let cut = attack(|dir| change(dir, "outbox.db-wal", |log| log.truncate(log.len() / 2)));
+    assert!((10..30).contains(&cut.await));
+    let last = attack(|dir| change(dir, "outbox.db-wal", |log| log.truncate(log.len() - FRAME)));
+    assert_eq!(last.await, ROWS - 1);
+    assert_eq!(attack(|dir| change(dir, "outbox.db-wal", |log| log[18] ^= 1)).await, 0);
+    assert_eq!(attack(|dir| fs::remove_file(dir.join("outbox.db-wal")).unwrap()).await, 0);
+    assert_eq!(attack(|dir| fs::remove_file(dir.join("outbox.db")).unwrap()).await, 0);
+}
+
+#[tokio::test]
+async fn what_a_kill_leaves_is_opened() {
+    let dir = killed().await;
+    assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
+    // Without its mark too.
+    let dir = killed().await;
+    fs::remove_file(dir.path().join("outbox.mark")).unwrap();
+    assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
+}
+
+#[tokio::test]
+async fn a_clean_stop_leaves_nothing_in_the_log() {
+    let dir = TempDir::new().unwrap();
+    let outbox = open(dir.path());
+    insert(&outbox, "one", "body").await;
+    drop(outbox);
+    assert_eq!(fs::metadata(dir.path().join("outbox.db-wal")).map_or(0, |log| log.len()), 0);
+}
+
+#[tokio::test]
+async fn files_that_are_removed_poison_the_outbox_within_a_second() {
+    for file in ["outbox.db", "outbox.db-wal", "outbox.mark"] {
+        let dir = TempDir::new().unwrap();
+        let outbox = open(dir.path());
+        insert(&outbox, "one", "body").await;
+        fs::remove_file(dir.path().join(file)).unwrap();
+        let noticed = async {
+            while outbox.fault().is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), noticed).await.unwrap();
+        assert!(outbox.fault().unwrap().contains(file), "{:?}", outbox.fault());
+        let request = super::request("two", "topic:a", "body");
+        assert!(matches!(outbox.accept(request, 10).await, Err(DbError::Poisoned(_))));
+    }
+}
