@@ -138,8 +138,8 @@ async fn suffer(args: &Args, name: &str, attack: Attack) -> Result<Vec<Cell>> {
 async fn join(address: &str, key: &SigningKey, past: Option<&HelloResult>) -> Result<(Wire, HelloResult)> {
     let resume = past.map(|past| ResumeParams {
         token: past.resume.token.clone(),
-        epoch: past.events.epoch.clone(),
-        last_seq: U53::saturating(past.events.next_seq.get().saturating_sub(1)),
+        epoch: Some(past.events.epoch.clone()),
+        last_seq: Some(U53::saturating(past.events.next_seq.get().saturating_sub(1))),
     });
     let mut wire = Wire::open(address, "/v1/ws").await?;
     let hello = wire.greet(address, key, "victim", InboxChoice::None, resume).await?;
