@@ -32,7 +32,8 @@ pub(super) fn tag(seq: u64, attempt: u32) -> String {
 pub(super) fn delivery(sub: &str, log: &str, seq: u64, attempt: u32) -> Value {
     let key = "02".repeat(32);
     // Each entry of each log is a message of its own.
-    let entropy = log.bytes().fold(u128::from(seq), |sum, byte| sum * 31 + u128::from(byte));
+    let hash = |sum: u64, byte: u8| sum.wrapping_mul(31).wrapping_add(u64::from(byte));
+    let entropy = u128::from(log.bytes().fold(seq, hash));
     let id = tenure_proto::MessageId::from_parts(1_700_000_500_000, entropy);
     json!({"subId": sub, "tag": tag(seq, attempt), "attempt": attempt, "redelivered": attempt > 1, "message": {
         "id": id, "clientMessageId": format!("m{seq}"), "to": "topic:jobs",

@@ -29,8 +29,10 @@ fn world() -> World {
 }
 
 fn found(world: &mut World, ids: Vec<Option<MessageId>>) {
-    let (id, read) = world.reads.pop_front().expect("a read");
-    assert!(matches!(read, StoreRead::Ids { places } if places.len() == ids.len()));
+    let wanted =
+        |(_, read): &(_, StoreRead)| matches!(read, StoreRead::Ids { places } if places.len() == ids.len());
+    let first = world.reads.iter().position(wanted).expect("a read");
+    let (id, _) = world.reads.remove(first).expect("it is there");
     world.input(Input::Found { id, found: StoreFound::Ids(ids) });
 }
 
