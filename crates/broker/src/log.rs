@@ -40,6 +40,21 @@ impl Log {
                 metrics.buried.inc();
                 metrics.damaged.inc_by(u64::from(reason == DAMAGED));
             }
+            Note::ReconcileDone(done) => {
+                for (action, count) in [
+                    ("keep", done.keep),
+                    ("close_client_side", done.close_client_side),
+                    ("close_server_side", done.close_server_side),
+                    ("recreate_client_side", done.recreate_client_side),
+                ] {
+                    metrics.reconciled(action, count);
+                }
+            }
+            Note::IdentityIssued { .. } => metrics.resume("new"),
+            Note::AttachedByKey { .. } => metrics.resume("by_key"),
+            Note::ResumeAccepted { .. } => metrics.resume("resumed"),
+            Note::ResumeRejected { known: false, .. } => metrics.resume("not_found"),
+            Note::ResumeRejected { known: true, .. } => metrics.resume("rejected"),
             Note::GraceEntered { reason, .. } => metrics.lost(reason),
             _ => {}
         }
@@ -59,13 +74,24 @@ macro_rules! line {
 /// Notes about messages; never their contents. `false` if it is not one.
 fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
     match note {
-        Note::ReconcileDone { session, conn, kept, closed, recreated, inflight } => {
-            tracing::info!(event = "reconcile_done", %session, %conn, kept, closed, recreated, inflight);
+        Note::ReconcileDone(done) => {
+            tracing::info!(
+                event = "reconcile_done", session = %done.session, conn = %done.conn, policy = done.policy,
+                keep = done.keep, close_client_side = done.close_client_side,
+                close_server_side = done.close_server_side, recreate_client_side = done.recreate_client_side,
+                inflight_kept = done.inflight_kept, inflight_settled = done.inflight_settled,
+                inflight_requeued = done.inflight_requeued,
+            );
         }
-        Note::Requeued { session, count } => line!(aloud(), event = "requeued", %session, count),
-        Note::LateSettleAccepted { session } => line!(aloud(), event = "late_settle_accepted", %session),
-        Note::LateSettleRejected { session, reason } => {
-            line!(aloud(), event = "late_settle_rejected", %session, reason);
+        Note::Requeued { session, conn, count } => {
+            let conn = conn.map(|conn| conn.to_string());
+            line!(aloud(), event = "requeued", %session, conn, count);
+        }
+        Note::LateSettleAccepted { session, conn, count } => {
+            line!(aloud(), event = "late_settle_accepted", %session, %conn, count);
+        }
+        Note::LateSettleRejected { session, conn, reason, count } => {
+            line!(aloud(), event = "late_settle_rejected", %session, %conn, reason, count);
         }
         Note::AcceptConflict { session } => line!(aloud(), event = "accept_conflict", %session),
         // Every retry is one, and every message of a queue that nobody can work on: the counters tell of them.
@@ -117,25 +143,41 @@ fn of_sessions(note: &Note) {
         Note::IdentityIssued { session, conn, client } => {
             tracing::info!(event = "identity_issued", %session, %conn, client);
         }
-        Note::ResumeAccepted { session, conn, complete } => {
-            tracing::info!(event = "resume_accepted", %session, %conn, complete);
+        Note::ResumeAccepted { session, conn, client, complete } => {
+            tracing::info!(event = "resume_accepted", %session, %conn, client, complete);
         }
-        Note::ResumeRejected { session, conn, reason } => {
-            tracing::info!(event = "resume_rejected", %session, %conn, reason);
+        Note::ResumeRejected { session, conn, client, reason, known } => {
+            let outcome = if *known { "resume_rejected" } else { "resume_not_found" };
+            tracing::info!(event = "resume_rejected", %session, %conn, client, outcome, reason);
         }
         Note::HistoryRewound { session, conn, logs } => {
             tracing::warn!(event = "history_rewound", %session, %conn, logs, "its client had read another history");
         }
-        Note::GraceEntered { session, conn, reason } => {
-            tracing::info!(event = "grace_entered", %session, %conn, reason);
+        Note::AttachedByKey { session, conn, client } => {
+            tracing::info!(event = "attached_by_key", %session, %conn, client);
         }
-        Note::GraceExpired { session } => tracing::info!(event = "grace_expired", %session),
-        Note::LeaseEvicted { session, reason } => tracing::info!(event = "lease_evicted", %session, reason),
-        Note::SessionReplaced { session, conn, other_process } => {
-            tracing::info!(event = "session_replaced", %session, %conn, other_process);
+        Note::GraceEntered { session, conn, client, reason, subscriptions, in_hand } => {
+            tracing::info!(event = "grace_entered", %session, %conn, client, reason, subscriptions, in_hand);
         }
-        Note::HelloRefused { session, conn, code } => {
-            tracing::info!(event = "hello_refused", %session, %conn, code)
+        Note::GraceExpired { session, conn, client, subscriptions, in_hand } => {
+            let conn = conn.map(|conn| conn.to_string());
+            tracing::info!(event = "grace_expired", %session, conn, client, subscriptions, in_hand);
+        }
+        Note::LeaseEvicted { session, conn, client, reason } => {
+            let conn = conn.map(|conn| conn.to_string());
+            tracing::info!(event = "lease_evicted", %session, conn, client, reason);
+        }
+        Note::SessionReplaced { session, conn, client, other_process } => {
+            tracing::info!(event = "session_replaced", %session, %conn, client, other_process);
+        }
+        Note::HelloRefused { session, conn, client, code } => {
+            tracing::info!(event = "hello_refused", %session, %conn, client, code)
+        }
+        Note::StartupReclaimed { session, conn, count } => {
+            tracing::info!(event = "startup_reclaimed", %session, %conn, count);
+        }
+        Note::StartupReleased { session, count } => {
+            tracing::info!(event = "startup_released", %session, count);
         }
         Note::StartupGraceStarted { leases } => tracing::info!(event = "startup_grace_started", leases),
         Note::StartupGraceEnded { resumed, expired } => {
@@ -165,7 +207,11 @@ fn name(note: &Note) -> &'static str {
     match note {
         Note::IdentityIssued { .. } => "identity_issued",
         Note::ResumeAccepted { .. } => "resume_accepted",
-        Note::ResumeRejected { .. } => "resume_rejected",
+        Note::ResumeRejected { known: true, .. } => "resume_rejected",
+        Note::ResumeRejected { known: false, .. } => "resume_not_found",
+        Note::AttachedByKey { .. } => "attached_by_key",
+        Note::StartupReclaimed { .. } => "startup_reclaimed",
+        Note::StartupReleased { .. } => "startup_released",
         Note::HistoryRewound { .. } => "history_rewound",
         Note::GraceEntered { .. } => "grace_entered",
         Note::GraceExpired { .. } => "grace_expired",
@@ -199,3 +245,7 @@ fn name(note: &Note) -> &'static str {
         Note::Frozen { .. } => "frozen",
     }
 }
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

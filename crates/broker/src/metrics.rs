@@ -37,6 +37,8 @@ pub(crate) struct Metrics {
     pub(crate) refused: Family<Kind, Counter>,
     pub(crate) events: Family<Kind, Counter>,
     pub(crate) lost: Family<Kind, Counter>,
+    resumes: Family<Kind, Counter>,
+    reconciled: Family<Kind, Counter>,
     pub(crate) commits: Counter,
     pub(crate) failed_commits: Counter,
     pub(crate) writes: Counter,
@@ -79,6 +81,8 @@ impl Default for Metrics {
             refused: Family::default(),
             events: Family::default(),
             lost: Family::default(),
+            resumes: Family::default(),
+            reconciled: Family::default(),
             commits: Counter::default(),
             failed_commits: Counter::default(),
             writes: Counter::default(),
@@ -128,6 +132,8 @@ impl Metrics {
         r.register("refused", "Requests and sockets refused, by code", self.refused.clone());
         r.register("events", "Named events of the log, by name", self.events.clone());
         r.register("sockets_lost", "Sockets that left a lease in grace, by why", self.lost.clone());
+        r.register("attaches", "Hellos that were taken, by what became of their token", self.resumes.clone());
+        r.register("reconciled", "Reconciled subscriptions, by action", self.reconciled.clone());
         r.register("store_commits", "Transactions of the store", self.commits.clone());
         r.register("store_failed_commits", "Transactions that failed", self.failed_commits.clone());
         r.register("store_writes", "Writes in all transactions", self.writes.clone());
@@ -193,6 +199,16 @@ impl Metrics {
     /// Counts connections that were let go because there was too little of something.
     pub(crate) fn let_go(&self, kind: &'static str, count: u64) {
         self.let_go.get_or_create(&Kind { kind }).inc_by(count);
+    }
+
+    /// Counts one more hello that was taken, by what became of its token.
+    pub(crate) fn resume(&self, kind: &'static str) {
+        self.resumes.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Counts subscriptions of a reconciliation.
+    pub(crate) fn reconciled(&self, kind: &'static str, count: usize) {
+        self.reconciled.get_or_create(&Kind { kind }).inc_by(count as u64);
     }
 
     /// Counts one more refusal.

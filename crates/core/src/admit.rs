@@ -6,7 +6,9 @@ use core::net::IpAddr;
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::hello::{Attestation, Credential, HelloParams, HelloReconcile, InboxChoice, LogPosition};
+use tenure_proto::hello::{
+    Attestation, ClientInfo, Credential, HelloParams, HelloReconcile, InboxChoice, LogPosition,
+};
 use tenure_proto::ids::{ClusterId, Epoch, InstanceId, LeaseId, MemberKey, SessionKey};
 use tenure_proto::invite::Invite;
 use tenure_proto::limits::{
@@ -175,6 +177,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
     let voucher = voucher(&hello, gate, &token)?;
     let presented = presented(&hello);
     let position = hello.resume.and_then(|r| Some((r.epoch?, r.last_seq?.get())));
+    let client = client_of(&hello.client);
     Ok(Admission {
         mesh: hello.mesh,
         member: hello.member,
@@ -187,7 +190,7 @@ pub fn admit(hello: HelloParams, gate: &Gate<'_>) -> Result<Admission, Box<Refus
         position,
         reconcile: hello.reconcile,
         positions: hello.positions,
-        client: format!("{}/{}", clip(&hello.client.name), clip(&hello.client.version)),
+        client,
         counted: false,
         presented,
         from: None,
@@ -212,6 +215,11 @@ fn presented(hello: &HelloParams) -> Presented {
             Err(error) => Presented::Bad(Box::new(WireError::new(ErrorCode::Unauthorized, error.message))),
         },
     }
+}
+
+/// The name and version of a client, as the log has them.
+pub fn client_of(client: &ClientInfo) -> String {
+    format!("{}/{}", clip(&client.name), clip(&client.version))
 }
 
 fn clip(text: &str) -> String {

@@ -242,6 +242,31 @@ pub struct HelloAnswer {
     pub config: Arc<MeshConfig>,
 }
 
+/// What a reconciliation came to: subscriptions by what became of them, and deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reconciled {
+    /// The session.
+    pub session: SessionKey,
+    /// Its socket.
+    pub conn: ConnId,
+    /// What the client asked for: `conservative` or `restore_client`.
+    pub policy: &'static str,
+    /// Subscriptions that go on.
+    pub keep: usize,
+    /// Subscriptions that the client closes.
+    pub close_client_side: usize,
+    /// Subscriptions that the server dropped.
+    pub close_server_side: usize,
+    /// Subscriptions that the client makes again.
+    pub recreate_client_side: usize,
+    /// Deliveries that are still the client's.
+    pub inflight_kept: usize,
+    /// Deliveries that are settled.
+    pub inflight_settled: usize,
+    /// Deliveries that are not the client's any more.
+    pub inflight_requeued: usize,
+}
+
 /// Something worth a log line: the named events of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -260,6 +285,8 @@ pub enum Note {
         session: SessionKey,
         /// Its socket.
         conn: ConnId,
+        /// Its name and version.
+        client: String,
         /// Whether the event stream went on without a gap.
         complete: bool,
     },
@@ -269,8 +296,21 @@ pub enum Note {
         session: SessionKey,
         /// Its socket.
         conn: ConnId,
+        /// Its name and version.
+        client: String,
         /// Why.
         reason: &'static str,
+        /// Whether the token was refused for what it is; otherwise it was good, and its lease is not found.
+        known: bool,
+    },
+    /// A living lease was taken up by its key alone, without a token.
+    AttachedByKey {
+        /// The session.
+        session: SessionKey,
+        /// Its socket.
+        conn: ConnId,
+        /// Its name and version.
+        client: String,
     },
     /// A client has read another history of some logs than this store has.
     HistoryRewound {
@@ -287,18 +327,36 @@ pub enum Note {
         session: SessionKey,
         /// The socket it lost.
         conn: ConnId,
+        /// The client's name and version.
+        client: String,
         /// Why.
         reason: &'static str,
+        /// Subscriptions that wait with it, besides inboxes.
+        subscriptions: usize,
+        /// Deliveries that it has in hand.
+        in_hand: usize,
     },
     /// Nobody came back for a lease.
     GraceExpired {
         /// The session.
         session: SessionKey,
+        /// The last socket that carried it in this run.
+        conn: Option<ConnId>,
+        /// The client's name and version, if it was here in this run.
+        client: String,
+        /// Subscriptions that end with it, besides inboxes.
+        subscriptions: usize,
+        /// Deliveries that it had in hand.
+        in_hand: usize,
     },
     /// A lease ended and everything that hung off it is gone.
     LeaseEvicted {
         /// The session.
         session: SessionKey,
+        /// The last socket that carried it in this run.
+        conn: Option<ConnId>,
+        /// The client's name and version, if it was here in this run.
+        client: String,
         /// Why: `expired`, `bye`, `banned` or `kicked`.
         reason: &'static str,
     },
@@ -308,6 +366,8 @@ pub enum Note {
         session: SessionKey,
         /// The socket that lost.
         conn: ConnId,
+        /// The name and version of the client that lost.
+        client: String,
         /// Whether it was another process.
         other_process: bool,
     },
@@ -317,6 +377,8 @@ pub enum Note {
         session: SessionKey,
         /// Its socket.
         conn: ConnId,
+        /// Its name and version.
+        client: String,
         /// With which code.
         code: &'static str,
     },
@@ -332,39 +394,52 @@ pub enum Note {
         /// How many did not.
         expired: usize,
     },
-    /// Subscriptions and deliveries were reconciled.
-    ReconcileDone {
+    /// A session is back after a start of the broker, with deliveries that it had in hand before.
+    StartupReclaimed {
         /// The session.
         session: SessionKey,
         /// Its socket.
         conn: ConnId,
-        /// Subscriptions that go on.
-        kept: usize,
-        /// Subscriptions that one side closed.
-        closed: usize,
-        /// Subscriptions that the client makes again.
-        recreated: usize,
-        /// Deliveries that are still the client's.
-        inflight: usize,
+        /// How many.
+        count: usize,
     },
-    /// Entries went back to their groups because their reader was away too long or gone.
-    Requeued {
-        /// The session that had them.
+    /// Deliveries that a session had in hand before a start of the broker go back: it did not come in time.
+    StartupReleased {
+        /// The session.
         session: SessionKey,
         /// How many.
         count: usize,
     },
-    /// A settle came after its entry had gone back, and still counted.
+    /// Subscriptions and deliveries were reconciled.
+    ReconcileDone(Reconciled),
+    /// Entries went back to their groups because their reader was away too long or gone.
+    Requeued {
+        /// The session that had them.
+        session: SessionKey,
+        /// The last socket that carried it in this run.
+        conn: Option<ConnId>,
+        /// How many.
+        count: usize,
+    },
+    /// Settles took effect of deliveries that were pushed through an earlier socket, or had gone back to their groups.
     LateSettleAccepted {
         /// The session.
         session: SessionKey,
+        /// Its socket.
+        conn: ConnId,
+        /// How many.
+        count: usize,
     },
-    /// A settle came too late.
+    /// Settles came too late, or of nothing that is in hand.
     LateSettleRejected {
         /// The session.
         session: SessionKey,
+        /// Its socket.
+        conn: ConnId,
         /// Why.
         reason: &'static str,
+        /// How many.
+        count: usize,
     },
     /// A message had been accepted before.
     AcceptDuplicate {

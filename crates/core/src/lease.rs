@@ -162,6 +162,8 @@ pub struct Lease {
     pub from: Option<IpAddr>,
     /// Whether an operator has ended it while the store was being told of it.
     pub kicked: bool,
+    /// The name and version of the client that carried it last; empty after a start.
+    pub client: String,
     /// The process that carries it.
     pub instance: InstanceId,
     /// The latest socket of that process whose hello was taken. One that was opened before it was given up for it.

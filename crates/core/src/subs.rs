@@ -63,6 +63,8 @@ pub struct Sub {
     pub unread: BTreeSet<(GroupId, u64)>,
     /// Entries in hand that have not been pushed, because their claims are on their way to the disk.
     pub claiming: BTreeSet<(GroupId, u64)>,
+    /// Entries in hand that were pushed through an earlier socket: settled now, they are settled late.
+    pub carried: BTreeSet<(GroupId, u64)>,
     /// Who waits for the store to know it; `None` once it does.
     pub opening: Option<Vec<(ConnId, RequestId)>>,
     /// Fetches that wait, oldest first; bounded by the requests of a socket.
@@ -83,6 +85,7 @@ impl Sub {
             counts: BTreeMap::new(),
             unread: BTreeSet::new(),
             claiming: BTreeSet::new(),
+            carried: BTreeSet::new(),
             opening: None,
             fetches: VecDeque::new(),
             turn: 0,
@@ -152,6 +155,7 @@ impl Sub {
     pub fn release(&mut self, group: GroupId, seq: u64) {
         self.unread.remove(&(group, seq));
         self.claiming.remove(&(group, seq));
+        self.carried.remove(&(group, seq));
         if self.held.remove(&(group, seq)).is_some()
             && let Some(count) = self.counts.get_mut(&group)
         {
@@ -171,6 +175,7 @@ impl Sub {
     /// The socket is gone: what was about to be pushed to it was not.
     pub fn lose_socket(&mut self) {
         self.fetches.clear();
+        self.carried = self.pushed_entries().collect();
         self.unread.append(&mut self.claiming);
     }
 
@@ -246,6 +251,11 @@ impl Subs {
     /// The names of all of them.
     pub fn ids(&self) -> Vec<SubId> {
         self.by_id.keys().cloned().collect()
+    }
+
+    /// How many there are besides inboxes, and how many deliveries are in hand of all.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.asked_for(), self.by_id.values().map(Sub::in_hand).sum())
     }
 
     /// How many were asked for.

@@ -82,10 +82,10 @@ impl Outlet for Way<'_> {
         let metrics = &self.shared.metrics;
         match note {
             ConnNote::Read => _ = metrics.frames_in.inc(),
-            ConnNote::HelloRefused(conn, refusal) => {
+            ConnNote::HelloRefused(conn, client, refusal) => {
                 let (code, reason) = (refusal.error.code, &refusal.closing.reason);
                 metrics.refusal(code.as_str());
-                tracing::info!(event = "hello_refused", %conn, %code, reason);
+                tracing::info!(event = "hello_refused", %conn, client, %code, reason);
             }
             ConnNote::Refused(error) => metrics.refusal(error.code.as_str()),
             ConnNote::Answered(outcome) => metrics.answered(outcome),

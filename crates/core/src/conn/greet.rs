@@ -12,7 +12,7 @@ use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
 
 use super::{Conn, ConnEffect, ConnNote, Due, Gone, Outlet, Pace, Patience, Phase, Received};
-use crate::admit::{Admission, Gate, Refusal, TokenVerdict, Wait, admit};
+use crate::admit::{Admission, Gate, Refusal, TokenVerdict, Wait, admit, client_of};
 use crate::frames::{self, Whence};
 use crate::house::House;
 use crate::input::Input;
@@ -51,6 +51,7 @@ impl Stranger {
     ) -> Result<(RequestId, Admission), Turned> {
         let malformed = |request, text: String| Turned {
             request,
+            client: String::new(),
             refusal: Box::new(Refusal::malformed(WireError::bad_request(text))),
         };
         frames::check_kind(codec, binary).map_err(|help| malformed(None, help.to_owned()))?;
@@ -66,9 +67,10 @@ impl Stranger {
             Ok(params) => params,
             Err(error) => return Err(malformed(Some(request), frames::clipped(format!("hello: {error}")))),
         };
+        let client = client_of(&params.client);
         match self.admit(params, wall, wait, house) {
             Ok(admission) => Ok((request, admission)),
-            Err(refusal) => Err(Turned { request: Some(request), refusal }),
+            Err(refusal) => Err(Turned { request: Some(request), client, refusal }),
         }
     }
 
@@ -105,6 +107,8 @@ impl Stranger {
 /// A first frame that is turned away: what it is answered, if it can be.
 struct Turned {
     request: Option<RequestId>,
+    /// The client's name and version; empty if it has not said them.
+    client: String,
     refusal: Box<Refusal>,
 }
 
@@ -149,7 +153,7 @@ impl Conn {
             Phase::Stranger(_) => Some(self.close(now, &refusal.closing, None, out)),
             Phase::Knocking(request) => {
                 let request = RequestId::clone(request);
-                Some(self.refuse(now, Some(request), refusal, house, out))
+                Some(self.refuse(now, Some(request), "", refusal, house, out))
             }
             Phase::Session | Phase::Leaving(_) | Phase::Over => None,
         }
@@ -194,7 +198,9 @@ impl Conn {
                         admission.from = out.from();
                         self.enter(request, admission)
                     }
-                    Err(Turned { request, refusal }) => self.refuse(now, request, *refusal, house, out),
+                    Err(Turned { request, client, refusal }) => {
+                        self.refuse(now, request, &client, *refusal, house, out)
+                    }
                 })
             }
             Received::Data { .. } | Received::TooLarge => {
@@ -219,11 +225,12 @@ impl Conn {
         &mut self,
         now: Now,
         request: Option<RequestId>,
+        client: &str,
         refusal: Refusal,
         house: &House,
         out: &mut impl Outlet,
     ) -> ConnEffect {
-        out.noted(ConnNote::HelloRefused(self.id, &refusal));
+        out.noted(ConnNote::HelloRefused(self.id, client, &refusal));
         let Refusal { error, closing } = refusal;
         if let Some(request) = request {
             let answer = frames::response(self.codec, self.id, request, Err(error), now.wall, house, None);

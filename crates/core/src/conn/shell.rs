@@ -73,8 +73,8 @@ pub enum ConnEffect {
 pub enum ConnNote<'a> {
     /// A frame is read.
     Read,
-    /// A hello is turned away before any mesh hears of it.
-    HelloRefused(ConnId, &'a Refusal),
+    /// A hello is turned away before any mesh hears of it; with the client's name and version, if it has said them.
+    HelloRefused(ConnId, &'a str, &'a Refusal),
     /// A request is refused before the mesh hears of it.
     Refused(&'a WireError),
     /// A request is answered by the mesh.

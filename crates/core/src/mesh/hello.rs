@@ -165,6 +165,7 @@ impl Mesh {
             token: self.token_of(&knock.admission),
             from: knock.admission.from,
             kicked: false,
+            client: knock.admission.client.clone(),
             instance: instance.clone(),
             latest: None,
             state: State::Beginning(Some(knock)),
@@ -225,13 +226,14 @@ impl Mesh {
                 effects,
             );
         }
+        let client = lease.client.clone();
         if let Some(conn) = lease.conn() {
             let instance_id = Some(knock.admission.instance.clone());
             let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
             self.conns.remove(&conn);
             self.forget_fetches(session);
             effects.push(Effect::Close { conn, closing });
-            effects.push(Effect::Note(Note::SessionReplaced { session, conn, other_process }));
+            effects.push(Effect::Note(Note::SessionReplaced { session, conn, client, other_process }));
         }
         self.attach(now, knock, LeaseFate::Kept, effects);
     }
@@ -283,6 +285,7 @@ impl Mesh {
         };
         lease.state = State::Online(carrier);
         lease.latest = Some(conn);
+        lease.client.clone_from(&admission.client);
         lease.told = self.config.terms();
         lease.proof = lease.proof.max(now);
         lease.granted_until = None;
@@ -317,7 +320,7 @@ impl Mesh {
         if !rewound.is_empty() {
             effects.push(Effect::Note(Note::HistoryRewound { session, conn, logs: rewound.len() }));
         }
-        self.settle_startup(&session, true, effects);
+        self.settle_startup(&session, Some(conn), effects);
         self.choose_inboxes(session, member, inbox, effects);
         let resumed = outcome == ResumeOutcome::Resumed;
         let asked = admission.reconcile.as_ref();
@@ -362,13 +365,18 @@ impl Mesh {
                 client: admission.client.clone(),
             }));
         }
-        match (outcome, reason) {
-            (ResumeOutcome::Resumed, _) => {
-                effects.push(Effect::Note(Note::ResumeAccepted { session, conn, complete }));
+        let client = admission.client.clone();
+        let note = match (outcome, reason) {
+            (ResumeOutcome::Resumed, _) => Note::ResumeAccepted { session, conn, client, complete },
+            (ResumeOutcome::ResumeNotFound, reason) => {
+                let reason = reason.unwrap_or("lease_ended");
+                Note::ResumeRejected { session, conn, client, reason, known: false }
             }
-            (_, Some(reason)) => effects.push(Effect::Note(Note::ResumeRejected { session, conn, reason })),
-            _ => {}
-        }
+            (_, Some(reason)) => Note::ResumeRejected { session, conn, client, reason, known: true },
+            _ if fate == LeaseFate::Kept => Note::AttachedByKey { session, conn, client },
+            _ => return,
+        };
+        effects.push(Effect::Note(note));
     }
 
     /// The hello says what the session looks like now. Peers hear of it only if they would see a difference.
@@ -518,7 +526,8 @@ pub(super) fn store_refusal() -> Refusal {
 pub(super) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {
     let Knock { conn, request, admission, .. } = knock;
     let code = refusal.error.code.as_str();
-    effects.push(Effect::Note(Note::HelloRefused { session: admission.session, conn, code }));
+    let (session, client) = (admission.session, admission.client.clone());
+    effects.push(Effect::Note(Note::HelloRefused { session, conn, client, code }));
     effects.push(Effect::Respond { conn, request, outcome: Err(refusal.error) });
     effects.push(Effect::Close { conn, closing: refusal.closing });
 }

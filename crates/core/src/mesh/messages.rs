@@ -106,6 +106,8 @@ pub(super) struct Messages {
     pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
     /// Deliveries whose claims are on their way to the disk, and through which socket each was to go.
     pub(super) parked: Vec<(ConnId, Push)>,
+    /// Late settles of the request that is being carried out.
+    pub(super) lates: super::settle::Lates,
     pub(super) burials: Vec<Burial>,
     /// Dead letters that the store is about to bring back.
     pub(super) reviving: usize,

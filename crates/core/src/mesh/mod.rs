@@ -398,6 +398,7 @@ impl Mesh {
                 token: None,
                 from: None,
                 kicked: false,
+                client: String::new(),
                 instance: record.instance,
                 latest: None,
                 state: State::Grace,
@@ -427,13 +428,17 @@ impl Mesh {
         unset.into_iter().chain(waiting).chain(doubt).collect()
     }
 
-    /// A restored lease is back, or gone.
-    fn settle_startup(&mut self, session: &SessionKey, back: bool, effects: &mut Vec<Effect>) {
+    /// A restored lease is back, on this socket, or gone.
+    fn settle_startup(&mut self, session: &SessionKey, back: Option<ConnId>, effects: &mut Vec<Effect>) {
         if !self.startup.waiting.remove(session) {
             return;
         }
-        if back {
+        if let Some(conn) = back {
             self.startup.resumed += 1;
+            let count = self.leases.get(session).map_or(0, |lease| lease.subs.sizes().1);
+            if count > 0 {
+                effects.push(Effect::Note(Note::StartupReclaimed { session: *session, conn, count }));
+            }
         } else {
             self.startup.expired += 1;
         }
@@ -479,7 +484,10 @@ impl Mesh {
             if mutant::on(Mutant::LeftAtClose) {
                 self.presence.leave(&session);
             }
-            effects.push(Effect::Note(Note::GraceEntered { session, conn, reason }));
+            let client = lease.client.clone();
+            let (subscriptions, in_hand) = lease.subs.sizes();
+            let note = Note::GraceEntered { session, conn, client, reason, subscriptions, in_hand };
+            effects.push(Effect::Note(note));
             self.lose_services(self.now, session, effects);
             self.set_aside(session, effects);
         }

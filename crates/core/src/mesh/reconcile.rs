@@ -8,13 +8,13 @@ use tenure_proto::message::NackParams;
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{
     ClientInflight, InflightResult, InflightState, InflightVerdict, ReconcileAction, ReconcileParams,
-    ReconcileResult, Settle,
+    ReconcilePolicy, ReconcileResult, Settle,
 };
 use tenure_proto::subscribe::From;
 use tenure_proto::tag::TagParts;
 
 use crate::access::Right;
-use crate::effect::{Answer, Effect, HelloAnswer, Note};
+use crate::effect::{Answer, Effect, HelloAnswer, Note, Reconciled};
 use crate::envelope::Lane;
 use crate::group::{Claim, Holder};
 use crate::lease::{Muted, State};
@@ -119,7 +119,7 @@ impl Mesh {
         for stage in [InflightState::Settled, InflightState::Processing] {
             for (listed, verdict) in params.inflight.iter().zip(&mut inflight) {
                 if listed.state == stage {
-                    let (result, waits) = self.reconcile_delivery(now, session, listed, resumed, effects);
+                    let (result, waits) = self.reconcile_delivery(now, session, listed, resumed);
                     (verdict.result, durable) = (result, durable | waits);
                 }
             }
@@ -137,16 +137,24 @@ impl Mesh {
         }
         self.tell_gaps_again(session, params);
         let results = plan.verdicts;
-        let count =
-            |action: &[ReconcileAction]| results.iter().filter(|v| action.contains(&v.action)).count();
-        effects.push(Effect::Note(Note::ReconcileDone {
+        self.note_lates(session, conn, effects);
+        let count = |action: ReconcileAction| results.iter().filter(|v| v.action == action).count();
+        let fared = |result: InflightResult| inflight.iter().filter(|v| v.result == result).count();
+        effects.push(Effect::Note(Note::ReconcileDone(Reconciled {
             session,
             conn,
-            kept: count(&[ReconcileAction::Keep]),
-            closed: count(&[ReconcileAction::CloseClientSide, ReconcileAction::CloseServerSide]),
-            recreated: count(&[ReconcileAction::RecreateClientSide]),
-            inflight: inflight.iter().filter(|v| v.result == InflightResult::Kept).count(),
-        }));
+            policy: match params.policy {
+                ReconcilePolicy::Conservative => "conservative",
+                ReconcilePolicy::RestoreClient => "restore_client",
+            },
+            keep: count(ReconcileAction::Keep),
+            close_client_side: count(ReconcileAction::CloseClientSide),
+            close_server_side: count(ReconcileAction::CloseServerSide),
+            recreate_client_side: count(ReconcileAction::RecreateClientSide),
+            inflight_kept: fared(InflightResult::Kept),
+            inflight_settled: fared(InflightResult::Settled),
+            inflight_requeued: fared(InflightResult::Requeued),
+        })));
         self.wake_all(session);
         (ReconcileResult { results, inflight }, durable)
     }
@@ -158,7 +166,6 @@ impl Mesh {
         session: SessionKey,
         listed: &ClientInflight,
         resumed: bool,
-        effects: &mut Vec<Effect>,
     ) -> (InflightResult, bool) {
         use super::settle::How;
         let tag = listed.tag.as_str();
@@ -181,10 +188,10 @@ impl Mesh {
             (InflightState::Settled, _) => How::Ack,
             (InflightState::Processing, _) => return (self.keep_in_hand(now, session, tag), false),
         };
-        match self.settle_one(now, session, tag, how, effects) {
+        match self.settle_one(now, session, tag, how) {
             Ok(durable) => (InflightResult::Settled, durable),
             Err(reason) => {
-                effects.push(Effect::Note(Note::LateSettleRejected { session, reason }));
+                self.messages.lates.reject(reason);
                 (InflightResult::Requeued, false)
             }
         }

@@ -1,5 +1,7 @@
 //! Settling: what becomes of entries in hand, by their reader's word or without it.
 
+use std::collections::BTreeMap;
+
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId, Tag};
@@ -27,6 +29,22 @@ pub(super) enum How<'a> {
     Progress,
 }
 
+/// Late settles of one request.
+#[derive(Debug, Default)]
+pub(super) struct Lates {
+    /// Those that took effect.
+    accepted: usize,
+    /// Those that did not, by reason; at most as many as there are reasons.
+    rejected: BTreeMap<&'static str, usize>,
+}
+
+impl Lates {
+    /// One did not take effect.
+    pub(super) fn reject(&mut self, reason: &'static str) {
+        *self.rejected.entry(reason).or_default() += 1;
+    }
+}
+
 impl Mesh {
     pub(super) fn settle(
         &mut self,
@@ -50,17 +68,18 @@ impl Mesh {
         let mut result = SettleResult::default();
         let mut durable = false;
         for tag in tags {
-            match self.settle_one(now, session, tag.as_str(), how, effects) {
+            match self.settle_one(now, session, tag.as_str(), how) {
                 Ok(waits) => {
                     durable |= waits;
                     result.settled.push(tag.clone());
                 }
                 Err(reason) => {
-                    effects.push(Effect::Note(Note::LateSettleRejected { session, reason }));
+                    self.messages.lates.reject(reason);
                     result.stale.push(StaleTag { tag: tag.clone(), reason: reason.to_owned() });
                 }
             }
         }
+        self.note_lates(session, conn, effects);
         if durable {
             self.messages.answers.push((conn, request, Answer::Settle(result)));
         } else {
@@ -83,7 +102,6 @@ impl Mesh {
         session: SessionKey,
         tag: &str,
         how: How<'_>,
-        effects: &mut Vec<Effect>,
     ) -> Result<bool, &'static str> {
         let parts = TagParts::parse(tag).ok_or("unknown_tag")?;
         if parts.session != session {
@@ -117,8 +135,8 @@ impl Mesh {
             // There is no claim to prolong.
             return Err("requeued");
         }
-        if late {
-            effects.push(Effect::Note(Note::LateSettleAccepted { session }));
+        if !matches!(how, How::Progress) && (late || self.was_carried(id, parts.seq)) {
+            self.messages.lates.accepted += 1;
         }
         match how {
             How::Ack => self.ack(id, parts.seq, parts.attempt, &session),
@@ -134,6 +152,25 @@ impl Mesh {
         }
         self.messages.urgent |= durable;
         Ok(durable)
+    }
+
+    /// Whether an entry in hand was pushed through an earlier socket than its session has now.
+    fn was_carried(&self, id: GroupId, seq: u64) -> bool {
+        let open = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq));
+        let Some(Holder { session, sub }) = open.and_then(|open| open.holder()) else { return false };
+        let sub = self.leases.get(session).and_then(|lease| lease.subs.get(sub));
+        sub.is_some_and(|sub| sub.carried.contains(&(id, seq)))
+    }
+
+    /// Says how many late settles of a request took effect, and how many did not and why.
+    pub(super) fn note_lates(&mut self, session: SessionKey, conn: ConnId, effects: &mut Vec<Effect>) {
+        let Lates { accepted, rejected } = std::mem::take(&mut self.messages.lates);
+        if accepted > 0 {
+            effects.push(Effect::Note(Note::LateSettleAccepted { session, conn, count: accepted }));
+        }
+        for (reason, count) in rejected {
+            effects.push(Effect::Note(Note::LateSettleRejected { session, conn, reason, count }));
+        }
     }
 
     /// Deliveries that count as settled because they were written.
@@ -280,7 +317,10 @@ impl Mesh {
                 }
             }
         }
-        self.note_requeued(session, requeued, effects);
+        if requeued > 0 && self.startup.waiting.contains(&session) {
+            effects.push(Effect::Note(Note::StartupReleased { session, count: requeued }));
+        }
+        self.note_requeued(session, self.last_conn(&session), requeued, effects);
     }
 
     /// Whether an entry was pushed to who has it in hand. What was not is no try: nobody can have read it.
@@ -289,10 +329,22 @@ impl Mesh {
         sub.is_some_and(|sub| sub.was_pushed(id, seq))
     }
 
-    pub(super) fn note_requeued(&self, session: SessionKey, count: usize, effects: &mut Vec<Effect>) {
+    /// Says how many entries went back from a session whose last socket was this.
+    pub(super) fn note_requeued(
+        &self,
+        session: SessionKey,
+        conn: Option<ConnId>,
+        count: usize,
+        effects: &mut Vec<Effect>,
+    ) {
         if count > 0 {
-            effects.push(Effect::Note(Note::Requeued { session, count }));
+            effects.push(Effect::Note(Note::Requeued { session, conn, count }));
         }
+    }
+
+    /// The last socket that carried a session in this run, if its lease lives.
+    pub(super) fn last_conn(&self, session: &SessionKey) -> Option<ConnId> {
+        self.leases.get(session).and_then(|lease| lease.latest)
     }
 
     /// Delays that are over and holders that are late.
@@ -317,7 +369,7 @@ impl Mesh {
                     if let Some(holder) = &holder {
                         let lost = self.was_pushed(&holder.session, &holder.sub, id, seq);
                         self.return_to(id, seq, &holder.session, lost);
-                        self.note_requeued(holder.session, 1, effects);
+                        self.note_requeued(holder.session, self.last_conn(&holder.session), 1, effects);
                     }
                     self.released(id, seq, holder);
                 }

@@ -264,7 +264,7 @@ impl Mesh {
             let error = WireError::new(ErrorCode::NotFound, "the subscription ended before it began");
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
-        self.leave_places(session, id, &sub, effects);
+        self.leave_places(session, self.last_conn(&session), id, &sub, effects);
         self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
     }
 
@@ -272,6 +272,7 @@ impl Mesh {
     pub(super) fn leave_places(
         &mut self,
         session: SessionKey,
+        conn: Option<ConnId>,
         id: &SubId,
         sub: &Sub,
         effects: &mut Vec<Effect>,
@@ -301,7 +302,7 @@ impl Mesh {
             let (conn, request) = (fetch.conn, fetch.request.clone());
             effects.push(Effect::Respond { conn, request, outcome: Err(error) });
         }
-        self.note_requeued(session, requeued, effects);
+        self.note_requeued(session, conn, requeued, effects);
     }
 
     /// A crew was in use until now.
@@ -340,7 +341,7 @@ impl Mesh {
             if wanted {
                 self.join_inbox(session, &id, &log);
             } else if let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(&id)) {
-                self.leave_places(session, &id, &sub, effects);
+                self.leave_places(session, self.last_conn(&session), &id, &sub, effects);
             }
         }
     }

@@ -50,12 +50,21 @@ impl Mesh {
         let Some(mut lease) = self.forget(&session) else { return };
         self.presence.leave(&session);
         self.end_runs_of(session);
-        self.end_reading(session, lease.member, std::mem::take(&mut lease.subs), effects);
-        self.settle_startup(&session, false, effects);
+        let (conn, client) = (lease.latest, std::mem::take(&mut lease.client));
+        let (subscriptions, in_hand) = lease.subs.sizes();
+        if in_hand > 0 && self.startup.waiting.contains(&session) {
+            effects.push(Effect::Note(Note::StartupReleased { session, count: in_hand }));
+        }
+        self.end_reading(session, conn, lease.member, std::mem::take(&mut lease.subs), effects);
+        self.settle_startup(&session, None, effects);
         let State::Ending(ending, waiting) = lease.state else { return };
         let reason = ending.as_str();
         match ending {
-            Ending::Expired => effects.push(Effect::Note(Note::GraceExpired { session })),
+            Ending::Expired => {
+                let client = client.clone();
+                let note = Note::GraceExpired { session, conn, client, subscriptions, in_hand };
+                effects.push(Effect::Note(note));
+            }
             Ending::Bye(conn, request) => {
                 effects.push(super::respond(conn, request, Answer::Empty));
                 let closing = tenure_proto::Closing::new(Reason::Bye);
@@ -64,7 +73,7 @@ impl Mesh {
             Ending::Banned | Ending::Kicked => {}
         }
         self.end_services(session, reason, effects);
-        effects.push(Effect::Note(Note::LeaseEvicted { session, reason }));
+        effects.push(Effect::Note(Note::LeaseEvicted { session, conn, client, reason }));
         if let Some(knock) = waiting {
             self.knocking.remove(&knock.conn);
             self.knock(now, knock, effects);
@@ -73,9 +82,16 @@ impl Mesh {
 
     /// Everything that the session read: what it has in hand goes back, its private places are gone (the store
     /// has dropped them with the lease), and what was to move on when it ended does.
-    fn end_reading(&mut self, session: SessionKey, member: MemberKey, subs: Subs, effects: &mut Vec<Effect>) {
+    fn end_reading(
+        &mut self,
+        session: SessionKey,
+        conn: Option<ConnId>,
+        member: MemberKey,
+        subs: Subs,
+        effects: &mut Vec<Effect>,
+    ) {
         for (id, sub) in subs.iter() {
-            self.leave_places(session, id, sub, effects);
+            self.leave_places(session, conn, id, sub, effects);
         }
         self.leave_member_inbox(session, member);
         self.begin_evacuation(session, member, effects);

@@ -16,6 +16,7 @@ mod groups;
 mod hear;
 mod inbox;
 mod judge;
+mod lines;
 mod live;
 mod person;
 mod props;

@@ -56,6 +56,8 @@ fn a_settle_counts_after_the_break_until_somebody_else_has_it() {
     assert!(w.pushes(b).is_empty(), "it stays with its reader for a while");
     let a = w.resume(2, a);
     w.ack_all(a, &[job]);
+    let late = Note::LateSettleAccepted { session: session(2), conn: a, count: 1 };
+    assert!(w.notes.contains(&late), "{:?}", w.notes);
     w.pass(60_000);
     assert!(w.pushes(b).is_empty());
 
