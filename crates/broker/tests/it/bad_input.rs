@@ -234,6 +234,38 @@ async fn numbers_that_are_none_or_enormous() {
 }
 
 #[tokio::test]
+async fn a_tag_of_another_brokers_message_settles_nothing() {
+    let who = Who::new("reader");
+    let mut tags = Vec::new();
+    let mut last = None;
+    for body in ["first", "second"] {
+        let broker = broker(LONG).await;
+        let mut reader = Sock::open(broker.addr()).await;
+        reader.join(&who).await;
+        let (mut sender, _) = join(broker.addr(), "sender").await;
+        sender.post(&to_session(&who), body, body).await;
+        tags.push(reader.delivery().await["tag"].as_str().unwrap().to_owned());
+        last = Some((broker, reader));
+    }
+    let (_broker, mut reader) = last.unwrap();
+    let place = |tag: &str| tag.rsplit_once('.').unwrap().0.to_owned();
+    assert_eq!(place(&tags[0]), place(&tags[1]), "both brokers are new: the places are the same");
+    assert_ne!(tags[0], tags[1]);
+    for method in ["ack", "nack", "progress"] {
+        let result = reader.call(method, json!({"tags": [tags[0]]})).await;
+        let stale = json!([{"tag": tags[0], "reason": "unknown_tag"}]);
+        assert_eq!(result, json!({"settled": [], "stale": stale}), "{method}");
+    }
+    let listed = json!([{"tag": tags[0], "state": "settled", "settle": "ack"}]);
+    let verdicts = reader.call("reconcile", json!({"inflight": listed})).await["inflight"].clone();
+    assert_eq!(verdicts[0]["result"], "requeued");
+    let own = reader.call("ack", json!({"tags": [tags[1]]})).await;
+    assert_eq!(own["settled"], json!([tags[1]]), "its own message waits for its own tag");
+    let result = reader.call("ack", json!({"tags": [tags[0]]})).await;
+    assert_eq!(result["stale"][0]["reason"], "unknown_tag", "also when that is settled");
+}
+
+#[tokio::test]
 async fn tags_that_were_never_issued_or_are_anothers() {
     let broker = broker(LONG).await;
     let (mut a, _) = join(broker.addr(), "a").await;
@@ -246,13 +278,15 @@ async fn tags_that_were_never_issued_or_are_anothers() {
     for (n, (sock, _)) in socks.iter_mut().enumerate() {
         let own = tags[n].as_str().unwrap().to_owned();
         let parts: Vec<&str> = own.split('.').collect();
-        let spelled = |group: &str, seq: &str, attempt: &str| format!("{group}.{seq}.{attempt}.{}", parts[3]);
+        let rest = format!("{}.{}", parts[3], parts[4]);
+        let spelled = |group: &str, seq: &str, attempt: &str| format!("{group}.{seq}.{attempt}.{rest}");
         let made_up = [
             (json!("nonsense"), "unknown_tag"),
             (json!("\"'{}<>&;"), "unknown_tag"),
             (json!("0".repeat(128)), "unknown_tag"),
             (json!(format!("{own}x")), "unknown_tag"),
             (json!(own.to_uppercase()), "unknown_tag"),
+            (json!(format!("{}.00000000", own.rsplit_once('.').unwrap().0)), "unknown_tag"),
             (tags[1 - n].clone(), "not_owner"),
             (json!(spelled("zzz", "1", "1")), "no_such_group"),
             (json!(spelled(parts[0], "zz", "1")), "never_delivered"),
