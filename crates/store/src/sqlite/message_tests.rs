@@ -287,6 +287,8 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              INSERT INTO dedupe SELECT * FROM kept;
              DROP TABLE kept;
              DROP TABLE settlers;
+             DROP TABLE clock;
+             DROP TABLE lease_ends;
              ALTER TABLE groups DROP COLUMN owner;
              ALTER TABLE topics DROP COLUMN owner;
              ALTER TABLE topics DROP COLUMN state;

@@ -28,6 +28,9 @@ pub(crate) type Outcome = Result<Answer, WireError>;
 /// Where the wall clock stands when a world begins.
 pub(crate) const WALL: u64 = 1_700_000_000_000;
 
+/// How long a start that was off for more than a day lets nothing expire.
+pub(crate) const CLOCK_STEADY_MS: u64 = 3_600_000;
+
 /// Where the store is.
 #[derive(Debug)]
 pub(crate) enum Engine {
@@ -260,7 +263,7 @@ impl World {
         self.at = at;
     }
 
-    /// The broker is off for a while.
+    /// The broker is off for a while. More than a day of that is doubted for an hour: [`CLOCK_STEADY_MS`].
     pub(crate) fn sleep(&mut self, ms: u64) {
         self.restart();
         self.wall += ms;
