@@ -91,7 +91,8 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         ("lease", "lease"),
     ];
     report.grid("attacks", &columns, &rows);
-    report.say("after: resident 5 s after the attackers have gone; back: until a session dropped during the attack was there again");
+    report.say("after: resident 5 s after the attackers have gone");
+    report.say("back: until a session that was dropped during the attack was there again");
     report.print(args.json);
     Ok(())
 }

@@ -185,14 +185,16 @@ pub(crate) struct Connection {
     peer: Peer,
     /// None for a proxy that is believed: its clients are counted instead.
     place: Option<Arc<Place>>,
+    /// Whether somebody was let go for it.
+    displaced: bool,
 }
 
 impl Connection {
     /// Takes a place for what was just accepted from `peer`. Somebody else may be let go for it.
     pub(crate) fn enter(shared: &Arc<Shared>, peer: Peer) -> Result<Connection, TurnedAway> {
         let config = &shared.config;
-        let proxies = config.trusted_proxies.iter().chain(&config.relay.proxies);
-        let place = match proxies.into_iter().any(|proxy| proxy.holds(peer.0.ip())) {
+        let mut proxies = config.trusted_proxies.iter().chain(&config.relay.proxies);
+        let place = match proxies.any(|proxy| proxy.holds(peer.0.ip())) {
             true => None,
             false => Some(Arc::new(Place::take(shared, peer).ok_or(TurnedAway::Address)?)),
         };
@@ -200,7 +202,9 @@ impl Connection {
         let Entry::Stays(id, goes) = inner.crowd.enter(peer.address()) else {
             return Err(TurnedAway::Full);
         };
-        if let Some(goes) = goes.and_then(|goes| inner.guests.get(&goes)) {
+        let goes = goes.and_then(|goes| inner.guests.get(&goes));
+        let displaced = goes.is_some();
+        if let Some(goes) = goes {
             shared.connections.tell_to_go(goes);
             shared.metrics.let_go("room", 1);
         }
@@ -215,11 +219,16 @@ impl Connection {
         });
         inner.guests.insert(id, guest.clone());
         drop(inner);
-        Ok(Connection { shared: shared.clone(), guest, peer, place })
+        Ok(Connection { shared: shared.clone(), guest, peer, place, displaced })
     }
 
-    /// Where it comes from, and its place among those from there; of a proxy's client its own. Nothing when that address
-    /// has as many as it may.
+    /// Whether somebody was let go for it.
+    pub(crate) fn displaced(&self) -> bool {
+        self.displaced
+    }
+
+    /// Its place among the connections of where it comes from; of a proxy's client its own. Nothing when that address has
+    /// as many as it may.
     pub(crate) fn place(&self, headers: &HeaderMap) -> Option<Arc<Place>> {
         let client = self.peer.behind(&self.shared.config.trusted_proxies, headers);
         match &self.place {

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
@@ -107,17 +107,19 @@ pub(crate) async fn run(
         let connection = match Connection::enter(&shared, peer) {
             Ok(connection) => Arc::new(connection),
             Err(why) => {
+                accepts = ACCEPTS_PER_TURN - 1;
                 shared.metrics.refusal("busy");
+                // Who has not shaken hands cannot be told anything.
                 if let (None, Ok(turn)) = (&tls, turning.clone().try_acquire_owned()) {
-                    let http = http.clone();
-                    tasks.spawn(async move {
-                        turn_away(http, stream, why).await;
-                        drop(turn);
-                    });
+                    tasks.spawn(turn_away(http.clone(), stream, why, turn));
                 }
                 continue;
             }
         };
+        if connection.displaced() {
+            // Whoever was let go for it needs a turn to go.
+            accepts = ACCEPTS_PER_TURN - 1;
+        }
         let accepted = connection.clone();
         let with_peer = move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
@@ -176,7 +178,7 @@ where
 }
 
 /// Tells a client why its connection is turned away, whatever it asks for.
-async fn turn_away(http: Builder, stream: TcpStream, why: TurnedAway) {
+async fn turn_away(http: Builder, stream: TcpStream, why: TurnedAway, _turn: OwnedSemaphorePermit) {
     let why = match why {
         TurnedAway::Address => "this address has as many connections as it may\n",
         TurnedAway::Full => "this broker has as many connections as it may\n",

@@ -403,8 +403,8 @@ impl Wire {
         }
     }
 
-    /// Says what the socket holds, if that has changed: called whenever there is nothing more to do at once, so that what
-    /// comes and goes in between is not counted, and costs nothing.
+    /// Says what the socket holds, if that has changed. Called whenever there is nothing more to do at once, so that
+    /// what comes and goes in between costs nothing.
     fn settle(&mut self) {
         let out = self.pipe.held();
         self.stuck = match (out, self.stuck) {

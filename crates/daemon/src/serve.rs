@@ -1,7 +1,7 @@
 //! How connections are served: so many at once, each with so long to say what it wants.
 //!
-//! One that has no request under way keeps nobody out: when there is no room, the oldest of those is let go for the next
-//! (`core::crowd`). So clients that connect and say nothing, however many, cost the others nothing.
+//! One that has no request under way keeps nobody out: when there is no room, the oldest of those is let go for the
+//! next (`core::crowd`). So clients that connect and say nothing, however many, cost the others nothing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -233,7 +233,7 @@ mod tests {
         let router = Router::new().route("/", get(|| async { "here" })).route("/long", get(long));
         let stopping = CancellationToken::new();
         let served = tokio::spawn(run(listener, router, HOUR, stopping.clone()));
-        // A request that takes its time, and more slow clients than there are places: some say nothing, others a little.
+        // A request that takes its time, and more slow clients than there are places: some say nothing, some a little.
         let mut long = TcpStream::connect(addr).await.unwrap();
         long.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         start.lock().await.recv().await.unwrap();
