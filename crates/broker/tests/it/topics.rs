@@ -84,9 +84,8 @@ async fn an_operator_deletes_a_topic_and_its_readers_are_told() {
     a.refuses("topics.delete", json!({"name": "jobs"}), "forbidden", "operator").await;
     let gone = as_operator(addr, "DELETE /meshes/default/topics/jobs", "").await;
     assert_eq!(gone.status, 204, "{}", gone.body);
-    let event = reader.until("subscription").await;
-    let told = &event["payload"];
-    assert_eq!((&told["kind"], &told["reason"]), (&json!("closed"), &json!("deleted")), "{event}");
+    let told = reader.until("subscription").await;
+    assert_eq!((&told["kind"], &told["reason"]), (&json!("closed"), &json!("deleted")), "{told}");
     assert_eq!(told["subId"], sub["subId"]);
     assert_eq!(a.call("topics.list", json!({})).await["topics"], json!([]));
     assert_eq!(a.post("topic:jobs", "again", "x").await["seq"], 4, "its numbers go on");

@@ -104,8 +104,8 @@ impl Mesh {
             return Look::Equal;
         }
         let seq = position.seq.get();
-        let lanes = self.messages.logs.get(&log).map(|log| &log.lanes);
-        if lanes.and_then(|lanes| lanes.iter().map(|lane| lane.end).max()).unwrap_or(0) < seq {
+        // A deleted topic keeps its numbers: what a client has read of it is no other history.
+        if self.messages.end_of(&log) < seq {
             return Look::Rewound(log);
         }
         let find = |lane: &Lane| self.messages.logs.find(&log, *lane, seq);

@@ -1,12 +1,14 @@
 //! Topics and groups that are deleted, and topics that nobody uses.
 
 use tenure_core::MeshConfig;
+use tenure_core::admit::Admission;
 use tenure_core::effect::{Answer, Note};
 use tenure_core::input::Call;
 use tenure_core::operate::{Act, Operated};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
-use tenure_proto::ids::ConnId;
+use tenure_proto::hello::LogPosition;
+use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{ClientSubscription, ReconcileAction, ReconcileParams, ReconcilePolicy};
 use tenure_proto::subscribe::{From, SubscribeParams, SubscriptionEventKind};
@@ -159,6 +161,13 @@ fn a_delete_that_a_crash_interrupts_goes_on_and_who_comes_back_is_told() {
             );
         }
         assert!(w.topic_names(a).is_empty(), "nobody has made it again");
+        let listed = LogPosition {
+            log: "topic/jobs/0".to_owned(),
+            seq: U53::from(20),
+            id: MessageId::from_parts(w.wall, 7),
+        };
+        let c = w.dial(Admission { positions: vec![listed], ..knock(12) });
+        assert!(w.hello(c).rewound.is_empty(), "it is gone, not another history");
         assert_eq!(w.post(a, letter(topic("jobs"), "late")).seq.get(), 21, "its id was not used up");
     }
 }
@@ -178,7 +187,7 @@ fn a_store_that_cannot_write_deletes_nothing() {
 #[test]
 fn a_topic_that_nobody_uses_for_a_day_goes_and_comes_back_with_its_numbers() {
     let config = MeshConfig { retention_ms: 60_000, ..MeshConfig::default() };
-    let mut w = World::new(Engine::sqlite(), config);
+    let mut w = World::new(Engine::memory(), config);
     let (a, b) = (w.join(1), w.join(12));
     w.create(a, "unused", 1, None);
     w.create(a, "planned", 3, None);
