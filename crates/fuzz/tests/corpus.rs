@@ -1,6 +1,8 @@
 //! A short pass over every target: its seeds, and a fixed number of mutations of each. Deterministic: what fails here fails
 //! again.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use tenure_fuzz::TARGETS;
 
 /// Mutations of each seed.

@@ -49,14 +49,16 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     if let (Some(topic), Some(group), true) = (&args.topic, &args.delete, args.operator) {
         let on = Administer::new(args.at.clone(), args.data_dir.clone(), args.json);
         on.of_mesh(hyper::Method::DELETE, &format!("/topics/{topic}/groups/{group}"), None)?;
-        return Ok(gone(group));
+        gone(group);
+        return Ok(());
     }
     crate::block_on(async {
         let guest = args.at.ask("tenure groups").await?;
         if let (Some(topic), Some(group)) = (&args.topic, &args.delete) {
             let deleted = guest.session.group_delete(topic.clone(), group.clone()).await;
             guest.leave_with(deleted).await?;
-            return Ok(gone(group));
+            gone(group);
+            return Ok(());
         }
         let found = list(&guest, args.topic.as_ref()).await;
         let found = guest.leave_with(found).await?;

@@ -63,7 +63,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     if let (Some(name), true) = (&args.delete, args.operator) {
         let on = Administer::new(args.at.clone(), args.data_dir.clone(), args.json);
         on.of_mesh(hyper::Method::DELETE, &format!("/topics/{name}"), None)?;
-        return Ok(gone(&json!({"deleted": name}), args.json));
+        gone(&json!({"deleted": name}), args.json);
+        return Ok(());
     }
     crate::block_on(async move {
         let guest = args.at.ask("tenure topics").await?;
@@ -72,7 +73,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             (_, Some(name)) => {
                 let deleted = guest.session.topic_delete(name.clone()).await;
                 guest.leave_with(deleted).await?;
-                Ok(gone(&json!({"deleted": name}), args.json))
+                gone(&json!({"deleted": name}), args.json);
+                Ok(())
             }
             _ => {
                 let topics = list(&guest).await;

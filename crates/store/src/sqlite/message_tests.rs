@@ -119,7 +119,7 @@ fn a_damaged_entry_is_named_and_never_given() {
     let origin =
         Origin { session: sent.from.session, id: sent.id, client_message_id: sent.client_message_id };
     let third = DamagedEntry { seq: 3, origin: Some(origin) };
-    assert_eq!(damaged, [third.clone()], "and its sender is known");
+    assert_eq!(damaged, std::slice::from_ref(&third), "and its sender is known");
     assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 4]);
     let one = StoreRead::Entries { log: log.clone(), lane: Lane(0), seqs: vec![3] };
     assert_eq!(read(&store, &one), StoreFound::Page { entries: vec![], damaged: vec![third] });

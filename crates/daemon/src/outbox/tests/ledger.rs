@@ -134,7 +134,7 @@ impl Pair {
         };
         let body = if patch { format!("patched {}", self.wall) } else { old.params.body.clone().unwrap() };
         let request = request(&id.to_string(), &old.params.to.to_string(), &body);
-        let body = patch.then(|| Patch::Text(body));
+        let body = patch.then_some(Patch::Text(body));
         let model = self.ledger.requeue(row, request.params(), *request.fingerprint(), &lookup, self.wall);
         let real = self.outbox.requeue(row, Anew { body, ..anew(&id.to_string(), lookup) }, self.wall).await;
         use tenure_core::outbox::ledger::Requeued as Model;
