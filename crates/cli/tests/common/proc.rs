@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -14,15 +14,16 @@ use super::patience;
 /// Has the process group that `leader` leads killed when this test's process ends, however that ends (`+`), or not any more
 /// (`-`): a number that was waited for may be somebody else's.
 fn tell_reaper(what: char, leader: u32) {
-    static REAPER: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+    // It outlives this process, which is what it is for: nobody waits for it.
+    static REAPER: OnceLock<Mutex<Child>> = OnceLock::new();
     let reaper = REAPER.get_or_init(|| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.arg("reap").process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("start the reaper");
-        Mutex::new(child.stdin.take().expect("stdin"))
+        Mutex::new(command.stdin(Stdio::piped()).spawn().expect("start the reaper"))
     });
     let mut reaper = reaper.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = reaper.write_all(format!("{what}{leader}\n").as_bytes());
+    let stdin = reaper.stdin.as_mut().expect("stdin");
+    let _ = stdin.write_all(format!("{what}{leader}\n").as_bytes());
 }
 
 /// A process that prints one JSON object a line. It is killed when dropped.
