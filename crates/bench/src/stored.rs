@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use tenure_client::proto::canonical::{member_key, session_key};
-use tenure_client::proto::fingerprint::Fingerprint;
+use tenure_client::proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_client::proto::limits::PREFETCH_MAX;
 use tenure_client::proto::message::{Address, Fallback, MessageKind, Priority, Sender};
 use tenure_client::proto::peer::Profile;
@@ -41,6 +41,8 @@ pub(crate) struct Maker {
     to: Address,
     senders: Vec<Sender>,
     body: String,
+    /// All are the same request but for their ids.
+    fingerprint: Fingerprint,
     dice: Dice,
     next: usize,
 }
@@ -66,14 +68,18 @@ impl Maker {
             Sender { member: member_key(&key), session: session_key(&key), name: format!("load-{index}") }
         });
         let mut dice = Dice::new(1);
+        let (to, body) = (Address::Topic(topic.clone()), dice.text(body));
+        let fingerprint = fingerprint(&to, None, Priority::Next, None, body.as_bytes())
+            .map_err(|error| anyhow!("hash the body: {}", error.message))?;
         Ok(Maker {
             mesh,
             run,
             log: LogName::Topic(topic.clone(), 0),
-            to: Address::Topic(topic.clone()),
+            to,
             topic,
             senders: senders.collect(),
-            body: dice.text(body),
+            body,
+            fingerprint,
             dice,
             next: 0,
         })
@@ -87,10 +93,6 @@ impl Maker {
     fn accept_at(&mut self, sent_at: u64) -> Write {
         let mut client_id = [0; ULID];
         spell(sent_at, self.dice.entropy(), &mut client_id);
-        let mut fingerprint = [0; 32];
-        for part in fingerprint.chunks_mut(8) {
-            part.copy_from_slice(&self.dice.roll().to_le_bytes());
-        }
         self.next = (self.next + 1) % self.senders.len();
         let envelope = Envelope {
             id: MessageId::from_parts(sent_at, self.dice.entropy()),
@@ -111,7 +113,7 @@ impl Maker {
         };
         self.write(StoreWrite::Accept(Arc::new(Accept {
             envelope: Arc::new(envelope),
-            fingerprint: Fingerprint(fingerprint),
+            fingerprint: self.fingerprint,
             route: Route::Log(self.log.clone()),
             refusal: None,
             remember_until: Some(sent_at + REMEMBER_MS),

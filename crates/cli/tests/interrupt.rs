@@ -104,7 +104,6 @@ async fn a_second_signal_ends_a_command_whatever_it_waits_for() {
         std::mem::replace(&mut before, bytes) == bytes && bytes > 16 * 1024
     });
     common::host::kill("-INT", pid);
-    common::host::kill("-INT", pid);
     let asked = Instant::now();
     let status = loop {
         if let Some(status) = stuck.try_wait().unwrap() {
@@ -112,6 +111,8 @@ async fn a_second_signal_ends_a_command_whatever_it_waits_for() {
         }
         assert!(asked.elapsed() < SOON, "it is there after two interrupts");
         std::thread::sleep(Duration::from_millis(20));
+        // Two that come at once are one to a process.
+        common::host::kill("-INT", pid);
     };
     assert_eq!(status.code(), Some(130));
 }

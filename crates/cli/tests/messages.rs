@@ -16,8 +16,9 @@ use tenure_client::Start;
 
 /// A broker and the commands that speak with it.
 struct Stage {
-    world: World,
+    /// Before the directory that its files are in: it says so when they are taken away.
     broker: Broker,
+    world: World,
     url: String,
 }
 

@@ -29,9 +29,10 @@ enum Loss {
 
 /// A broker that can lose its history, in a world of its own.
 struct Stage {
+    /// Before the directory that its files are in: it says so when they are taken away.
+    broker: Option<Broker>,
     world: World,
     loss: Loss,
-    broker: Option<Broker>,
     addr: SocketAddr,
 }
 

@@ -160,9 +160,6 @@ async fn a_hello_with_malformed_params_is_answered_and_closed() {
     }
     for (field, value) in [
         ("inbox", json!("everything")),
-        ("resume", json!({"token": "t"})),
-        ("resume", json!({"token": "t", "epoch": "e", "lastSeq": -1})),
-        ("resume", json!("token")),
         ("features", json!([])),
         ("features", json!({"require": "resume"})),
         ("reconcile", json!("sooner")),

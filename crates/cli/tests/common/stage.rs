@@ -12,8 +12,9 @@ use super::{Broker, World, patience};
 
 /// A broker and the commands that speak with it.
 pub(crate) struct Stage {
-    pub(crate) world: World,
+    /// Before the directory that its files are in: it says so when they are taken away.
     broker: Option<Broker>,
+    pub(crate) world: World,
     pub(crate) addr: SocketAddr,
 }
 

@@ -12,8 +12,9 @@ use crate::common::proc::Proc;
 
 /// A broker, its relay, and the commands that speak with them.
 pub(crate) struct Stage {
-    pub(crate) world: World,
+    /// Before the directory that its files are in: it says so when they are taken away.
     pub(crate) broker: Proc,
+    pub(crate) world: World,
     pub(crate) addr: SocketAddr,
     pub(crate) relay: SocketAddr,
 }
