@@ -274,8 +274,11 @@ pub(crate) fn fates_are_told<E: Engine>() {
             other => panic!("{other:?}"),
         }
     };
-    let told =
-        |n: u64, state: SendState| Fate { accepted: Some((plain(n).id, print(1))), state, reason: None };
+    let told = |n: u64, state: SendState| Fate {
+        accepted: Some((plain(n).id, plain(n).fingerprint().unwrap())),
+        state,
+        reason: None,
+    };
     assert_eq!(fates(&store, &[1]), [told(1, SendState::Accepted)], "nobody reads it yet");
     apply(&mut store, advance(&group(1, &log, Lane(1), Reader::Inbox), 4, &[2]));
     let crew = group(2, &topic("t"), Lane(0), Reader::Shared("g".parse().unwrap()));

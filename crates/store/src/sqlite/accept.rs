@@ -61,8 +61,9 @@ pub(super) fn accept(
         }
     };
     if !mesh.is_open(&log) {
-        // A duplicate must not even make a log.
-        if mesh.find_log(connection, &log)?.is_none()
+        // A duplicate must not even make a log, nor bring back one that is hidden.
+        mesh.find_log(connection, &log)?;
+        if !mesh.is_open(&log)
             && let Some(answer) = known(connection, mesh, accept)?
         {
             return Ok(answer);

@@ -57,7 +57,7 @@ impl World {
 
 #[test]
 fn two_thousand_groups_that_nobody_reads_cost_a_post_and_a_list_nothing() {
-    let config = MeshConfig { max_groups_per_topic: 2_000, ..MeshConfig::default() };
+    let config = MeshConfig { max_groups_per_topic: 2_001, ..MeshConfig::default() };
     let mut w = World::new(Engine::memory(), config);
     let (attacker, other) = (w.join(1), w.join(11));
     for n in 0..2_000 {
