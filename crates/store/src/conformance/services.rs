@@ -67,7 +67,8 @@ pub(crate) fn a_lease_takes_its_services_with_it<E: Engine>() {
 }
 
 pub(crate) fn a_name_has_one_row_and_only_its_holder_drops_it<E: Engine>() {
-    let mut store = E::new().open();
+    let place = E::new();
+    let mut store = place.open();
     apply(&mut store, StoreWrite::PutServices(vec![service(1, "a")]));
     apply(&mut store, StoreWrite::PutServices(vec![service(2, "a"), service(2, "b")]));
     assert_eq!(found(&mut store), [service(2, "a"), service(2, "b")]);

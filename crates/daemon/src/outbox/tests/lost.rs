@@ -35,13 +35,15 @@ fn change(dir: &Path, file: &str, how: impl FnOnce(&mut Vec<u8>)) {
 async fn attack(how: impl FnOnce(&Path)) -> u64 {
     let dir = killed().await;
     how(dir.path());
-    let before = fs::read(dir.path().join("outbox.db-wal")).ok();
+    // SQLite makes an empty log where there is none; it says as little.
+    let log = || fs::read(dir.path().join("outbox.db-wal")).ok().filter(|bytes| !bytes.is_empty());
+    let before = log();
     let error = Outbox::open(dir.path(), CAP).unwrap_err();
     assert!(
         matches!(&error, DbError::Corrupt(why) if why.contains("lost rows that were accepted")),
         "{error}"
     );
-    assert_eq!(fs::read(dir.path().join("outbox.db-wal")).ok(), before, "nothing is changed by looking");
+    assert_eq!(log(), before, "nothing is changed by looking");
     let salvage = match recover(dir.path(), 1_794_805_200_000).unwrap() {
         Recovered::Saved { salvage, .. } => salvage,
         other => panic!("{other:?}"),
