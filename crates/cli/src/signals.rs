@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::exit::Failure;
 
@@ -130,12 +130,13 @@ async fn hear(tell: &watch::Sender<Heard>, ready: &mpsc::Sender<std::io::Result<
         Err(error) => return drop(ready.send(Err(error))),
     };
     let _ = ready.send(Ok(()));
-    let mut wait = None;
+    // No later signal puts it off.
+    let mut end = None::<Instant>;
     loop {
         let last = tokio::select! {
             _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
             _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
-            () = after(wait) => {
+            () = at(end) => {
                 let heard = *tell.borrow();
                 let failure = if heard.signals > 1 { Failure::Interrupted(heard.last) } else { stuck() };
                 eprintln!("tenure: {failure}");
@@ -143,14 +144,15 @@ async fn hear(tell: &watch::Sender<Heard>, ready: &mpsc::Sender<std::io::Result<
             }
         };
         let before = tell.borrow().signals;
-        wait = Some(if before == 0 { ENDING + GONE } else { AT_ONCE + GONE });
+        let wanted = Instant::now() + if before == 0 { ENDING + GONE } else { AT_ONCE + GONE };
+        end = Some(end.map_or(wanted, |end| end.min(wanted)));
         tell.send_replace(Heard { signals: before + 1, last });
     }
 }
 
-async fn after(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => sleep(wait).await,
+async fn at(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
         None => std::future::pending().await,
     }
 }
