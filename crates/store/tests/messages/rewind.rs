@@ -66,8 +66,10 @@ fn a_history_that_goes_on_is_no_other_from_memory_and_from_disk() {
 fn a_store_that_is_wiped_is_noticed_also_when_it_has_grown_as_long() {
     for engine in [Engine::memory as fn() -> Engine, Engine::sqlite] {
         let (mut w, posted, mailed) = sent(engine());
-        w.engine = engine();
+        // The old one is there until the broker is gone.
+        let old = std::mem::replace(&mut w.engine, engine());
         w.restart();
+        drop(old);
         let all = || vec![at("topic/t/0", 3, posted[2]), at(&mail(2), 2, mailed[1])];
         assert_eq!(rewound(&mut w, all()), [mail(2), "topic/t/0".to_owned()]);
         let a = w.join(1);
