@@ -29,7 +29,6 @@ mod net;
 mod offers;
 pub mod oracle;
 mod process;
-mod rewinding;
 mod rng;
 pub mod run;
 mod runs;

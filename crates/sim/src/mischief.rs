@@ -111,11 +111,6 @@ impl World {
             Fault::DaemonDiskFull => self.trouble_daemon(DiskTrouble::Full, rng),
             Fault::DaemonSlowSync => self.trouble_daemon(DiskTrouble::Slow, rng),
             Fault::DaemonSyncError => self.trouble_daemon(DiskTrouble::FailedSync, rng),
-            // Counted when it happens.
-            Fault::Restore | Fault::Wipe | Fault::LogCut => {
-                self.plan_rewind(fault, rng);
-                false
-            }
         }
     }
 
@@ -252,10 +247,7 @@ impl World {
                 self.broker.disk.full = true;
                 self.see(&Seen::DiskFull(true));
             }
-            _ => {
-                self.broker.disk.blind = true;
-                self.see(&Seen::Blind);
-            }
+            _ => self.broker.disk.blind = true,
         }
         self.at(self.t + ms, Event::DiskHeals(fault));
         true

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::seen::{Life, Member, Seen, Slot};
 
 use super::Court;
-use super::broker::{Broker, Sight};
+use super::broker::Broker;
 use super::session::{Session, whose};
 
 /// A session's name and its member's, as the wire spells them.
@@ -92,11 +92,6 @@ impl World {
         })
     }
 
-    /// What this process hears now, as proof of what the store has.
-    pub(super) fn sight(&self, life: Life) -> Sight {
-        Sight { at: self.now, run: if self.is_current(life) { self.broker.run } else { 0 } }
-    }
-
     /// Whether a session's lease may have ended since `at`; of a session that nobody knows, it may.
     pub(super) fn may_have_ended_since(&self, slot: Slot, at: u64) -> bool {
         self.sessions.get(&slot).is_none_or(|session| session.may_have_ended_since(at, &self.broker))
@@ -116,7 +111,7 @@ impl World {
             (_, Some(slot)) => {
                 self.sessions.entry(slot).or_default().see(at, seen, &self.broker, court);
             }
-            (Seen::Numbers(_) | Seen::BrokerDown(_) | Seen::BrokerUp(_) | Seen::Rewound { .. }, None) => {
+            (Seen::Numbers(_) | Seen::BrokerDown(_) | Seen::BrokerUp(_), None) => {
                 for session in self.sessions.values_mut() {
                     session.see(at, seen, &self.broker, court);
                 }

@@ -289,6 +289,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              DROP TABLE settlers;
              DROP TABLE clock;
              DROP TABLE lease_ends;
+             DROP TABLE ledger;
              ALTER TABLE groups DROP COLUMN owner;
              ALTER TABLE topics DROP COLUMN owner;
              ALTER TABLE topics DROP COLUMN state;
@@ -306,6 +307,8 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
         )
         .unwrap();
     drop(connection);
+    // Nor was there a mark beside it.
+    std::fs::remove_file(dir.path().join("tenure.mark")).unwrap();
     let mut store = dir.open();
     assert_eq!(store.check(), Ok(vec![]));
     assert!(matches!(send(&mut store, accept(topic("t"), plain(3))), Accepted::Duplicate(_)));

@@ -196,7 +196,8 @@ fn who_is_behind_what_was_forgotten_is_told() {
     .holds();
     let buried = |play: &mut Play, _: &Place| {
         let letter = DeadLetter {
-            spot: Spot { id: "id of a".into(), ..spot(JOBS, 1) },
+            spot: spot(JOBS, 1),
+            id: "id of a".into(),
             group: None,
             attempts: 0,
             reason: "retention".into(),
