@@ -189,7 +189,11 @@ pub(super) fn complete(document: &mut Value) {
         }
         let Some(mut schema) = plain(&name).or_else(|| known.get(&name).cloned()) else { continue };
         match name.as_str() {
-            "ProfilePatch" | "ServiceMetadata" => nullable(&mut schema),
+            "ProfilePatch" => {
+                printable(&mut schema);
+                nullable(&mut schema);
+            }
+            "ServiceMetadata" => nullable(&mut schema),
             "RunStartParams" => callable(&mut schema),
             _ => {}
         }
@@ -204,6 +208,21 @@ fn callable(schema: &mut Value) {
     schema["properties"]["to"] = json!({"type": "string", "pattern": "^(session|member):[0-9a-f]{64}$"});
     schema["properties"]["timeoutMs"] =
         json!({"type": "integer", "minimum": 1, "maximum": RUN_TIMEOUT_MAX_MS});
+}
+
+/// A text without what `proto::text` refuses in a profile: control characters and bidi marks.
+const PRINTABLE: &str =
+    "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]*$";
+
+/// Says of the texts of a profile which characters they may have.
+fn printable(schema: &mut Value) {
+    let fields = schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    for field in fields {
+        let text = if field["type"] == "array" { &mut field["items"] } else { field };
+        if text["type"] == "string" {
+            text["pattern"] = PRINTABLE.into();
+        }
+    }
 }
 
 /// Lets the fields of a type be null, which is the same as leaving them out.

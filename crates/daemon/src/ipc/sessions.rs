@@ -32,7 +32,11 @@ pub(crate) struct SessionRequest {
     #[schema(value_type = Option<document::MeshName>)]
     mesh: Option<MeshName>,
     /// What peers see; the same name is the same session.
-    #[schema(min_length = 1, max_length = 100)]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
+    )]
     name: String,
     /// A visit: a session that nobody else has, whatever its name, that ends when nobody has listened to its events for a
     /// minute, and leaves no trace.
