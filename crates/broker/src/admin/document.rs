@@ -19,7 +19,7 @@ pub(super) const ANY_GRANT: &str = "^[!-~]{1,128}$";
 /// The name of an invite or a token, without what would have to be escaped in a URL.
 const GRANT: &str = "^[A-Za-z0-9_-]{1,128}$";
 /// A line of a person's, for a row.
-const LABEL: &str = r"^[^\x00-\x1F\x7F-\x9F]{0,128}$";
+const LABEL: &str = r"^[^\x00-\x1F\x7F-\x9F\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]{0,128}$";
 /// A log.
 const LOG: &str = "^(inbox/[sm]/[0-9a-f]{64}|topic/(?!dead/)[a-z0-9][a-z0-9._-]{0,63}/(0|[1-9][0-9]{0,2}))$";
 /// Who is banned: a key, or an address or network. Addresses of IPv6 by where their `::` is, if they have one.
