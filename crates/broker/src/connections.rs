@@ -20,7 +20,7 @@ use crate::peer::{Peer, Place};
 use crate::shared::Shared;
 
 /// Between two looks at who holds what, when it is too much: those who were let go need a moment to give it back.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK_MS: u64 = 10;
 
 /// Why a connection was turned away when it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,10 @@ pub(crate) struct Connections {
     waiting: AtomicUsize,
     /// Bytes that requests hold.
     owed: AtomicUsize,
-    /// Rung when that is too much.
+    /// Rung when that is too much, and somebody has looked a moment ago.
     over: Notify,
+    /// When somebody last looked, in milliseconds of our clock.
+    looked: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,7 @@ impl Connections {
             waiting: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
             over: Notify::new(),
+            looked: AtomicU64::new(0),
         }
     }
 
@@ -108,26 +111,49 @@ impl Connections {
         self.waiting.load(Ordering::Relaxed).saturating_add(self.owed.load(Ordering::Relaxed))
     }
 
-    /// Lets the slowest go whenever all of them hold too much, until the broker stops.
+    /// Whether they hold too much.
+    pub(crate) fn is_over(&self) -> bool {
+        self.limit.is_over(self.waiting.load(Ordering::Relaxed), self.owed.load(Ordering::Relaxed))
+    }
+
+    /// Looks again a moment after somebody has looked and they still held too much, until the broker stops.
     pub(crate) async fn watch(shared: Arc<Shared>) {
         let all = &shared.connections;
         loop {
+            // Both are cancel-safe.
             tokio::select! {
                 () = all.over.notified() => {}
                 () = shared.stopping.cancelled() => return,
             }
-            let (count, bytes) = all.let_go(shared.clock.at());
-            if count > 0 {
-                shared.metrics.let_go("buffers", count);
-                tracing::warn!(
-                    event = "slow_consumers_let_go",
-                    count,
-                    bytes,
-                    bound = all.limit.0,
-                    "all sockets together held too much: the slowest were closed, their sessions are in grace"
-                );
-            }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
+            all.relieve(&shared);
+        }
+    }
+
+    /// Lets the slowest go if all hold too much, at once: whoever makes it too much looks itself, so that it does not
+    /// depend on a busy thread coming round to another task.
+    fn relieve(&self, shared: &Shared) {
+        if !self.is_over() {
+            return;
+        }
+        let (now, looked) = (shared.clock.at(), self.looked.load(Ordering::Relaxed));
+        let soon = now.since(Millis(looked)) < LOOK_MS;
+        let ours =
+            || self.looked.compare_exchange(looked, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if soon || !ours() {
+            self.over.notify_one();
+            return;
+        }
+        let (count, bytes) = self.let_go(now);
+        if count > 0 {
+            shared.metrics.let_go("buffers", count);
+            tracing::warn!(
+                event = "slow_consumers_let_go",
+                count,
+                bytes,
+                bound = self.limit.0,
+                "all sockets together held too much: the slowest were closed, their sessions are in grace"
+            );
         }
     }
 
@@ -265,9 +291,7 @@ impl Connection {
         }
         self.guest.since.store(held.since.0, Ordering::Relaxed);
         all.count(&self.guest, held.waiting, held.owed);
-        if all.limit.is_over(all.waiting.load(Ordering::Relaxed), all.owed.load(Ordering::Relaxed)) {
-            all.over.notify_one();
-        }
+        all.relieve(&self.shared);
     }
 
     /// Whether requests of all sockets hold so much that one which has some must wait for its answers.

@@ -33,6 +33,9 @@ use inbound::{Came, Fault, Inbound, close_answer};
 use outlet::Way;
 use pipe::{Kind, Pipe};
 
+/// Bytes of requests that are counted at once, and not when there is nothing more to do.
+const HEAVY_BYTES: usize = 256 * 1024;
+
 /// What the upgrade of a request leaves.
 pub(crate) type Stream = TokioIo<Upgraded>;
 
@@ -329,7 +332,11 @@ impl Wire {
         };
         let (shared, address, from): (&Shared, _, _) = (shared, place.address(), Some(place.ip()));
         let mut way = Way { pipe, shared, flushing, address, from };
-        conn.received(shared.clock.now(), what, house, &mut way)
+        let effect = conn.received(shared.clock.now(), what, house, &mut way);
+        if self.conn.owed().saturating_sub(self.held.owed) >= HEAVY_BYTES {
+            self.settle();
+        }
+        effect
     }
 
     /// The next thing that happens on the socket. Cancel-safe: all progress is kept in `self`.

@@ -48,6 +48,10 @@ impl Outlet for Way<'_> {
         self.pipe.waiting()
     }
 
+    fn is_crowded(&self) -> bool {
+        self.shared.connections.is_over()
+    }
+
     fn skip(&mut self) {
         self.pipe.skip();
     }

@@ -56,7 +56,7 @@ impl<S> Pipe<S> {
     /// Lets a frame wait its turn.
     pub(crate) fn push(&mut self, kind: Kind, payload: &[u8]) {
         // Ten bytes are the longest header.
-        self.waiting.reserve(payload.len() + 10);
+        self.reserve(payload.len() + 10);
         let (header, len) = header(kind, payload.len());
         self.waiting.extend_from_slice(&header[..len]);
         self.waiting.extend_from_slice(payload);
@@ -65,7 +65,7 @@ impl<S> Pipe<S> {
     /// Lets a frame wait its turn that `write` appends, of about `guess` bytes: nothing is copied if its header is as
     /// long as the guess has it.
     pub(crate) fn push_with(&mut self, kind: Kind, guess: usize, write: impl FnOnce(&mut Vec<u8>)) {
-        self.waiting.reserve(guess + 10);
+        self.reserve(guess + 10);
         let start = self.waiting.len();
         let (_, room) = header(kind, guess);
         self.waiting.resize(start + room, 0);
@@ -88,9 +88,12 @@ impl<S> Pipe<S> {
         self.rest = self.waiting.len();
     }
 
-    /// Makes room for so many bytes at once.
+    /// Makes room for so many bytes. It grows by a quarter at the least, so that many small frames cost little, and
+    /// not to twice its size, because what is not used is held all the same.
     pub(crate) fn reserve(&mut self, bytes: usize) {
-        self.waiting.reserve(bytes);
+        if self.waiting.capacity() - self.waiting.len() < bytes {
+            self.waiting.reserve_exact(bytes.max(self.waiting.len() / 4));
+        }
     }
 
     /// From here on the other side may send what it likes.

@@ -364,9 +364,9 @@ impl Conn {
 
     /// Encodes what is asked of the socket for as long as it has room. What waits in the backlog shares its contents
     /// with the mesh and weighs little; what is encoded is held to `max_buffered_bytes` and `max_buffered_messages`,
-    /// and one answer or batch.
+    /// and one answer or batch. While all sockets together hold too much, each is given one at a time.
     fn pump(&mut self, now: Now, house: &House, out: &mut impl Outlet) {
-        while self.has_room(house, out.waiting()) {
+        while self.has_room(house, out.waiting()) && (out.waiting() == 0 || !out.is_crowded()) {
             match self.backlog.pop_front() {
                 Some(asked) => self.emit(now, asked, house, out),
                 // An idle socket holds no queue.

@@ -95,6 +95,11 @@ pub trait Outlet: Supply {
     /// Bytes that have not left yet.
     fn waiting(&self) -> usize;
 
+    /// Whether all sockets together hold so much that nothing more is encoded for one in which something waits.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+
     /// What waits and has not begun to leave need not leave. A shell that cannot take it back keeps it.
     fn skip(&mut self) {}
 

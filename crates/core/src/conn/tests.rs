@@ -25,6 +25,7 @@ struct Shell {
     left: Vec<Value>,
     pings: u32,
     waiting: usize,
+    crowded: bool,
 }
 
 impl Supply for Shell {
@@ -52,6 +53,10 @@ impl Outlet for Shell {
 
     fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowded
     }
 }
 
@@ -359,6 +364,24 @@ fn a_socket_without_room_is_given_no_more_and_not_read() {
     assert!(world.flushed().is_none());
     assert_eq!(world.shell.pings, 1);
     assert!(world.may_read());
+}
+
+#[test]
+fn where_all_hold_too_much_each_is_given_one_at_a_time() {
+    let mut world = World::greeted();
+    for n in 2..5 {
+        call(world.data(&request(n, "ping")));
+    }
+    world.shell.crowded = true;
+    for request in ["2", "3", "4"] {
+        assert!(world.answer(request).is_none());
+    }
+    assert_eq!(world.shell.left.len(), 1);
+    assert!(world.flushed().is_none());
+    assert_eq!(world.shell.left.len(), 2, "one more when that has left");
+    world.shell.crowded = false;
+    assert!(world.flushed().is_none());
+    assert_eq!(world.shell.left.len(), 3);
 }
 
 #[test]
