@@ -85,15 +85,15 @@ impl Operator {
 
     /// Whether a request from `address` with this token, if it has one, is the operator's.
     pub fn check(&mut self, now: Millis, address: Address, token: Option<&str>) -> Result<(), Denied> {
-        let (times, last) = self.wrong.get(&address).copied().unwrap_or_default();
-        let left = LOCKOUT_MS.saturating_sub(now.since(last));
-        if token.is_some_and(|token| secret::same(&self.token, token)) {
+        let token = token.ok_or(Denied::Missing)?;
+        if secret::same(&self.token, token) {
             return Ok(());
         }
+        let (times, last) = self.wrong.get(&address).copied().unwrap_or_default();
+        let left = LOCKOUT_MS.saturating_sub(now.since(last));
         if times >= WRONG_TOKENS && left > 0 {
             return Err(Denied::LockedOut { retry_after_ms: left });
         }
-        token.ok_or(Denied::Missing)?;
         let times = if left > 0 { times + 1 } else { 1 };
         self.remember(now, address, times);
         Err(Denied::Wrong)
@@ -153,7 +153,12 @@ mod tests {
             Ok(()),
             "the operator is never locked out"
         );
-        assert_eq!(operator.check(Millis(last + 1), from(1), None), locked(LOCKOUT_MS - 1));
+        assert_eq!(operator.check(Millis(last + 1), from(1), Some("wrong")), locked(LOCKOUT_MS - 1));
+        assert_eq!(
+            operator.check(Millis(last + 1), from(1), None),
+            Err(Denied::Missing),
+            "no token is no guess"
+        );
         assert_eq!(operator.check(Millis(last), from(2), Some(TOKEN)), Ok(()));
         assert_eq!(operator.check(Millis(last + LOCKOUT_MS), from(1), Some("wrong")), Err(Denied::Wrong));
     }
