@@ -8,7 +8,7 @@ use tenure_core::link::{
 use tenure_proto::WireError;
 use tenure_proto::event::{EventBody, ReceiptState};
 use tenure_proto::hello::{HelloResult, LeaseFate, Replay};
-use tenure_proto::message::{Priority, SendResult};
+use tenure_proto::message::{Priority, SendResult, SendStatusParams, SendStatusResult};
 use tenure_proto::method::Method;
 use tenure_proto::peer::{ProfilePatch, Status as WireStatus};
 use tenure_proto::subscribe::{AckMode, From, SubscribeParams};
@@ -182,7 +182,21 @@ impl Process {
         let id = format!("{}-{}", self.role.ordinal, self.memo.last_id);
         let letter = self.letter();
         self.memo.unanswered.insert(id.clone(), letter.clone());
-        self.send(now, id, letter, false, false, effects);
+        self.send(now, id.clone(), letter, false, false, effects);
+        self.inquire(now, &id, effects);
+    }
+
+    /// Asks right behind a message what became of it.
+    fn inquire(&mut self, now: Now, id: &str, effects: &mut Vec<LinkEffect>) {
+        if !self.inquires.as_mut().is_some_and(|rng| rng.chance(200)) {
+            return;
+        }
+        let params = SendStatusParams { client_message_ids: id.parse().into_iter().collect() };
+        if let Ok(number) = self.link.request(now, Method::SendStatus, &params, PATIENCE_MS, effects) {
+            let key = Key { member: self.role.member, id: id.to_owned() };
+            self.seen.push(Seen::Inquires(self.life, key.clone()));
+            self.asked.insert(number, Asked::Fate(key));
+        }
     }
 
     fn letter(&mut self) -> Letter {
@@ -287,8 +301,8 @@ impl Process {
                 }
                 let outcome = match outcome {
                     Ok(sent) => {
-                        let spot = Spot { log: sent.log, seq: sent.seq.get() };
-                        Ok((sent.id.to_string(), spot, sent.duplicate))
+                        let spot = Spot { log: sent.log, seq: sent.seq.get(), id: sent.id.to_string() };
+                        Ok((spot, sent.duplicate))
                     }
                     Err(error) => Err(error.code.as_str().to_owned()),
                 };
@@ -303,11 +317,19 @@ impl Process {
                 }
             }
             Asked::Topic(index) => {
-                if outcome.and_then(|frame| answer::<tenure_proto::method::Empty>(codec, &frame)).is_ok() {
+                let made = outcome.and_then(|frame| answer::<tenure_proto::method::Empty>(codec, &frame));
+                // One that somebody's first use made has other partitions, and is there.
+                if made.is_ok() || self.wary && made.is_err_and(|error| !error.retryable) {
                     self.topics.insert(index);
                 }
             }
             Asked::Look(look) => self.looked(look, outcome),
+            Asked::Fate(key) => {
+                let found = outcome.and_then(|frame| answer::<SendStatusResult>(codec, &frame));
+                if let Some(status) = found.ok().and_then(|found| found.statuses.into_iter().next()) {
+                    self.seen.push(Seen::Inquired(life, key, crate::look::fate(status.state)));
+                }
+            }
             // What it came to is told by the end of the run.
             Asked::Cancel => {}
         }
@@ -324,7 +346,8 @@ impl Process {
                 self.seen.push(Seen::Detached(life));
                 self.desk_detached();
             }
-            SessionEvent::Waiting { .. } | SessionEvent::HistoryRewound { .. } => {}
+            SessionEvent::Waiting { .. } => {}
+            SessionEvent::HistoryRewound { .. } => self.seen.push(Seen::HistoryRewound(life)),
             SessionEvent::Event { seq, body } => match *body {
                 EventBody::Presence(event) => self.seen.push(Seen::Presence {
                     life,
@@ -348,6 +371,9 @@ impl Process {
 
     fn attached(&mut self, hello: &HelloResult) {
         self.token = Some(hello.resume.token.clone());
+        if self.wary && hello.lease == LeaseFate::New {
+            self.topics.clear();
+        }
         let snapshot = hello.snapshot.as_ref().map(|snapshot| {
             let all = snapshot.presence.iter().map(|peer| peer.get().session.to_string()).collect();
             (all, !snapshot.more)
@@ -397,7 +423,7 @@ impl Process {
             (true, Priority::Low) => Lane::Low,
             _ => Lane::Now,
         };
-        let spot = Spot { log: message.log, seq: message.seq.get() };
+        let spot = Spot { log: message.log, seq: message.seq.get(), id: message.id.to_string() };
         let (member, slot) =
             (self.names.voucher(&message.from.member), self.names.slot(&message.from.session));
         self.seen.push(Seen::Handed(
@@ -406,7 +432,6 @@ impl Process {
                 place: place.clone(),
                 spot: spot.clone(),
                 lane,
-                id: message.id.to_string(),
                 key: Key { member: member.unwrap_or(Member(u8::MAX)), id: message.client_message_id },
                 from: slot.unwrap_or(Slot(u8::MAX)),
                 body: message.body.unwrap_or_default(),

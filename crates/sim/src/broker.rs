@@ -161,8 +161,8 @@ impl Broker {
         })
     }
 
-    /// Starts; gives what `check` finds.
-    pub(crate) fn start(&mut self, world: u64) -> Result<Vec<String>, Broken> {
+    /// Starts; gives what `check` finds, and whether an operator had to accept a loss first.
+    pub(crate) fn start(&mut self, world: u64) -> Result<(Vec<String>, bool), Broken> {
         self.boot += 1;
         self.clock.lag = world;
         let now = self.clock.now(world);
@@ -209,7 +209,7 @@ impl Broker {
             frozen_ms: 0,
             draining: false,
         });
-        Ok(found.findings)
+        Ok((found.findings, found.loss_accepted))
     }
 
     /// Dies while it starts.
@@ -224,6 +224,13 @@ impl Broker {
         let Some(running) = self.running.take() else { return Ok(()) };
         let writes = running.writing.map(|batch| batch.writes).unwrap_or_default();
         self.disk.crash(running.run, &writes, left)
+    }
+
+    /// Its store is wiped, and with it who it was.
+    pub(crate) fn wipe(&mut self, rng: &mut Rng) -> Result<(), Broken> {
+        let cluster_id = tenure_proto::text::hex(&rng.bytes()[..16]).parse()?;
+        self.fresh = Identity { cluster_id, broker_key: rng.bytes() };
+        self.disk.wipe(rng.chance(500))
     }
 
     /// Ends in good order: what is asked for is written first.

@@ -10,9 +10,10 @@ use std::collections::{BTreeSet, VecDeque};
 use tenure_core::link::DeliveryId;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::drain::DiskFault;
-use tenure_core::outbox::ledger::Ledger;
+use tenure_core::outbox::ledger::{Ledger, Requeued};
+use tenure_core::outbox::requeue::Lookup;
 use tenure_core::outbox::{Answer, LaneId, Outgoing, Settlement, Status};
-use tenure_proto::message::Message;
+use tenure_proto::message::{Message, SendParams};
 
 use crate::desk::Desk;
 use crate::local::{Local, Post};
@@ -28,6 +29,8 @@ const BATCH: usize = 1_024;
 pub(crate) enum Job {
     /// A local program's request.
     Accept(Box<Post>),
+    /// A person has the row of this number sent anew, about which the broker said this.
+    Requeue(u64, Lookup),
     Take(LaneId, usize),
     Settle(Box<Settlement>),
     Expire(u64),
@@ -71,7 +74,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(crate) fn new(host: u8, member: Member, rng: Rng) -> Daemon {
+    pub(crate) fn new(index: usize, host: u8, member: Member, rng: Rng) -> Daemon {
         Daemon {
             host,
             member,
@@ -87,7 +90,7 @@ impl Daemon {
             sync_fails: false,
             poisoned: false,
             unknown: Vec::new(),
-            local: Local::new(rng.fork(1)),
+            local: Local::new(index, rng.fork(1)),
             rng: rng.fork(2),
         }
     }
@@ -100,6 +103,22 @@ impl Daemon {
     pub(crate) fn done_by(&self, sender: tenure_proto::ids::SessionKey) -> Vec<String> {
         let done = self.outbox.rows().filter(|(_, row)| row.status == Status::Done && row.sender == sender);
         done.map(|(_, row)| row.params.client_message_id.to_string()).collect()
+    }
+
+    /// Sends a row anew under an id of its own; gives the lane of the new row, and what is to be told of it.
+    fn requeue(&mut self, number: u64, lookup: &Lookup, wall: u64) -> (Option<LaneId>, Option<Seen>) {
+        let Some(row) = self.outbox.rows().find(|(id, _)| *id == number).map(|(_, row)| row.clone()) else {
+            return (None, None);
+        };
+        let id = self.local.next_id();
+        let Ok(client_message_id) = id.parse() else { return (None, None) };
+        let old = self.key(row.params.client_message_id.as_str());
+        let anew = SendParams { client_message_id, key: Some(id.clone()), ..row.params.clone() };
+        let came = self.outbox.requeue(number, &anew, row.fingerprint, lookup, wall);
+        match came {
+            Requeued::Replaced { lane, .. } => (Some(lane), Some(Seen::Requeued { old, new: self.key(&id) })),
+            _ => (None, None),
+        }
     }
 
     /// What is under way, in words.
@@ -260,6 +279,11 @@ impl World {
                         daemon.outbox.accept(post.sender, &post.params, post.fingerprint, wall);
                     Done::Accepted(answer, row.map(|(_, lane)| lane))
                 }
+                Job::Requeue(number, lookup) => {
+                    let (lane, fact) = daemon.requeue(*number, lookup, wall);
+                    facts.extend(fact);
+                    Done::Requeued(lane)
+                }
                 Job::Take(lane, limit) => Done::Taken(*lane, daemon.outbox.take(*lane, *limit)),
                 Job::Settle(settlement) => Done::Settled(settlement.lane, daemon.outbox.settle(settlement)),
                 Job::Expire(cutoff) => {
@@ -305,6 +329,12 @@ impl World {
             }
             return;
         }
+        if let Done::Requeued(lane) = done {
+            if let Some(lane) = lane {
+                self.with(seat, |process, now, world| process.queued(now, world, lane));
+            }
+            return;
+        }
         let here = self.seats.get(seat).and_then(|seat| seat.process.as_ref());
         if here.is_none_or(|process| process.life.number != life) {
             // The last words of a session that is over: what it has taken is given back.
@@ -326,7 +356,7 @@ impl World {
             Done::Settled(lane, settled) => process.settled(now, world, lane, Ok(settled)),
             Done::Expired(rows) => process.expired(now, world, Ok(rows)),
             Done::Kept(delivery, new) => process.kept(now, world, delivery, Ok(new)),
-            Done::Accepted(..) => Vec::new(),
+            Done::Accepted(..) | Done::Requeued(_) => Vec::new(),
         });
     }
 
@@ -350,7 +380,7 @@ impl World {
             Job::Settle(settlement) => process.settled(now, world, settlement.lane, Err(fault)),
             Job::Expire(_) => process.expired(now, world, Err(fault)),
             Job::Keep { delivery, .. } => process.kept(now, world, delivery, Err(fault)),
-            Job::Accept(_) => Vec::new(),
+            Job::Accept(_) | Job::Requeue(..) => Vec::new(),
         });
     }
 
@@ -373,6 +403,7 @@ impl World {
 /// What a job came to.
 enum Done {
     Accepted(Answer, Option<LaneId>),
+    Requeued(Option<LaneId>),
     Taken(LaneId, Vec<Outgoing>),
     Settled(LaneId, tenure_core::outbox::Settled),
     Expired(u64),

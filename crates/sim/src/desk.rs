@@ -8,12 +8,13 @@ use tenure_core::link::{DeliveryId, LinkEffect, RequestNumber, Verb as LinkVerb}
 use tenure_core::outbox::age::max_age_hours;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::drain::{DiskFault, Effect};
+use tenure_core::outbox::requeue::Lookup;
 use tenure_core::outbox::window::window;
-use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, intake};
+use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Place as Placed, Settled, intake};
 use tenure_proto::WireError;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::HelloResult;
-use tenure_proto::message::{Message, SendResult};
+use tenure_proto::message::{Message, SendResult, SendStatus, SendStatusParams, SendStatusResult};
 use tenure_proto::method::{Empty, Method};
 
 use crate::daemon::Job;
@@ -30,6 +31,8 @@ pub(crate) struct Desk {
     pub(crate) drain: Drain,
     sent: BTreeMap<RequestNumber, (LaneId, Key)>,
     probes: BTreeMap<RequestNumber, (LaneId, Box<WireError>)>,
+    /// Rows that the broker is asked about, and how often each had been sent then.
+    lookups: BTreeMap<RequestNumber, (u64, u32)>,
     keeping: BTreeMap<DeliveryId, Keeping>,
     /// What the disk is to be asked for, in order.
     pub(crate) jobs: Vec<Job>,
@@ -45,12 +48,17 @@ struct Keeping {
     again: Option<u64>,
 }
 
+/// Whether an id is another program's, which did without the daemon: what the daemon sends under it is another letter.
+fn is_of_another(key: &Key) -> bool {
+    !key.id.starts_with('d')
+}
+
 impl Desk {
     pub(crate) fn new(seed: u64, now: Now, found: Vec<FoundLane>) -> Desk {
         let mut drain = Drain::new(seed, now);
         found.into_iter().for_each(|lane| drain.found(now, lane));
-        let (sent, probes, keeping, jobs) = Default::default();
-        Desk { drain, sent, probes, keeping, jobs }
+        let (sent, probes, lookups, keeping, jobs) = Default::default();
+        Desk { drain, sent, probes, lookups, keeping, jobs }
     }
 
     /// When the disk is asked again for something.
@@ -144,16 +152,30 @@ impl Process {
             self.drive(now, |drain, now| drain.probed(now, lane, &refusal, over));
             return true;
         }
+        if let Some((row, attempts)) = desk.lookups.remove(&number) {
+            let found = outcome.clone().and_then(|frame| answer::<SendStatusResult>(codec, &frame));
+            let status = found.ok().and_then(|found| found.statuses.into_iter().next());
+            let lookup = match status {
+                Some(SendStatus { id: Some(id), fingerprint_prefix, .. }) => {
+                    Lookup::Known { place: Placed { id, seq: None }, prefix: fingerprint_prefix }
+                }
+                Some(_) => Lookup::Unknown { attempts },
+                None => Lookup::Unreachable,
+            };
+            desk.jobs.push(Job::Requeue(row, lookup));
+            return true;
+        }
         let Some((lane, key)) = desk.sent.remove(&number) else { return false };
         let result = outcome.clone().and_then(|frame| answer::<SendResult>(codec, &frame));
         let told = match &result {
             Ok(sent) => {
-                let spot = Spot { log: sent.log.clone(), seq: sent.seq.get() };
-                Ok((sent.id.to_string(), spot, sent.duplicate))
+                let spot = Spot { log: sent.log.clone(), seq: sent.seq.get(), id: sent.id.to_string() };
+                Ok((spot, sent.duplicate))
             }
             Err(error) => Err(error.code.as_str().to_owned()),
         };
-        self.seen.push(Seen::Answered { life, key, contradicts: false, outcome: told });
+        let contradicts = is_of_another(&key);
+        self.seen.push(Seen::Answered { life, key, contradicts, outcome: told });
         self.drive(now, |drain, now| drain.answered(now, lane, result.as_ref()));
         true
     }
@@ -228,7 +250,8 @@ impl Process {
         match (asked, letter_of(&self.names, &row.params)) {
             (Ok(number), Some(letter)) => {
                 let (life, again) = (self.life, row.attempts > 1);
-                self.seen.push(Seen::Sends { life, key: key.clone(), letter, again, contradicts: false });
+                let contradicts = is_of_another(&key);
+                self.seen.push(Seen::Sends { life, key: key.clone(), letter, again, contradicts });
                 if let Some(desk) = &mut self.desk {
                     desk.sent.insert(number, (lane, key));
                 }
@@ -236,6 +259,17 @@ impl Process {
             (Ok(_), None) => {}
             (Err(error), _) => self.drive(now, |drain, now| drain.answered(now, lane, Err(&error))),
         }
+    }
+
+    /// Asks the broker about a row that a person wants sent anew.
+    pub(crate) fn look_up(&mut self, now: Now, world: u64, row: u64, id: &str, attempts: u32) -> Vec<Wish> {
+        let params = SendStatusParams { client_message_ids: id.parse().into_iter().collect() };
+        self.with(now, world, |process, effects| {
+            let asked = process.link.request(now, Method::SendStatus, &params, REQUEST_MS, effects);
+            if let (Ok(number), Some(desk)) = (asked, &mut process.desk) {
+                desk.lookups.insert(number, (row, attempts));
+            }
+        })
     }
 
     fn probe(&mut self, now: Now, lane: LaneId, refusal: Box<WireError>) {

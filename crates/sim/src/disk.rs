@@ -13,8 +13,11 @@ use tenure_store::{Identity, Memory, Run, Sqlite, Store, StoreError, StoreReader
 use crate::rng::Rng;
 
 const SECTOR: usize = 512;
+/// Bytes of a page in the log, with its header.
+const FRAME: u64 = 4_096 + 24;
 const DATABASE: &str = "tenure.db";
 const LOG: &str = "tenure.db-wal";
+const MARK: &str = "tenure.mark";
 
 /// Why the world cannot go on: the machine that runs it failed, not the broker in it.
 pub(crate) type Broken = anyhow::Error;
@@ -31,6 +34,18 @@ pub(crate) enum Left {
     Nothing,
     All,
     Sectors,
+}
+
+/// A store as it was at some time.
+pub(crate) struct Copied {
+    /// When.
+    pub(crate) at: u64,
+    ground: CopiedGround,
+}
+
+enum CopiedGround {
+    Memory(Memory),
+    Files(Image),
 }
 
 /// A disk with a store on it.
@@ -58,6 +73,8 @@ pub(crate) struct Found {
     pub(crate) leases: Vec<StoredLease>,
     pub(crate) messages: RestoredMessages,
     pub(crate) findings: Vec<String>,
+    /// Whether it was refused first, because something that was acknowledged is missing, and an operator accepted that.
+    pub(crate) loss_accepted: bool,
 }
 
 impl Disk {
@@ -79,9 +96,17 @@ impl Disk {
 
     /// Opens the store and reads what a broker reads at its start.
     pub(crate) fn start(&mut self, wall: u64, fresh: &Identity) -> Result<Found, Broken> {
+        let mut loss_accepted = false;
         let mut store: Box<dyn Store> = match &self.ground {
             Ground::Memory(memory) => Box::new(memory.clone()),
-            Ground::Files(dir) => Box::new(Sqlite::open(dir.path())?),
+            Ground::Files(dir) => Box::new(match Sqlite::open(dir.path()) {
+                Err(StoreError::Lost(_)) => {
+                    loss_accepted = true;
+                    Sqlite::accept_loss(dir.path(), "sim")?;
+                    Sqlite::open(dir.path())?
+                }
+                opened => opened?,
+            }),
         };
         let findings = store.check()?;
         let identity = store.identity(fresh)?;
@@ -92,7 +117,7 @@ impl Disk {
         self.store = Some(store);
         self.poisoned = false;
         self.sync_fails = false;
-        Ok(Found { run, identity, leases, messages, findings })
+        Ok(Found { run, identity, leases, messages, findings, loss_accepted })
     }
 
     /// Commits a batch, or says that it cannot. A beat is the run's uptime, and the wall clock if it is believed.
@@ -171,6 +196,70 @@ impl Disk {
         (self.store, self.reader) = (None, None);
     }
 
+    /// A consistent copy of the store as it is now.
+    pub(crate) fn copy(&self, at: u64) -> Result<Copied, Broken> {
+        let ground = match &self.ground {
+            Ground::Memory(memory) => CopiedGround::Memory(memory.copy()),
+            Ground::Files(dir) => CopiedGround::Files(Image::of(dir.path())?),
+        };
+        Ok(Copied { at, ground })
+    }
+
+    /// A copy takes the place of the store, which nobody has open; `marked` with the mark that was beside it, else beside
+    /// the mark there is.
+    pub(crate) fn restore(&mut self, copied: Copied, marked: bool) -> Result<(), Broken> {
+        self.unknown.clear();
+        self.ground = match copied.ground {
+            CopiedGround::Memory(memory) => Ground::Memory(memory),
+            CopiedGround::Files(mut image) => {
+                let dir = directory()?;
+                if let (Ground::Files(old), false) = (&self.ground, marked) {
+                    image.mark = Image::of(old.path())?.mark;
+                }
+                image.write(dir.path())?;
+                Ground::Files(dir)
+            }
+        };
+        Ok(())
+    }
+
+    /// Nothing is left of the store, which nobody has open, but perhaps its mark.
+    pub(crate) fn wipe(&mut self, marked: bool) -> Result<(), Broken> {
+        self.unknown.clear();
+        self.ground = match &self.ground {
+            Ground::Memory(_) => Ground::Memory(Memory::new()),
+            Ground::Files(old) => {
+                let (dir, mark) = (directory()?, Image::of(old.path())?.mark);
+                if marked && !mark.is_empty() {
+                    std::fs::write(dir.path().join(MARK), &mark)?;
+                }
+                Ground::Files(dir)
+            }
+        };
+        Ok(())
+    }
+
+    /// The log of the store, which nobody has open, loses what was written to it after `copied`, and half a frame stays.
+    /// Says whether it could: what was copied into the main file meanwhile is safe.
+    pub(crate) fn cut_log(&mut self, copied: Copied) -> Result<bool, Broken> {
+        let (Ground::Files(dir), CopiedGround::Files(then)) = (&mut self.ground, &copied.ground) else {
+            return self.restore(copied, true).map(|()| true);
+        };
+        let mut image = Image::of(dir.path())?;
+        let same = image.database == then.database && image.log.starts_with(&then.log);
+        if !same || image.log.len() == then.log.len() {
+            return Ok(false);
+        }
+        let torn = self.rng.below(2 * FRAME) as usize % (image.log.len() - then.log.len());
+        let torn = torn.min(FRAME as usize - 1);
+        image.log.truncate(then.log.len() + torn);
+        let fresh = directory()?;
+        image.write(fresh.path())?;
+        self.unknown.clear();
+        *dir = fresh;
+        Ok(true)
+    }
+
     /// The broker dies while it starts: the log may be half copied into the main file.
     pub(crate) fn crash_in_recovery(&mut self, wall: u64, fresh: &Identity) -> Result<(), Broken> {
         let before = match &self.ground {
@@ -203,6 +292,8 @@ impl Disk {
 struct Image {
     database: Vec<u8>,
     log: Vec<u8>,
+    /// Written behind each sync.
+    mark: Vec<u8>,
 }
 
 impl Image {
@@ -212,24 +303,29 @@ impl Image {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         };
-        Ok(Image { database: read(DATABASE)?, log: read(LOG)? })
+        Ok(Image { database: read(DATABASE)?, log: read(LOG)?, mark: read(MARK)? })
     }
 
-    /// What a crash between the two may leave: some of the sectors that differ.
+    /// What a crash between the two may leave: some of the sectors that differ. What is not synced is not marked.
     fn torn(&self, after: &Image, rng: &mut Rng) -> Image {
+        let mark = self.mark.clone();
         let database = if self.database == after.database {
             after.database.clone()
         } else {
             // The main file changes only after the log is synced.
-            return Image { database: mix(&self.database, &after.database, rng), log: after.log.clone() };
+            let database = mix(&self.database, &after.database, rng);
+            return Image { database, log: after.log.clone(), mark };
         };
-        Image { database, log: mix(&self.log, &after.log, rng) }
+        Image { database, log: mix(&self.log, &after.log, rng), mark }
     }
 
     fn write(&self, dir: &Path) -> Result<(), Broken> {
         std::fs::write(dir.join(DATABASE), &self.database)?;
         if !self.log.is_empty() {
             std::fs::write(dir.join(LOG), &self.log)?;
+        }
+        if !self.mark.is_empty() {
+            std::fs::write(dir.join(MARK), &self.mark)?;
         }
         Ok(())
     }

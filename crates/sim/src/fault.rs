@@ -65,11 +65,17 @@ pub enum Fault {
     DaemonSlowSync,
     /// A sync of a daemon fails.
     DaemonSyncError,
+    /// A backup of the broker's store, made a while ago, is put in its place.
+    Restore,
+    /// The broker's store is wiped.
+    Wipe,
+    /// The broker's store loses the end of its log, which was synced.
+    LogCut,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 33] = [
         Fault::Reset,
         Fault::HalfOpen,
         Fault::OneWayLoss,
@@ -100,7 +106,13 @@ impl Fault {
         Fault::DaemonDiskFull,
         Fault::DaemonSlowSync,
         Fault::DaemonSyncError,
+        Fault::Restore,
+        Fault::Wipe,
+        Fault::LogCut,
     ];
+
+    /// Those that take the broker's store back.
+    pub const REWINDS: [Fault; 3] = [Fault::Restore, Fault::Wipe, Fault::LogCut];
 
     /// Whether its victims are daemons: a world without them has none of it.
     pub fn is_daemons(self) -> bool {
@@ -143,6 +155,9 @@ impl Fault {
             Fault::DaemonDiskFull => "daemon's disk full",
             Fault::DaemonSlowSync => "daemon's slow sync",
             Fault::DaemonSyncError => "daemon's failed sync",
+            Fault::Restore => "backup restored",
+            Fault::Wipe => "store wiped",
+            Fault::LogCut => "log cut",
         }
     }
 
@@ -179,6 +194,9 @@ impl Fault {
             Fault::DaemonDiskFull => 120,
             Fault::DaemonSlowSync => 120,
             Fault::DaemonSyncError => 240,
+            Fault::Restore => 120,
+            Fault::Wipe => 240,
+            Fault::LogCut => 120,
         }
     }
 }

@@ -15,11 +15,14 @@ impl World {
             return;
         }
         match self.broker.start(self.t) {
-            Ok(findings) => {
+            Ok((findings, loss_accepted)) => {
                 self.broker_frozen = None;
                 self.broker_deferred.clear();
                 self.writing = false;
                 self.round_at = None;
+                if loss_accepted {
+                    self.see(&Seen::LossAccepted);
+                }
                 self.see(&Seen::BrokerUp(findings));
                 self.broker_turn();
             }

@@ -11,7 +11,7 @@ use tenure_core::mutant::{self, Mutant};
 use crate::disk::Broken;
 use crate::fault::Fault;
 use crate::oracle::Violation;
-use crate::run::{Verdict, run};
+use crate::run::{Verdict, Wanted, run};
 use crate::scenario::Scenario;
 
 /// What to hunt.
@@ -100,9 +100,11 @@ impl Hunt {
     /// Runs a seed; the second time, if there is one, whether it was alike.
     fn seed(self, seed: u64) -> Result<(Verdict, Option<bool>), Broken> {
         let scenario = Scenario::of(seed, self.minutes);
-        let verdict = run(&scenario, false)?;
         let again = self.twice > 0 && seed.is_multiple_of(self.twice);
-        let alike = again.then(|| run(&scenario, false)).transpose()?.map(|other| other.mark == verdict.mark);
+        let wanted = if again { Wanted::Mark } else { Wanted::Verdict };
+        let verdict = run(&scenario, wanted)?;
+        let alike =
+            again.then(|| run(&scenario, wanted)).transpose()?.map(|other| other.mark == verdict.mark);
         Ok((verdict, alike))
     }
 }

@@ -1,9 +1,10 @@
 //! Local programs: they hand messages to a daemon, believe a yes, and ask again under the same id when there is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::outbox::Answer;
 use tenure_core::outbox::drain::DiskFault;
+use tenure_core::outbox::ledger::Row;
+use tenure_core::outbox::{Answer, Status};
 use tenure_proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::SendParams;
@@ -11,6 +12,7 @@ use tenure_proto::message::SendParams;
 use crate::daemon::Job;
 use crate::letter::{params_of, some_letter};
 use crate::rng::Rng;
+use crate::scenario::RIVAL;
 use crate::seen::{Letter, Seen, Slot};
 use crate::world::{Event, World};
 
@@ -44,11 +46,27 @@ pub(crate) struct Local {
     /// Some that were promised.
     promised: Vec<Post>,
     rng: Rng,
+    /// Which daemon it is.
+    index: usize,
+    /// Of those who use ids of others, and send anew what came to nothing.
+    persons: Rng,
+    /// Ids of others that were used, and rows that were looked up.
+    used: BTreeSet<String>,
+    looked_up: BTreeSet<u64>,
 }
 
 impl Local {
-    pub(crate) fn new(rng: Rng) -> Local {
-        Local { last: 0, open: BTreeMap::new(), promised: Vec::new(), rng }
+    pub(crate) fn new(index: usize, rng: Rng) -> Local {
+        let (used, looked_up) = (BTreeSet::new(), BTreeSet::new());
+        let persons = rng.fork(7);
+        let (open, promised) = (BTreeMap::new(), Vec::new());
+        Local { last: 0, open, promised, rng, index, persons, used, looked_up }
+    }
+
+    /// An id that nobody has used.
+    pub(crate) fn next_id(&mut self) -> String {
+        self.last += 1;
+        format!("d{}-{}", self.index, self.last)
     }
 
     pub(crate) fn unanswered(&self) -> usize {
@@ -80,6 +98,59 @@ impl World {
         if let Some(post) = self.next_post(index) {
             self.post(index, post);
         }
+        if self.scenario.requeues {
+            self.use_an_id_of_another(index);
+            self.send_anew(index);
+        }
+    }
+
+    /// A local program uses an id under which another program of the same member has sent something else.
+    fn use_an_id_of_another(&mut self, index: usize) {
+        let rival = self.seats.iter().find(|seat| seat.role.ordinal == RIVAL);
+        let memo = rival.and_then(|seat| seat.process.as_ref()).map(|process| &process.memo);
+        let theirs: Vec<String> =
+            memo.into_iter().flat_map(|memo| &memo.accepted).map(|(id, _)| id.clone()).collect();
+        let Some(local) = self.daemons.get_mut(index).map(|daemon| &mut daemon.local) else { return };
+        let free: Vec<String> = theirs.into_iter().filter(|id| !local.used.contains(id)).collect();
+        if !local.persons.chance(150) {
+            return;
+        }
+        let Some(id) = local.persons.pick(&free) else { return };
+        local.used.insert(id.clone());
+        let letter = some_letter(&mut local.persons, &self.names, false, format!("d{index}.as.{id}:"));
+        let slot = self.daemons[index]
+            .seats
+            .first()
+            .and_then(|seat| self.seats.get(*seat))
+            .map(|seat| seat.role.slot);
+        if let Some(post) = slot.and_then(|slot| self.make_post(index, slot, id, letter)) {
+            self.post(index, post);
+        }
+    }
+
+    /// A person finds a dead row, and wants it sent anew: the broker is asked first.
+    fn send_anew(&mut self, index: usize) {
+        let Some(daemon) = self.daemons.get_mut(index) else { return };
+        if !daemon.local.persons.chance(200) {
+            return;
+        }
+        let reused = |row: &Row| {
+            let why = row.last_error.as_deref().unwrap_or_default();
+            row.status == Status::Dead && why.starts_with("idempotency_key_reused")
+        };
+        let dead = daemon
+            .outbox
+            .rows()
+            .filter(|(number, row)| reused(row) && !daemon.local.looked_up.contains(number));
+        let Some((number, row)) = dead.map(|(number, row)| (number, row.clone())).next() else { return };
+        let of = |seat: &usize| {
+            let slot = self.seats.get(*seat).map(|seat| seat.role.slot);
+            slot.and_then(|slot| self.names.session_key(slot)) == Some(row.sender)
+        };
+        let Some(seat) = daemon.seats.iter().copied().find(of) else { return };
+        daemon.local.looked_up.insert(number);
+        let id = row.params.client_message_id.to_string();
+        self.with(seat, |process, now, world| process.look_up(now, world, number, &id, row.attempts));
     }
 
     fn next_post(&mut self, index: usize) -> Option<Post> {
@@ -108,11 +179,10 @@ impl World {
     fn new_post(&mut self, index: usize, slot: Slot, topics: bool) -> Option<Post> {
         let names = self.names.clone();
         let daemon = self.daemons.get_mut(index)?;
-        daemon.local.last += 1;
-        let number = daemon.local.last;
-        let body = format!("d{index}.{number}:");
+        let id = daemon.local.next_id();
+        let body = format!("d{index}.{}:", daemon.local.last);
         let letter = some_letter(&mut daemon.local.rng, &names, topics, body);
-        self.make_post(index, slot, format!("d{index}-{number}"), letter)
+        self.make_post(index, slot, id, letter)
     }
 
     fn make_post(&self, _: usize, slot: Slot, id: String, letter: Letter) -> Option<Post> {

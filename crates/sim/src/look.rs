@@ -87,13 +87,7 @@ impl Process {
                 Some(result) => {
                     for status in result.statuses {
                         let key = Key { member: self.role.member, id: status.client_message_id.to_string() };
-                        let fate = match status.state {
-                            SendState::Accepted => Fate::Accepted,
-                            SendState::Delivered => Fate::Delivered,
-                            SendState::Dead => Fate::Dead,
-                            SendState::Expired => Fate::Expired,
-                            SendState::Unknown => Fate::Unknown,
-                        };
+                        let fate = fate(status.state);
                         self.seen.push(Seen::Fate(key, status.id.map(|id| id.to_string()), fate));
                     }
                 }
@@ -119,8 +113,11 @@ impl Process {
             Look::Dead(log, after, mut found) => match answer::<DeadListResult>(codec, &frame) {
                 Ok(result) => {
                     found.extend(result.letters.into_iter().map(|letter| DeadLetter {
-                        spot: Spot { log: letter.message.log.clone(), seq: letter.message.seq.get() },
-                        id: letter.message.id.to_string(),
+                        spot: Spot {
+                            log: letter.message.log.clone(),
+                            seq: letter.message.seq.get(),
+                            id: letter.message.id.to_string(),
+                        },
                         group: letter.group.map(|group| group.to_string()),
                         attempts: letter.attempts,
                         reason: letter.reason,
@@ -165,6 +162,17 @@ impl Process {
                 None => self.looks.push(Look::Present(after, found)),
             },
         }
+    }
+}
+
+/// What `send.status` says.
+pub(crate) fn fate(state: SendState) -> Fate {
+    match state {
+        SendState::Accepted => Fate::Accepted,
+        SendState::Delivered => Fate::Delivered,
+        SendState::Dead => Fate::Dead,
+        SendState::Expired => Fate::Expired,
+        SendState::Unknown => Fate::Unknown,
     }
 }
 

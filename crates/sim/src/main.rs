@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tenure_core::mutant::{self, Mutant};
 use tenure_sim::hunt::Hunt;
-use tenure_sim::run::run;
+use tenure_sim::run::{Wanted, run};
 use tenure_sim::scenario::Scenario;
 use tenure_sim::shrink::shrink;
 
@@ -115,10 +115,10 @@ fn main() -> Result<ExitCode> {
 /// Runs one scenario, and tells its story if it broke something.
 fn one(args: &Args, scenario: &Scenario) -> Result<ExitCode> {
     let mut scenario = scenario.clone();
-    let mut verdict = run(&scenario, true)?;
+    let mut verdict = run(&scenario, Wanted::Words)?;
     if let (Some(violation), true) = (verdict.violations.first(), args.shrink) {
         scenario = shrink(&scenario, violation.rule)?;
-        verdict = run(&scenario, true)?;
+        verdict = run(&scenario, Wanted::Words)?;
     }
     words::story(&scenario, &verdict, args.trace);
     Ok(if verdict.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

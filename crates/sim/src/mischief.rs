@@ -111,6 +111,11 @@ impl World {
             Fault::DaemonDiskFull => self.trouble_daemon(DiskTrouble::Full, rng),
             Fault::DaemonSlowSync => self.trouble_daemon(DiskTrouble::Slow, rng),
             Fault::DaemonSyncError => self.trouble_daemon(DiskTrouble::FailedSync, rng),
+            // Counted when it happens.
+            Fault::Restore | Fault::Wipe | Fault::LogCut => {
+                self.plan_rewind(fault, rng);
+                false
+            }
         }
     }
 
@@ -247,7 +252,10 @@ impl World {
                 self.broker.disk.full = true;
                 self.see(&Seen::DiskFull(true));
             }
-            _ => self.broker.disk.blind = true,
+            _ => {
+                self.broker.disk.blind = true;
+                self.see(&Seen::Blind);
+            }
         }
         self.at(self.t + ms, Event::DiskHeals(fault));
         true

@@ -52,6 +52,8 @@ pub(crate) enum Asked {
     Status(crate::seen::Status),
     Topic(/* index */ usize),
     Look(crate::look::Look),
+    /// What became of a message that is on its way.
+    Fate(Key),
     Cancel,
 }
 
@@ -101,11 +103,15 @@ pub(crate) struct Process {
     pub(crate) send_at: u64,
     /// Faults are over: it sends nothing new and settles everything.
     pub(crate) calm: bool,
+    /// When it asks what became of a message, in worlds in which applications do.
+    pub(crate) inquires: Option<Rng>,
     pub(crate) status: crate::seen::Status,
     /// The topics that are there, by their index.
     pub(crate) topics: BTreeSet<usize>,
     /// Whether it has begun to read them.
     pub(crate) reading: bool,
+    /// Whether the broker may lose its topics: then they are made again with every new lease.
+    pub(crate) wary: bool,
     pub(crate) ended: bool,
     pub(crate) looks: Vec<crate::look::Look>,
     /// Of a local session of a daemon, in place of an application.
@@ -174,9 +180,11 @@ impl Process {
             act_at: world,
             send_at: world + rng.around(role.sends_every_ms.max(1)),
             calm: false,
+            inquires: None,
             status: crate::seen::Status::Idle,
             topics: BTreeSet::new(),
             reading: false,
+            wary: false,
             ended: false,
             looks: Vec::new(),
             desk: None,

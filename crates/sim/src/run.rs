@@ -33,10 +33,21 @@ pub struct Verdict {
     pub words: Vec<String>,
 }
 
-/// Runs a scenario; `words` keeps the trace to be read. A panic is a violation like any other; an error is the machine's,
+/// What is wanted of a world besides its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing.
+    Verdict,
+    /// A mark that another run of it can be compared with.
+    Mark,
+    /// Its trace, to be read.
+    Words,
+}
+
+/// Runs a scenario. A panic is a violation like any other; an error is the machine's,
 /// not the scenario's.
-pub fn run(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
-    let went = std::panic::catch_unwind(|| story(scenario, words));
+pub fn run(scenario: &Scenario, wanted: Wanted) -> Result<Verdict, Broken> {
+    let went = std::panic::catch_unwind(|| story(scenario, wanted));
     went.unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
@@ -52,8 +63,12 @@ pub fn run(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
     })
 }
 
-fn story(scenario: &Scenario, words: bool) -> Result<Verdict, Broken> {
-    let trace = if words { Trace::in_words() } else { Trace::default() };
+fn story(scenario: &Scenario, wanted: Wanted) -> Result<Verdict, Broken> {
+    let trace = match wanted {
+        Wanted::Verdict => Trace::unmarked(),
+        Wanted::Mark => Trace::default(),
+        Wanted::Words => Trace::in_words(),
+    };
     let mut world = World::new(scenario, trace)?;
     world.run_until(scenario.span_ms);
     world.come_to_rest();

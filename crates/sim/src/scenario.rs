@@ -17,6 +17,9 @@ pub const TOPICS: [(&str, u32); 3] = [("jobs", 1), ("parts", 3), ("news", 1)];
 /// The services that sessions offer.
 const SERVICES: [&str; 3] = ["db", "web", "agent"];
 
+/// The ordinal of a program that does without the daemon of its member.
+pub(crate) const RIVAL: u8 = 99;
+
 /// A world before it begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
@@ -35,6 +38,13 @@ pub struct Scenario {
     /// What logs keep, in worlds that forget; else everything.
     #[serde(default)]
     pub keeps: Option<Keeps>,
+    /// Whether applications ask what became of a message right behind it.
+    #[serde(default)]
+    pub inquires: bool,
+    /// Whether local programs use ids that another program has used without their daemon, and persons send anew what came
+    /// to nothing because of that.
+    #[serde(default)]
+    pub requeues: bool,
     /// Who is there.
     pub cast: Vec<Role>,
     /// What goes wrong, in the order of time.
@@ -108,6 +118,11 @@ impl Role {
 }
 
 impl Scenario {
+    /// Whether the broker's store goes back in it.
+    pub fn rewinds(&self) -> bool {
+        self.faults.iter().any(|planned| Fault::REWINDS.contains(&planned.fault))
+    }
+
     /// The scenario of a seed: `minutes` of trouble.
     pub fn of(seed: u64, minutes: u64) -> Scenario {
         let root = Rng::new(seed);
@@ -123,7 +138,10 @@ impl Scenario {
         let span_ms = minutes * 60_000;
         let faults = faults(&root, span_ms, !local.is_empty());
         let keeps = keeps(&mut root.fork(7));
+        let requeues = !local.is_empty() && root.fork(12).chance(400);
         cast.extend(local);
+        cast.extend(requeues.then(|| rival(&mut root.fork(12).fork(1), &cast)).flatten());
+        let inquires = root.fork(11).chance(250);
         Scenario {
             seed,
             span_ms,
@@ -132,6 +150,8 @@ impl Scenario {
             ack_timeout_ms,
             sqlite,
             keeps,
+            inquires,
+            requeues,
             cast,
             faults,
         }
@@ -240,6 +260,23 @@ fn local_sessions(rng: &mut Rng, cast: &[Role]) -> Vec<Role> {
         .collect()
 }
 
+/// A program of the member of a daemon that does without it.
+fn rival(rng: &mut Rng, cast: &[Role]) -> Option<Role> {
+    let local = cast.iter().rev().find(|role| role.daemon.is_some())?;
+    Some(Role {
+        slot: Slot(local.slot.0 + 1),
+        ordinal: RIVAL,
+        host: rng.below(3) as u8,
+        inbox: InboxChoice::Session,
+        reads: Vec::new(),
+        sends_every_ms: 1_500,
+        work_ms: 5,
+        msgpack: rng.chance(500),
+        daemon: None,
+        ..local.clone()
+    })
+}
+
 fn reads(rng: &mut Rng) -> Vec<SubscribeParams> {
     let mut reads = Vec::new();
     for (topic, partitions) in TOPICS {
@@ -266,7 +303,8 @@ fn reads(rng: &mut Rng) -> Vec<SubscribeParams> {
 fn faults(root: &Rng, span_ms: u64, daemons: bool) -> Vec<Planned> {
     let mut faults = Vec::new();
     let mut rng = root.fork(2);
-    for (index, fault) in Fault::ALL.into_iter().enumerate() {
+    let old = |(_, fault): &(usize, Fault)| !Fault::REWINDS.contains(fault);
+    for (index, fault) in Fault::ALL.into_iter().enumerate().filter(old) {
         let mut own = root.fork(100 + index as u64);
         // A world has about two thirds of the kinds, some of them often: what hides behind a common fault shows
         // where that is absent.
@@ -280,6 +318,26 @@ fn faults(root: &Rng, span_ms: u64, daemons: bool) -> Vec<Planned> {
             at += own.around(mean);
         }
     }
+    faults.extend(rewinds(&mut root.fork(10), span_ms));
     faults.sort_by_key(|planned| planned.at);
+    faults
+}
+
+/// One world in four has stores that go back, drawn from a stream of their own: all others are what they would be
+/// without.
+fn rewinds(rng: &mut Rng, span_ms: u64) -> Vec<Planned> {
+    let mut faults = Vec::new();
+    if !rng.chance(250) {
+        return faults;
+    }
+    for (index, fault) in Fault::REWINDS.into_iter().enumerate() {
+        let wanted = rng.chance(600);
+        let mut own = rng.fork(1 + index as u64);
+        let mut at = 5_000 + own.around(fault.every_s() * 1_000);
+        while at < span_ms && wanted {
+            faults.push(Planned { at, fault, dice: own.next() });
+            at += own.around(fault.every_s() * 1_000);
+        }
+    }
     faults
 }

@@ -49,6 +49,9 @@ impl World {
         let made = Process::new(&role, life, &self.names, memo, &self.root, (now, self.t));
         let Some(mut process) = made else { return };
         process.calm = self.calm;
+        process.wary = self.scenario.rewinds();
+        let number = u64::from(life.slot.0) * 1_000 + u64::from(life.number);
+        process.inquires = self.scenario.inquires.then(|| self.root.fork(11).fork(1 + number));
         process.desk = daemon.and_then(|daemon| self.desk(daemon, index));
         if process.desk.is_some() {
             self.see(&Seen::Desk(life));

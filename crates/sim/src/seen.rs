@@ -107,13 +107,15 @@ pub enum Place {
     },
 }
 
-/// A place in a log.
+/// A place in a log, and what lies there: a store that was rewound gives the same places to other messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Spot {
     /// The log, as the wire spells it: `inbox/s/<hex>`, `inbox/m/<hex>`, `topic/<name>/<partition>`.
     pub log: String,
     /// Its number there. Lanes of an inbox number on their own.
     pub seq: u64,
+    /// The broker's id of the message.
+    pub id: String,
 }
 
 /// A message as it was handed to an application.
@@ -125,8 +127,6 @@ pub struct Handed {
     pub spot: Spot,
     /// Its lane.
     pub lane: Lane,
-    /// The broker's id for it.
-    pub id: String,
     /// Who sent it, under which id.
     pub key: Key,
     /// The session that sent it.
@@ -198,8 +198,6 @@ pub struct Numbers {
 pub struct DeadLetter {
     /// Where it lay.
     pub spot: Spot,
-    /// Its id.
-    pub id: String,
     /// For which crew it died, if for one.
     pub group: Option<String>,
     /// How often it was tried.
@@ -303,7 +301,7 @@ pub enum Seen {
         /// Whether this is another letter under a key that was used: it must be refused.
         contradicts: bool,
     },
-    /// The SDK answers a send: accepted (id, where, whether it was known before), or refused with a code.
+    /// The SDK answers a send: accepted (where, whether it was known before), or refused with a code.
     Answered {
         /// The process.
         life: Life,
@@ -312,7 +310,7 @@ pub enum Seen {
         /// Whether it answers a letter that contradicts another.
         contradicts: bool,
         /// The answer.
-        outcome: Result<(String, Spot, bool), String>,
+        outcome: Result<(Spot, bool), String>,
     },
     /// A receipt reached the sender: what it says.
     Receipt {
@@ -323,6 +321,10 @@ pub enum Seen {
         /// What it says, or with which code it was given up.
         outcome: Result<Fate, String>,
     },
+    /// An application asks what became of a message, right behind it.
+    Inquires(Life, Key),
+    /// What it is told.
+    Inquired(Life, Key, Fate),
     /// An application wants to read.
     Subscribes(Life, Place, /* from the log's beginning */ bool),
     /// The broker has the subscription: where it begins, by partition (the first seq that it will get).
@@ -410,6 +412,19 @@ pub enum Seen {
     StartFailed,
     /// A broker starts; what `check` found.
     BrokerUp(Vec<String>),
+    /// While the broker was down its store went back to what it was at some time: what was written since is gone.
+    Rewound {
+        /// To when; the beginning, if it was wiped.
+        copied_at: u64,
+    },
+    /// The broker's store has lost the end of its log, which was synced: its next start must say so.
+    EndLost,
+    /// A start was refused because the store had lost its end, and an operator accepts that.
+    LossAccepted,
+    /// The SDK says that the broker's logs are not those that it has read.
+    HistoryRewound(Life),
+    /// The disk cannot be read for now.
+    Blind,
     /// The disk takes nothing for now, or takes again.
     DiskFull(bool),
     /// A sync failed: this broker writes no more until it is started again.
@@ -464,6 +479,13 @@ pub enum Seen {
         id: String,
         /// What it says.
         body: String,
+    },
+    /// A person had a daemon send a dead row anew, under another id.
+    Requeued {
+        /// Its key.
+        old: Key,
+        /// The new one's.
+        new: Key,
     },
     /// A daemon has given up a message because of its age.
     GivenUp {

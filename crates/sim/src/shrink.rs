@@ -1,7 +1,7 @@
 //! A smaller scenario that breaks the same promise.
 
 use crate::disk::Broken;
-use crate::run::run;
+use crate::run::{Wanted, run};
 use crate::scenario::Scenario;
 
 /// Runs that shrinking may take.
@@ -42,7 +42,7 @@ impl Shrinking<'_> {
         self.tries += 1;
         let mut smaller = self.best.clone();
         change(&mut smaller);
-        let verdict = run(&smaller, false)?;
+        let verdict = run(&smaller, Wanted::Verdict)?;
         let breaks = verdict.violations.iter().any(|violation| violation.rule == self.rule);
         if breaks {
             self.best = smaller;

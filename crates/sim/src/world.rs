@@ -18,6 +18,7 @@ use crate::fault::Fault;
 use crate::names::Names;
 use crate::net::{Net, Path, Way, WireId};
 use crate::oracle::Oracle;
+use crate::rewinding::Rewinding;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::seats::Seat;
@@ -68,6 +69,8 @@ pub(crate) enum Event {
     DaemonWritten { daemon: usize, boot: u64 },
     /// The turn of the programs that use a daemon.
     Local { daemon: usize },
+    /// The broker's store goes back.
+    Rewind { index: usize },
 }
 
 /// A machine.
@@ -105,6 +108,8 @@ pub(crate) struct World {
     pub(crate) writing: bool,
     /// The broker dies in its next transaction, which is left like this.
     pub(crate) dies_writing: Option<Left>,
+    /// Stores that are about to go back; each is taken when it does.
+    pub(crate) rewindings: Vec<Option<Rewinding>>,
     /// How long a sync takes, at least and at most, and until when.
     pub(crate) slow_sync: (u64, u64, u64),
     /// The connection that carries each session, as the broker sees it.
@@ -153,6 +158,7 @@ impl World {
             round_at: None,
             writing: false,
             dies_writing: None,
+            rewindings: Vec::new(),
             slow_sync: (0, 0, 0),
             current: BTreeMap::new(),
             oracle: Oracle::default(),
@@ -213,10 +219,10 @@ impl World {
             let mut rng = self.root.fork(7 + 1_000_000 * (index as u64 + 1));
             let of = |role: &&crate::scenario::Role| role.daemon.map(usize::from) == Some(index);
             let Some(first) = scenario.cast.iter().find(of) else {
-                self.daemons.push(Daemon::new(0, crate::seen::Member(u8::MAX), rng));
+                self.daemons.push(Daemon::new(index, 0, crate::seen::Member(u8::MAX), rng));
                 continue;
             };
-            let mut daemon = Daemon::new(first.host, first.member, rng.fork(1));
+            let mut daemon = Daemon::new(index, first.host, first.member, rng.fork(1));
             let seats = self.seats.iter().enumerate().filter(|(_, seat)| of(&&seat.role));
             daemon.seats = seats.map(|(seat, _)| seat).collect();
             self.daemons.push(daemon);
@@ -333,6 +339,7 @@ impl World {
             }
             Event::DaemonWritten { daemon, boot } => self.daemon_written(daemon, boot),
             Event::Local { daemon } => self.local_turn(daemon),
+            Event::Rewind { index } => self.rewind(index),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Seeds that run with every change, twice each: no promise is broken, and a seed is the same world both times.
 
 use tenure_sim::hunt::Hunt;
-use tenure_sim::run::run;
+use tenure_sim::run::{Wanted, run};
 use tenure_sim::scenario::Scenario;
 
 /// How many; `cargo xtask sim` runs more.
@@ -32,7 +32,7 @@ fn what_broke_once_does_not_break_again() {
         let path = entry.expect("an entry").path();
         let text = std::fs::read(&path).expect("a scenario");
         let scenario: Scenario = serde_json::from_slice(&text).expect("a scenario that parses");
-        let verdict = run(&scenario, false).expect("the machine does its part");
+        let verdict = run(&scenario, Wanted::Verdict).expect("the machine does its part");
         assert!(verdict.violations.is_empty(), "{}: {:?}", path.display(), verdict.violations);
         found += 1;
     }

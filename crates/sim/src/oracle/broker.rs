@@ -12,6 +12,33 @@ const DEFAULTS: Numbers = Numbers {
     max_attempts: 16,
 };
 
+/// The store went back to what it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rewind {
+    /// To when: what was told before is there, what was asked for after it is not.
+    pub(super) copied_at: u64,
+    /// When.
+    pub(super) at: u64,
+    /// The first start that found it so.
+    pub(super) run: u64,
+}
+
+/// Something was told of what the store has, which proves that it had it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// When it was first told.
+    pub(super) at: u64,
+    /// The last start in which it was certainly said; of what a socket may have held for long nothing is certain.
+    pub(super) run: u64,
+}
+
+impl Sight {
+    /// It was told once more.
+    pub(super) fn again(&mut self, other: Sight) {
+        (self.at, self.run) = (self.at.min(other.at), self.run.max(other.run));
+    }
+}
+
 /// The broker as the world sees it.
 #[derive(Debug)]
 pub(super) struct Broker {
@@ -47,6 +74,10 @@ pub(super) struct Broker {
     pub(super) last_run_troubled: bool,
     full: bool,
     poisoned: bool,
+    /// Whether it could not read at some time.
+    pub(super) blind: bool,
+    /// How often its store went back, in the order of time.
+    pub(super) rewinds: Vec<Rewind>,
     /// Since when it can write, in time awake; `None` while it cannot.
     calm_since: Option<u64>,
 }
@@ -75,6 +106,8 @@ impl Default for Broker {
             last_run_troubled: false,
             full: false,
             poisoned: false,
+            blind: false,
+            rewinds: Vec::new(),
             calm_since: Some(0),
         }
     }
@@ -90,6 +123,16 @@ impl Broker {
     pub(super) fn calm_ms(&self, since: u64) -> u64 {
         let calm = self.calm_since.filter(|_| self.up);
         calm.map_or(0, |calm| self.awake - calm.max(since))
+    }
+
+    /// Whether what was told must be there still: no rewind can have taken it away.
+    pub(super) fn keeps(&self, sight: Sight) -> bool {
+        self.rewinds.iter().all(|rewind| sight.at < rewind.copied_at || sight.run >= rewind.run)
+    }
+
+    /// Whether the store went back after `at`.
+    pub(super) fn rewound_since(&self, at: u64) -> bool {
+        self.rewinds.last().is_some_and(|rewind| rewind.at >= at)
     }
 
     pub(super) fn pass(&mut self, at: u64) {
@@ -119,6 +162,10 @@ impl Broker {
                 self.starts += 1;
                 self.last_run_troubled = std::mem::replace(&mut self.trouble, self.full);
                 (self.poisoned, self.calm_since) = (false, (!self.full).then_some(self.awake));
+            }
+            Seen::Blind => self.blind = true,
+            Seen::Rewound { copied_at } => {
+                self.rewinds.push(Rewind { copied_at: *copied_at, at, run: self.run + 1 });
             }
             Seen::DiskFull(full) => {
                 (self.full, self.trouble) = (*full, true);

@@ -12,7 +12,7 @@ use crate::seen::{
 };
 
 use super::fate::Fates;
-use super::letters::Letters;
+use super::letters::{Letters, Record};
 use super::world::World;
 use super::{Court, who};
 
@@ -32,6 +32,8 @@ pub(super) struct Daemons {
     /// What the broker refused, and with which codes.
     refusals: BTreeMap<Key, BTreeSet<String>>,
     given_up: BTreeSet<Key>,
+    /// What a person had sent anew, under another id.
+    requeued: BTreeSet<Key>,
     /// How far the clock of each one's machine was from where it started, at the least and at the most.
     clocks: BTreeMap<Member, (i64, i64)>,
     /// What was handed to a daemon, by where it lies; and for whom each id was.
@@ -78,12 +80,13 @@ impl Daemons {
                 let (low, high) = self.clocks.entry(*member).or_default();
                 (*low, *high) = ((*low).min(*off), (*high).max(*off));
             }
+            Seen::Requeued { old, new } => self.requeues(old, new, world),
             Seen::GivenUp { key, waited_ms, days } => self.give_up(key, *waited_ms, *days, court),
             Seen::Handed(life, handed) if self.desks.contains(life) => self.handed(*life, handed, world),
             Seen::Settles(life, place, spot, lane, Verb::Ack) if self.desks.contains(life) => {
                 self.settles(*life, place, spot, *lane, world, court);
             }
-            Seen::Kept { recipient, id, body } => self.keeps(recipient, id, body, court),
+            Seen::Kept { recipient, id, body } => self.keeps(recipient, id, body, world, court),
             Seen::Outbox(_, rows) => {
                 let rows = rows.iter().cloned();
                 self.rows.extend(rows.map(|(key, status, error)| (key, (status, error))));
@@ -99,25 +102,42 @@ impl Daemons {
             // What its sender gave it may have run out before it left, by the clock of its machine.
             let ahead = self.clocks.get(&key.member).map_or(0, |(low, high)| high.abs_diff(*low));
             let over = post.letter.ttl_ms.is_some_and(|ttl| world.now + ahead >= post.at + ttl);
-            self.judge_row(key, over, letters, fates, court);
+            self.judge_row(key, post, over, letters, fates, world, court);
         }
         for gone in self.kept.difference(&self.inbox) {
             court.accuse("lost", format!("{} was in the inbox of {}, and is not there", gone.1, gone.0));
         }
-        self.judge_order(letters, court);
+        self.judge_order(letters, world, court);
     }
 
-    fn judge_row(&self, key: &Key, over: bool, letters: &Letters, fates: &Fates, court: &mut Court) {
+    #[allow(clippy::too_many_arguments)]
+    fn judge_row(
+        &self,
+        key: &Key,
+        post: &Post,
+        over: bool,
+        letters: &Letters,
+        fates: &Fates,
+        world: &World,
+        court: &mut Court,
+    ) {
         let Some((status, error)) = self.rows.get(key) else {
             return court.accuse("lost", format!("{} was promised, and no outbox has it", key.id));
         };
         match status.as_str() {
             "done" => {
-                let accepted = letters.get(key).is_some_and(|record| record.accepted.is_some());
-                if !accepted || fates.get(key) == Some(Fate::Unknown) {
+                let record = letters.get(key).filter(|record| record.was_accepted());
+                let kept = record.is_some_and(|record| record.kept(world).is_some());
+                if record.is_none() || kept && fates.get(key) == Some(Fate::Unknown) {
                     let text = format!("{} counts as sent, and the broker never had it", key.id);
                     court.accuse("lost", text);
+                } else if record.is_some_and(|record| !record.was_accepted_as(&post.letter)) {
+                    let text = format!("{} counts as sent, and the broker has another under its id", key.id);
+                    court.accuse("lost", text);
                 }
+            }
+            "aborted" if !self.requeued.contains(key) => {
+                court.accuse("lost", format!("{} was taken back, and nothing was sent in its place", key.id));
             }
             "dead" => {
                 let code = error.as_deref().and_then(|error| error.split(':').next()).unwrap_or_default();
@@ -133,8 +153,17 @@ impl Daemons {
         }
     }
 
+    /// What is sent anew is promised anew.
+    fn requeues(&mut self, old: &Key, new: &Key, world: &World) {
+        let Some(Post { slot, letter, .. }) = self.posts.get(old) else { return };
+        let (asked, at) = (self.facts, world.now);
+        let post = Post { slot: *slot, letter: letter.clone(), at, asked, promised: Some(asked) };
+        self.posts.insert(new.clone(), post);
+        self.requeued.insert(old.clone());
+    }
+
     /// What was promised before another was asked for lies before it.
-    fn judge_order(&self, letters: &Letters, court: &mut Court) {
+    fn judge_order(&self, letters: &Letters, world: &World, court: &mut Court) {
         let mut lanes: BTreeMap<_, Vec<(&Key, &Post)>> = BTreeMap::new();
         for (key, post) in &self.posts {
             if post.letter.fallback == Fallback::Member {
@@ -144,7 +173,12 @@ impl Daemons {
             lanes.entry((post.slot, &post.letter.to, lane)).or_default().push((key, post));
         }
         let spots = |key: &Key| -> BTreeMap<String, u64> {
-            let found = letters.get(key).into_iter().flat_map(|record| record.spots());
+            // What another program has sent under its id lies elsewhere.
+            let own = |record: &&Record| {
+                self.posts.get(key).is_some_and(|post| record.was_accepted_as(&post.letter))
+            };
+            let kept = letters.get(key).filter(own).and_then(|record| record.kept(world));
+            let found = kept.into_iter().flat_map(|message| message.spots());
             found.map(|(log, seq)| (log.clone(), seq)).collect()
         };
         for posts in lanes.values() {
@@ -219,12 +253,12 @@ impl Daemons {
     }
 
     fn handed(&mut self, life: Life, handed: &Handed, world: &World) {
-        let Handed { place, spot, lane, id, from, .. } = handed;
+        let Handed { place, spot, lane, from, .. } = handed;
         let Some(recipient) = recipient(life, place, world) else { return };
         let own = matches!(place, Place::Topic { .. }) && *from == life.slot;
-        self.handed.insert((life, spot.clone(), *lane), (id.clone(), own));
+        self.handed.insert((life, spot.clone(), *lane), (spot.id.clone(), own));
         if !own {
-            self.addressees.insert((recipient, id.clone()));
+            self.addressees.insert((recipient, spot.id.clone()));
         }
     }
 
@@ -239,13 +273,15 @@ impl Daemons {
         }
     }
 
-    fn keeps(&mut self, recipient: &str, id: &str, body: &str, court: &mut Court) {
+    fn keeps(&mut self, recipient: &str, id: &str, body: &str, world: &World, court: &mut Court) {
         let entry = (recipient.to_owned(), id.to_owned());
         if !self.addressees.contains(&entry) {
             let text = format!("{id} is in the inbox of {recipient}, whom it was not handed for");
             court.accuse("crosstalk", text);
         }
+        // What was sent again after a rewind is another message.
         let again = !self.bodies.insert((recipient.to_owned(), body.to_owned()));
+        let again = again && world.broker.rewinds.is_empty();
         if !self.kept.insert(entry) || again {
             court.accuse("doubled", format!("{id} is in the inbox of {recipient} twice"));
         }

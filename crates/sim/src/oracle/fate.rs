@@ -9,7 +9,7 @@ use super::Court;
 use super::hands::Hands;
 use super::letters::{Letters, Record};
 use super::timing::may_have_expired;
-use super::trail::Reader;
+use super::trail::{Reader, Trail};
 use super::world::World;
 
 /// What is said of messages at the end.
@@ -54,16 +54,17 @@ impl Fates {
                 causes.check_fate(key, *fate, "its receipt", court);
             }
             Seen::Receipt { key, outcome: Err(code), .. } => {
-                let accepted = letters.get(key).is_some_and(|record| record.accepted.is_some());
-                if code == "not_found" && accepted {
+                let accepted =
+                    |record: &Record| record.kept(world).is_some_and(|message| message.accepted.is_some());
+                if code == "not_found" && letters.get(key).is_some_and(accepted) {
                     let text = format!("{} was accepted, and its receipt says that nobody knows it", key.id);
                     court.accuse("lost", text);
                 }
             }
             Seen::Fate(key, id, fate) => {
                 self.fates.insert(key.clone(), *fate);
-                let known = letters.get(key).and_then(|record| record.accepted.as_ref());
-                if let (Some(known), Some(id)) = (known, id)
+                let known = letters.get(key).and_then(|record| record.kept(world));
+                if let (Some(known), Some(id)) = (known.filter(|known| known.accepted.is_some()), id)
                     && known.id != *id
                 {
                     let text = format!("{} was accepted as {} and is called {id} later", key.id, known.id);
@@ -73,7 +74,7 @@ impl Fates {
             }
             Seen::DeadLetters(log, dead) => {
                 for letter in dead {
-                    if let Some(key) = letters.by_id(&letter.id) {
+                    if let Some(key) = letters.by_id(&letter.spot.id) {
                         self.dead.insert((key.clone(), letter.group.clone()));
                         causes.check_dead(log, key, letter, court);
                     }
@@ -87,19 +88,22 @@ impl Fates {
 impl Causes<'_> {
     fn check_fate(&self, key: &Key, fate: Fate, says: &str, court: &mut Court) {
         let Some(record) = self.letters.get(key) else { return };
-        if record.accepted.as_ref().is_some_and(|accepted| accepted.contradicts) {
+        if record.was_contradicted() {
             return;
         }
-        let trail = self.hands.trails.inbox(key);
+        let any = |says: &dyn Fn(&Trail) -> bool| {
+            let trails = record.messages().iter().filter_map(|message| self.hands.trails.inbox(&message.id));
+            trails.into_iter().any(says)
+        };
         let fits = match (&record.letter.to, fate) {
             (_, Fate::Accepted | Fate::Unknown) => true,
             (_, Fate::Expired) => may_have_expired(key, self.letters, self.world),
             (To::Topic(_), Fate::Delivered) => false,
             (To::Topic(_), Fate::Dead) => self.may_be_crowded_out(),
-            (_, Fate::Delivered) => trail.is_some_and(|trail| trail.acks > 0),
+            (_, Fate::Delivered) => any(&|trail| trail.acks > 0),
             (_, Fate::Dead) => {
-                let worn_out = trail.is_some_and(|trail| trail.retries >= self.world.broker.max_attempts);
-                let buried = trail.is_some_and(|trail| trail.burials > 0);
+                let worn_out = any(&|trail| trail.retries >= self.world.broker.max_attempts);
+                let buried = any(&|trail| trail.burials > 0);
                 buried || worn_out || self.may_have_failed(record)
             }
         };
@@ -129,11 +133,11 @@ impl Causes<'_> {
             "damaged" => ("dead", false),
             "retention" => ("dead", self.may_be_crowded_out()),
             "max_attempts" => {
-                let failures = self.failures(log, key, letter);
+                let failures = self.failures(log, letter);
                 ("attempts", failures >= u64::from(self.world.broker.max_attempts))
             }
             _ => {
-                let buried = self.readers(log, key, letter).any(|trail| trail.burials > 0);
+                let buried = self.readers(log, letter).any(|trail| trail.burials > 0);
                 ("dead", buried)
             }
         };
@@ -148,17 +152,12 @@ impl Causes<'_> {
     }
 
     /// What those did with it for whom it died.
-    fn readers<'a>(
-        &'a self,
-        log: &str,
-        key: &Key,
-        letter: &DeadLetter,
-    ) -> impl Iterator<Item = &'a super::trail::Trail> {
+    fn readers<'a>(&'a self, log: &str, letter: &DeadLetter) -> impl Iterator<Item = &'a Trail> {
         let inbox = log.starts_with("inbox/");
         let group = letter.group.clone();
         self.hands
             .trails
-            .of(key)
+            .of(&letter.spot.id)
             .filter(move |(reader, _)| match reader {
                 Reader::Inbox => inbox,
                 Reader::Crew(crew) => !inbox && group.as_ref() == Some(crew),
@@ -169,12 +168,12 @@ impl Causes<'_> {
 
     /// How often it may have failed at most, by what applications saw. An inbox and a lone reader count only what
     /// they are told; a crew also counts who was lost or late with it, once for every ack timeout.
-    fn failures(&self, log: &str, key: &Key, letter: &DeadLetter) -> u64 {
+    fn failures(&self, log: &str, letter: &DeadLetter) -> u64 {
         let timeout = self.world.broker.ack_timeout_ms.max(1);
-        let of = |trail: &super::trail::Trail| match &letter.group {
+        let of = |trail: &Trail| match &letter.group {
             None => u64::from(trail.retries),
             Some(_) => u64::from(trail.handed) + self.world.now.saturating_sub(trail.first_at) / timeout,
         };
-        self.readers(log, key, letter).map(of).max().unwrap_or(0)
+        self.readers(log, letter).map(of).max().unwrap_or(0)
     }
 }

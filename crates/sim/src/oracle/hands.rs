@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Spot, Verb};
 
+use super::broker::Sight;
 use super::letters::Letters;
 use super::readers::words;
 use super::session::SLACK_MS;
 use super::trail::{Reader, Trails};
 use super::tray::{
-    Hand, State, Tray, TrayName, at, first_of, is_auto, is_crew, is_private, lane_of, prefetch, tray_name,
+    At, Hand, State, Tray, TrayName, at, first_of, is_auto, is_crew, is_private, lane_of, prefetch, tray_name,
 };
 use super::world::World;
 use super::{Court, who};
 
 /// An entry for all that compete for it.
-type Common = (Reader, String, Lane, u64);
+type Common = (Reader, Lane, At);
 
 /// What applications have in hand, and did with it.
 #[derive(Debug, Default)]
@@ -24,16 +25,17 @@ pub(super) struct Hands {
     trays: BTreeMap<TrayName, Tray>,
     /// Which process of those that compete has an entry.
     holders: BTreeMap<Common, Life>,
-    /// Entries of crews that are settled for good: by whom, at which attempt and when.
-    settled: BTreeMap<Common, (Life, /* attempt */ u32, /* at */ u64)>,
-    settled_letters: BTreeMap<Key, Life>,
+    /// Entries of crews that are settled for good: by whom, and at which attempt.
+    settled: BTreeMap<Common, (Life, /* attempt */ u32, Sight)>,
+    /// The same of inboxes, by the broker's id.
+    settled_letters: BTreeMap<String, (Life, Sight)>,
     /// Trays that once held more than they should: an SDK may have turned entries away.
     crowded: BTreeSet<TrayName>,
     pub(super) trails: Trails,
 }
 
 fn common(life: Life, place: &Place, spot: &Spot, lane: Lane) -> Common {
-    (Reader::of(life, place), spot.log.clone(), lane_of(place, lane), spot.seq)
+    (Reader::of(life, place), lane_of(place, lane), at(spot))
 }
 
 /// Whether the socket of a process is younger than `at`: what it brings was pushed after that.
@@ -51,11 +53,11 @@ impl Hands {
         self.trays.get(tray).is_some_and(|held| held.len() >= prefetch(&tray.1))
     }
 
-    /// The letters that a process has in hand, or waits for the settling of.
-    pub(super) fn of(&self, life: Life) -> impl Iterator<Item = (&Place, &Key)> {
+    /// The letters that a process has in hand, or waits for the settling of, by the broker's id.
+    pub(super) fn of(&self, life: Life) -> impl Iterator<Item = (&Place, &String)> {
         self.trays_of(life).flat_map(|(name, tray)| {
             let open = tray.entries().filter(|(_, hand)| hand.state() != State::Done);
-            open.map(|(_, hand)| (&name.1, &hand.key))
+            open.map(|((.., id), _)| (&name.1, id))
         })
     }
 
@@ -65,8 +67,8 @@ impl Hands {
     }
 
     /// Whether a letter to an inbox is settled for good.
-    pub(super) fn is_settled(&self, key: &Key) -> bool {
-        self.settled_letters.contains_key(key)
+    pub(super) fn is_settled(&self, id: &str) -> bool {
+        self.settled_letters.contains_key(id)
     }
 
     fn trays_of(&self, life: Life) -> impl Iterator<Item = (&TrayName, &Tray)> {
@@ -96,10 +98,10 @@ impl Hands {
             court.accuse("attempts", format!("{} was handed {} as attempt 0", who(life), key.id));
         }
         let reader = Reader::of(life, place);
-        if *attempt > 1 && *place == Place::Inbox && self.trails.get(key, &reader).is_none() {
+        if *attempt > 1 && *place == Place::Inbox && self.trails.get(&spot.id, &reader).is_none() {
             self.check_unread(life, handed, letters, world, court);
         }
-        self.trails.handed(key, reader, world.now);
+        self.trails.handed(&spot.id, reader, world.now);
         if is_auto(place) {
             return;
         }
@@ -165,12 +167,16 @@ impl Hands {
     fn check_settled(&self, life: Life, handed: &Handed, world: &World, court: &mut Court) {
         let Handed { place, spot, lane, key, .. } = handed;
         let by = match place {
-            Place::Inbox | Place::MemberInbox => self.settled_letters.get(key),
+            Place::Inbox | Place::MemberInbox => {
+                let settled = self.settled_letters.get(&spot.id);
+                settled.filter(|(_, sight)| world.broker.keeps(*sight)).map(|(by, _)| by)
+            }
             // Who was too slow may find an earlier attempt in its socket when it wakes, if that is as old.
             _ => {
                 let settled = self.settled.get(&common(life, place, spot, *lane));
-                let counts = |(_, attempt, at): &&(Life, u32, u64)| {
-                    handed.attempt >= *attempt || is_younger(life, *at, world)
+                let counts = |(_, attempt, sight): &&(Life, u32, Sight)| {
+                    let later = handed.attempt >= *attempt || is_younger(life, sight.at, world);
+                    later && world.broker.keeps(*sight)
                 };
                 settled.filter(counts).map(|(by, ..)| by)
             }
@@ -255,7 +261,7 @@ impl Hands {
             hand.progress_at = world.now;
             return;
         }
-        self.trails.settles(&hand.key, &Reader::of(life, place), verb, world.now);
+        self.trails.settles(&spot.id, &Reader::of(life, place), verb, world.now);
         tray.turn(&at, State::Asked(verb));
         self.let_go(life, &common(life, place, spot, lane));
     }
@@ -281,13 +287,13 @@ impl Hands {
             (Verb::Progress, ..) if hand.progress_at == 0 => {}
             (Verb::Progress, ..) => tray.remove(&at),
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
-                let (key, attempt) = (hand.key.clone(), hand.attempt);
+                let (attempt, sight) = (hand.attempt, world.sight(life));
                 tray.turn(&at, State::Done);
-                self.trails.done(&key, &Reader::of(life, place), world.now);
+                self.trails.done(&spot.id, &Reader::of(life, place), world.now);
                 if is_crew(place) {
-                    self.settled.insert(common(life, place, spot, lane), (life, attempt, world.now));
+                    self.settled.insert(common(life, place, spot, lane), (life, attempt, sight));
                 } else if !is_private(place) {
-                    self.settled_letters.insert(key, life);
+                    self.settled_letters.insert(spot.id.clone(), (life, sight));
                 }
             }
             (_, State::Asked(asked), _) if asked == verb => tray.remove(&at),
@@ -307,8 +313,8 @@ impl Hands {
         for lane in [Lane::Now, Lane::Next, Lane::Low] {
             let name = (life, place.clone(), lane);
             let Some(tray) = self.trays.get(&name) else { continue };
-            for ((log, seq), _) in tray.entries() {
-                let entry = (Reader::of(life, place), log.clone(), lane, *seq);
+            for (at, _) in tray.entries() {
+                let entry = (Reader::of(life, place), lane, at.clone());
                 if self.holders.get(&entry) == Some(&life) {
                     self.holders.remove(&entry);
                 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Fallback, Handed, Key, Letter, Life, Place, Seen, Slot, Spot, To};
 
+use super::broker::{Rewind, Sight};
 use super::world::World;
 use super::{Court, who};
 
@@ -23,20 +24,28 @@ pub(super) struct Record {
     others: Vec<Letter>,
     other_hopes: u32,
     senders: BTreeSet<Slot>,
-    pub(super) accepted: Option<Accepted>,
-    /// The broker's id, once anybody has seen it.
-    id: Option<String>,
+    /// The messages that the broker made of it, in the order in which somebody saw them: one, unless its store went
+    /// back and it was sent again.
+    messages: Vec<Message>,
+}
+
+/// A message, as somebody has seen it.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// The broker's id.
+    pub(super) id: String,
+    sight: Sight,
     /// Its number in each log that it was seen in.
     spots: BTreeMap<String, u64>,
+    pub(super) accepted: Option<Accepted>,
 }
 
 /// The broker's yes.
 #[derive(Clone, Debug)]
 pub(super) struct Accepted {
-    pub(super) id: String,
     pub(super) at: u64,
     /// Whether it was given to another letter than the first under this key.
-    pub(super) contradicts: bool,
+    contradicts: bool,
     /// Whether some answer called it new.
     fresh: bool,
 }
@@ -79,7 +88,7 @@ impl Letters {
             Seen::Handed(life, handed) => self.handed(*life, handed, world, court),
             Seen::History(log, entries) => {
                 for (seq, id, body) in entries {
-                    self.found(log, *seq, id, body, court);
+                    self.found(Spot { log: log.clone(), seq: *seq, id: id.clone() }, body, world, court);
                 }
             }
             _ => {}
@@ -95,9 +104,7 @@ impl Letters {
             others: Vec::new(),
             other_hopes: 0,
             senders: BTreeSet::new(),
-            accepted: None,
-            id: None,
-            spots: BTreeMap::new(),
+            messages: Vec::new(),
         });
         record.senders.insert(life.slot);
         if contradicts {
@@ -115,7 +122,7 @@ impl Letters {
         life: Life,
         key: &Key,
         contradicts: bool,
-        outcome: &Result<(String, Spot, bool), String>,
+        outcome: &Result<(Spot, bool), String>,
         world: &World,
         court: &mut Court,
     ) {
@@ -138,10 +145,10 @@ impl Letters {
                     *hopes = hopes.saturating_sub(1);
                 }
             }
-            Ok((id, spot, duplicate)) => {
-                self.ids.entry(id.clone()).or_insert_with(|| key.clone());
-                record.is_accepted(life, key, contradicts, (id, *duplicate), world.now, court);
-                record.is_at(key, id, spot, court);
+            Ok((spot, duplicate)) => {
+                self.ids.entry(spot.id.clone()).or_insert_with(|| key.clone());
+                record.is_at(key, spot, world.sight(life), world, court);
+                record.is_accepted(life, key, contradicts, (&spot.id, *duplicate), world, court);
             }
         }
     }
@@ -152,7 +159,7 @@ impl Letters {
             let text = format!("{reader} was handed {}, which nobody sent", key.id);
             return court.accuse("altered", text);
         };
-        self.ids.entry(handed.id.clone()).or_insert_with(|| key.clone());
+        self.ids.entry(handed.spot.id.clone()).or_insert_with(|| key.clone());
         let own = handed.body == record.letter.body;
         let letter =
             if own { Some(&record.letter) } else { record.others.iter().find(|l| l.body == handed.body) };
@@ -179,33 +186,61 @@ impl Letters {
                 format!("{reader} was handed {} from {}, meant for {:?}", key.id, handed.spot.log, letter.to);
             court.accuse("misdelivered", text);
         }
-        record.is_at(key, &handed.id, &handed.spot, court);
+        record.is_at(key, &handed.spot, world.sight(life), world, court);
     }
 
     /// An entry of a topic's log, as it stands there.
-    fn found(&mut self, log: &str, seq: u64, id: &str, body: &str, court: &mut Court) {
+    fn found(&mut self, spot: Spot, body: &str, world: &World, court: &mut Court) {
         let Some(key) = self.bodies.get(body).cloned() else {
-            return court.accuse("altered", format!("{log} {seq} says what nobody sent"));
+            return court.accuse("altered", format!("{} {} says what nobody sent", spot.log, spot.seq));
         };
-        self.ids.entry(id.to_owned()).or_insert_with(|| key.clone());
+        self.ids.entry(spot.id.clone()).or_insert_with(|| key.clone());
         let Some(record) = self.records.get_mut(&key) else { return };
         let hopes = if body == record.letter.body { record.hopes } else { record.other_hopes };
         if hopes == 0 {
-            court.accuse("ghost", format!("{log} {seq} holds {}, which was refused", key.id));
+            let text = format!("{} {} holds {}, which was refused", spot.log, spot.seq, key.id);
+            court.accuse("ghost", text);
         }
-        record.is_at(&key, id, &Spot { log: log.to_owned(), seq }, court);
+        let sight = Sight { at: world.now, run: world.broker.run };
+        record.is_at(&key, &spot, sight, world, court);
     }
 }
 
 impl Record {
-    /// Where it was seen: log and number.
-    pub(super) fn spots(&self) -> impl Iterator<Item = (&String, u64)> {
-        self.spots.iter().map(|(log, seq)| (log, *seq))
+    /// The messages that the broker made of it.
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
     }
 
-    /// Its number in a log, if it was seen there.
-    pub(super) fn seq_in(&self, log: &str) -> Option<u64> {
-        self.spots.get(log).copied()
+    /// The message that must be at the broker, whatever its store went through.
+    pub(super) fn kept(&self, world: &World) -> Option<&Message> {
+        self.messages.iter().rev().find(|message| world.broker.keeps(message.sight))
+    }
+
+    /// The same, if its sender was told yes to the letter that was first sent under its key.
+    pub(super) fn promised(&self, world: &World) -> Option<&Message> {
+        let own = |accepted: &Accepted| !accepted.contradicts;
+        self.kept(world).filter(|message| message.accepted.as_ref().is_some_and(own))
+    }
+
+    /// Whether its sender was ever told yes.
+    pub(super) fn was_accepted(&self) -> bool {
+        self.messages.iter().any(|message| message.accepted.is_some())
+    }
+
+    /// Whether its sender was ever told yes to this letter.
+    pub(super) fn was_accepted_as(&self, letter: &Letter) -> bool {
+        let other = self.letter.body != letter.body;
+        let accepted = self.messages.iter().filter_map(|message| message.accepted.as_ref());
+        accepted.into_iter().any(|accepted| accepted.contradicts == other)
+    }
+
+    /// Whether another letter was ever accepted under its key.
+    pub(super) fn was_contradicted(&self) -> bool {
+        self.messages
+            .iter()
+            .filter_map(|message| message.accepted.as_ref())
+            .any(|accepted| accepted.contradicts)
     }
 
     fn is_accepted(
@@ -214,44 +249,75 @@ impl Record {
         key: &Key,
         contradicts: bool,
         (id, duplicate): (&str, bool),
-        now: u64,
+        world: &World,
         court: &mut Court,
     ) {
         let fresh = !duplicate;
-        let Some(known) = &mut self.accepted else {
-            self.accepted = Some(Accepted { id: id.to_owned(), at: now, contradicts, fresh });
-            return;
-        };
-        if known.contradicts != contradicts {
-            let text = format!(
-                "two different messages were accepted under {}, the second from {}",
-                key.id,
-                who(life)
-            );
-            court.accuse("idempotency", text);
-        } else if fresh && known.fresh {
-            let text = format!("{} was accepted as new twice, the second time from {}", key.id, who(life));
-            court.accuse("doubled", text);
+        // What a rewind may have taken away may be accepted again.
+        let stands = |message: &&Message| message.id == id || world.broker.keeps(message.sight);
+        let known = self.messages.iter().filter(stands).filter_map(|message| message.accepted.as_ref());
+        for known in known {
+            if known.contradicts != contradicts {
+                let text = format!(
+                    "two different messages were accepted under {}, the second from {}",
+                    key.id,
+                    who(life)
+                );
+                court.accuse("idempotency", text);
+            } else if fresh && known.fresh {
+                let text =
+                    format!("{} was accepted as new twice, the second time from {}", key.id, who(life));
+                court.accuse("doubled", text);
+            }
         }
-        known.fresh |= fresh;
+        let Some(message) = self.messages.iter_mut().find(|message| message.id == id) else { return };
+        let accepted = message.accepted.get_or_insert(Accepted { at: world.now, contradicts, fresh });
+        accepted.fresh |= fresh;
     }
 
-    /// One key has one id and one place; only a fallback moves it, from the session's inbox to the member's.
-    fn is_at(&mut self, key: &Key, id: &str, spot: &Spot, court: &mut Court) {
-        let known = self.id.get_or_insert_with(|| id.to_owned());
-        if known != id {
-            let text = format!("{} has two ids, {known} and {id}", key.id);
-            court.accuse("doubled", text);
+    /// One key has one id and one place; only a fallback moves it, from the session's inbox to the member's. Another id
+    /// is that of what was sent again after a rewind that may have taken the first away.
+    fn is_at(&mut self, key: &Key, spot: &Spot, sight: Sight, world: &World, court: &mut Court) {
+        let first_at = self.first_at;
+        let lost = |known: &Message| {
+            let may = |rewind: &Rewind| first_at <= rewind.at && known.sight.at >= rewind.copied_at;
+            world.broker.rewinds.iter().any(may)
+        };
+        if !self.messages.iter().any(|message| message.id == spot.id) {
+            if let Some(known) = self.messages.iter().find(|message| !lost(message)) {
+                let text = format!("{} has two ids, {} and {}", key.id, known.id, spot.id);
+                court.accuse("doubled", text);
+            }
+            let (id, spots) = (spot.id.clone(), BTreeMap::new());
+            self.messages.push(Message { id, sight, spots, accepted: None });
         }
-        let seq = *self.spots.entry(spot.log.clone()).or_insert(spot.seq);
+        let Some(message) = self.messages.iter_mut().find(|message| message.id == spot.id) else { return };
+        message.sight.again(sight);
+        let seq = *message.spots.entry(spot.log.clone()).or_insert(spot.seq);
         let may_move = matches!(self.letter.to, To::Session(_)) && self.letter.fallback == Fallback::Member;
         if seq != spot.seq {
-            let text = format!("{} lies twice in {}, at {seq} and {}", key.id, spot.log, spot.seq);
-            court.accuse("doubled", text);
-        } else if self.spots.len() > 1 && !(may_move && self.spots.len() == 2) {
-            let logs: Vec<&str> = self.spots.keys().map(String::as_str).collect();
+            // It may have moved, and moved again after a rewind.
+            if !(may_move && lost(message)) {
+                let text = format!("{} lies twice in {}, at {seq} and {}", key.id, spot.log, spot.seq);
+                court.accuse("doubled", text);
+            }
+            message.spots.insert(spot.log.clone(), spot.seq);
+        } else if message.spots.len() > 1 && !(may_move && message.spots.len() == 2) {
+            let logs: Vec<&str> = message.spots.keys().map(String::as_str).collect();
             court.accuse("doubled", format!("{} lies in several logs: {}", key.id, logs.join(", ")));
         }
+    }
+}
+
+impl Message {
+    /// Where it was seen: log and number.
+    pub(super) fn spots(&self) -> impl Iterator<Item = (&String, u64)> {
+        self.spots.iter().map(|(log, seq)| (log, *seq))
+    }
+
+    /// Its number in a log, if it was seen there.
+    pub(super) fn seq_in(&self, log: &str) -> Option<u64> {
+        self.spots.get(log).copied()
     }
 }
 

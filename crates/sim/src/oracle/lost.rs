@@ -7,7 +7,7 @@ use crate::seen::{Fallback, Fate, Key, Life, Place, Seen, To};
 
 use super::fate::Fates;
 use super::hands::Hands;
-use super::letters::{Letters, Record, partition_of};
+use super::letters::{Letters, Message, Record, partition_of};
 use super::readers::Readers;
 use super::session::SLACK_MS;
 use super::timing::{Timing, may_have_expired};
@@ -28,6 +28,8 @@ pub(super) struct LastLook {
     gaps: Vec<Told>,
     /// When who last began to read through what; one that begins anew has had nothing.
     began: BTreeMap<(Life, Place), u64>,
+    /// When the store last went back.
+    rewound_at: u64,
     quiet: bool,
     alive: Vec<Life>,
 }
@@ -41,8 +43,17 @@ struct End<'a> {
     timing: &'a Timing,
     world: &'a World,
     look: &'a LastLook,
-    /// What those who are here have in hand.
-    in_hand: BTreeSet<(Reader, &'a Key)>,
+    /// What those who are here have in hand, by the broker's id.
+    in_hand: BTreeSet<(Reader, &'a String)>,
+}
+
+/// A message in a log.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    seq: u64,
+    key: &'a Key,
+    record: &'a Record,
+    message: &'a Message,
 }
 
 /// A reader was told that entries of a log are gone.
@@ -58,12 +69,20 @@ struct Told {
 }
 
 impl LastLook {
-    pub(super) fn see(&mut self, at: u64, seen: &Seen) {
+    pub(super) fn see(&mut self, at: u64, seen: &Seen, world: &World) {
         match seen {
+            // What was gone before is not what is there now.
+            Seen::Rewound { .. } => {
+                self.gaps.clear();
+                self.rewound_at = at;
+            }
+            Seen::Gap(life, ..) if !world.broker.rewinds.is_empty() && !world.is_current(*life) => {}
             Seen::Rest { quiet, alive, .. } => (self.quiet, self.alive) = (*quiet, alive.clone()),
             Seen::Gap(life, place @ Place::Topic { topic, .. }, partition, (from, to)) => {
                 let log = format!("topic/{topic}/{}", partition.unwrap_or_default());
-                let since = self.began.get(&(*life, place.clone())).copied().unwrap_or(0);
+                // What it did before a rewind it cannot tell by its number.
+                let since =
+                    self.began.get(&(*life, place.clone())).copied().unwrap_or(0).max(self.rewound_at);
                 let (life, place, from, to) = (*life, place.clone(), *from, *to);
                 self.gaps.push(Told { life, place, log, from, to, within: since..=at });
             }
@@ -89,7 +108,7 @@ impl LastLook {
     ) {
         let of = |life: &Life| {
             let life = *life;
-            hands.of(life).map(move |(place, key)| (Reader::of(life, place), key))
+            hands.of(life).map(move |(place, id)| (Reader::of(life, place), id))
         };
         let in_hand = self.alive.iter().flat_map(of).collect();
         let end = End { letters, hands, readers, fates, timing, world, look: self, in_hand };
@@ -106,20 +125,18 @@ impl LastLook {
 
 impl End<'_> {
     fn judge_letter(&self, key: &Key, record: &Record, court: &mut Court) {
-        let Some(accepted) = record.accepted.as_ref().filter(|accepted| !accepted.contradicts) else {
-            return;
-        };
+        let Some(message) = record.promised(self.world) else { return };
         if self.fates.get(key) == Some(Fate::Unknown) {
-            let text = format!("{} was accepted as {}, and nobody knows it any more", key.id, accepted.id);
+            let text = format!("{} was accepted as {}, and nobody knows it any more", key.id, message.id);
             return court.accuse("lost", text);
         }
         if !matches!(record.letter.to, To::Topic(_)) {
-            return self.judge_inbox(key, record, court);
+            return self.judge_inbox(key, record, message, court);
         }
-        for (log, seq) in record.spots() {
+        for (log, seq) in message.spots() {
             let Some(history) = self.look.histories.get(log) else { continue };
             let found = history.get(&seq);
-            let same = found.is_some_and(|(id, body)| *id == accepted.id && *body == record.letter.body);
+            let same = found.is_some_and(|(id, body)| *id == message.id && *body == record.letter.body);
             let expired = found.is_none() && may_have_expired(key, self.letters, self.world);
             if !same && !expired && !self.may_be_forgotten(log, seq, record) {
                 let text = format!("{} was accepted as {log} {seq}, and is not there", key.id);
@@ -144,12 +161,12 @@ impl End<'_> {
             let Some(history) = self.look.histories.get(log) else { continue };
             let there = history.range(from..=to).next().is_some();
             let reader = Reader::of(*life, place);
-            let trail = |key: &Key| self.hands.trails.get(key, &reader);
-            let done = |key: &Key| {
-                trail(key).is_some_and(|trail| trail.done_at.iter().any(|at| within.contains(at)))
+            let trail = |message: &Message| self.hands.trails.get(&message.id, &reader);
+            let done = |message: &Message| {
+                trail(message).is_some_and(|trail| trail.done_at.iter().any(|at| within.contains(at)))
             };
-            let mut gone = self.entries(log, *from).filter(|(seq, ..)| seq <= to).peekable();
-            let had = gone.peek().is_some() && gone.all(|(_, key, _)| done(key));
+            let mut gone = self.entries(log, *from).filter(|entry| entry.seq <= *to).peekable();
+            let had = gone.peek().is_some() && gone.all(|entry| done(entry.message));
             if self.world.broker.forgets.is_none() || there || had {
                 let why = if had { "it had them all" } else { "they are there" };
                 let text = format!("{} was told that {log} {from} to {to} are gone, and {why}", who(*life));
@@ -158,23 +175,24 @@ impl End<'_> {
         }
     }
 
-    /// All that is, or ever was, in a log from `start` on: seq, key and letter.
-    fn entries(&self, log: &str, start: u64) -> impl Iterator<Item = (u64, &Key, &Record)> {
+    /// All that is, or ever was, in a log from `start` on, and that no rewind can have taken away.
+    fn entries(&self, log: &str, start: u64) -> impl Iterator<Item = Entry<'_>> {
         self.letters.iter().filter_map(move |(key, record)| {
-            let seq = record.seq_in(log).filter(|seq| *seq >= start)?;
-            Some((seq, key, record))
+            let message = record.kept(self.world)?;
+            let seq = message.seq_in(log).filter(|seq| *seq >= start)?;
+            Some(Entry { seq, key, record, message })
         })
     }
 
-    fn judge_inbox(&self, key: &Key, record: &Record, court: &mut Court) {
-        let reached = self.hands.trails.inbox(key).is_some();
+    fn judge_inbox(&self, key: &Key, record: &Record, message: &Message, court: &mut Court) {
+        let reached = self.hands.trails.inbox(&message.id).is_some();
         match self.fates.get(key) {
             Some(Fate::Delivered) if !reached => {
                 let text = format!("{} counts as delivered, and no application was handed it", key.id);
                 court.accuse("lost", text);
             }
             Some(Fate::Accepted) if self.look.quiet => {
-                if let Some(reader) = self.idle_reader(key, record) {
+                if let Some(reader) = self.idle_reader(key, record, message) {
                     let text = format!("{} waits for ever, although {} reads", key.id, who(reader));
                     court.accuse("lost", text);
                 }
@@ -184,9 +202,9 @@ impl End<'_> {
     }
 
     /// Somebody who should have got a letter that waits in an inbox.
-    fn idle_reader(&self, key: &Key, record: &Record) -> Option<Life> {
-        let waits = self.is_early(key, record, &Reader::Inbox);
-        if waits || self.in_hand.contains(&(Reader::Inbox, key)) {
+    fn idle_reader(&self, key: &Key, record: &Record, message: &Message) -> Option<Life> {
+        let waits = self.is_early(key, record, message, &Reader::Inbox);
+        if waits || self.in_hand.contains(&(Reader::Inbox, &message.id)) {
             return None;
         }
         let lane = record.letter.lane;
@@ -215,10 +233,10 @@ impl End<'_> {
     }
 
     /// Whether it is not the time for a letter yet, or not any more.
-    fn is_early(&self, key: &Key, record: &Record, reader: &Reader) -> bool {
-        let accepted = record.accepted.as_ref().map_or(self.world.now, |accepted| accepted.at);
+    fn is_early(&self, key: &Key, record: &Record, message: &Message, reader: &Reader) -> bool {
+        let accepted = message.accepted.as_ref().map_or(self.world.now, |accepted| accepted.at);
         let delayed = record.letter.delay_ms.map_or(0, |delay| accepted + delay);
-        let put_off = self.hands.trails.get(key, reader).map_or(0, |trail| trail.waits_until);
+        let put_off = self.hands.trails.get(&message.id, reader).map_or(0, |trail| trail.waits_until);
         let due = delayed.max(put_off);
         // A start reads what is left of a delay off the wall clock.
         let clock = self.world.broker.clock_jumped && due > 0;
@@ -229,8 +247,10 @@ impl End<'_> {
 
     /// What a crew must have got: everything from where it began, if somebody of it is here.
     fn judge_crews(&self, court: &mut Court) {
-        for ((log, group), start) in &self.readers.crews {
+        for ((log, group), starts) in &self.readers.crews {
             let Some((topic, partition)) = topic_of(log) else { continue };
+            let starts = starts.iter().filter(|(_, sight)| self.world.broker.keeps(*sight));
+            let Some(start) = starts.map(|(start, _)| *start).min() else { continue };
             if self.readers.careless.contains(&(topic.to_owned(), group.clone())) {
                 continue;
             }
@@ -247,32 +267,26 @@ impl End<'_> {
                 continue;
             }
             let reader = Reader::Crew(group.clone());
-            for (seq, key, record) in self.entries(log, *start) {
-                self.judge_entry(log, seq, (key, record), &reader, court);
+            for entry in self.entries(log, start) {
+                self.judge_entry(log, &entry, &reader, court);
             }
         }
     }
 
-    fn judge_entry(
-        &self,
-        log: &str,
-        seq: u64,
-        (key, record): (&Key, &Record),
-        reader: &Reader,
-        court: &mut Court,
-    ) {
+    fn judge_entry(&self, log: &str, entry: &Entry<'_>, reader: &Reader, court: &mut Court) {
+        let Entry { seq, key, record, message } = *entry;
         let Reader::Crew(group) = reader else { return };
-        if self.fates.is_dead(key, Some(group)) || self.is_early(key, record, reader) {
+        if self.fates.is_dead(key, Some(group)) || self.is_early(key, record, message, reader) {
             return;
         }
-        match self.hands.trails.get(key, reader) {
+        match self.hands.trails.get(&message.id, reader) {
             None => {
                 let text = format!("{group} never got {log} {seq} ({})", key.id);
                 court.accuse("lost", text);
             }
             Some(trail) => {
                 let done = trail.acks > 0 || trail.burials > 0;
-                if !done && !self.in_hand.contains(&(reader.clone(), key)) {
+                if !done && !self.in_hand.contains(&(reader.clone(), &message.id)) {
                     let text = format!("{group} had {log} {seq} ({}) in hand, and nobody has it now", key.id);
                     court.accuse("lost", text);
                 }
@@ -292,15 +306,18 @@ impl End<'_> {
                 let reader = Reader::of(*life, place);
                 for (partition, start) in sub.starts.iter().flatten() {
                     let log = format!("topic/{topic}/{partition}");
-                    for (seq, key, record) in self.entries(&log, *start) {
+                    for Entry { seq, key, record, message } in
+                        self.entries(&log, sub.begins(*start, self.world))
+                    {
                         // Where a lease ended, a reader's position says nothing of what was yet to come.
                         let put_off = record.letter.delay_ms.is_some()
                             && self.world.may_have_ended_since(life.slot, record.first_at);
                         let excused = put_off
                             || sub.misses(*partition, seq)
+                            || seq < *start && !sub.is_owed(&log, record.first_at, self.world)
                             || self.fates.is_dead(key, None)
-                            || self.is_early(key, record, &reader);
-                        if !excused && self.hands.trails.get(key, &reader).is_none() {
+                            || self.is_early(key, record, message, &reader);
+                        if !excused && self.hands.trails.get(&message.id, &reader).is_none() {
                             let text = format!("{} never got {log} {seq} ({})", who(*life), key.id);
                             court.accuse("lost", text);
                         }

@@ -20,12 +20,14 @@ mod broker;
 mod daemon;
 mod fate;
 mod hands;
+mod inquiries;
 mod letters;
 mod lost;
 mod order;
 mod presence;
 mod readers;
 mod requests;
+mod rewinds;
 mod runs;
 mod services;
 mod session;
@@ -42,12 +44,14 @@ use crate::seen::{Life, Seen};
 use daemon::Daemons;
 use fate::Fates;
 use hands::Hands;
+use inquiries::Inquiries;
 use letters::Letters;
 use lost::LastLook;
 use order::Order;
 use presence::Watchers;
 use readers::Readers;
 use requests::Requests;
+use rewinds::Rewinds;
 use runs::Runs;
 use services::Services;
 use timing::Timing;
@@ -101,7 +105,11 @@ pub struct Oracle {
     daemons: Daemons,
     runs: Runs,
     services: Services,
+    rewinds: Rewinds,
+    inquiries: Inquiries,
     last: LastLook,
+    /// The store has lost its end, and nobody has said so.
+    end_lost: bool,
 }
 
 impl Oracle {
@@ -122,12 +130,19 @@ impl Oracle {
         self.daemons.see(seen, &self.world, court);
         self.runs.see(at, seen, &self.world, court);
         self.services.see(at, seen, &self.world, court);
-        self.last.see(at, seen);
+        self.rewinds.see(seen, &self.letters, &self.world, court);
+        self.inquiries.see(seen, &self.world, court);
+        self.last.see(at, seen, &self.world);
         match seen {
             Seen::Impostor(slot, true) => {
                 court.accuse("impostor", format!("a stranger was admitted as session {}", slot.0));
             }
             Seen::Attack(what, true) => court.accuse("attack", format!("an attack worked: {what}")),
+            Seen::EndLost => self.end_lost = true,
+            Seen::LossAccepted => self.end_lost = false,
+            Seen::BrokerUp(_) if std::mem::take(&mut self.end_lost) => {
+                court.accuse("damage", "a start did not notice that the store had lost its end".to_owned());
+            }
             Seen::BrokerUp(findings) if !findings.is_empty() => {
                 court.accuse(
                     "check",

@@ -24,13 +24,17 @@ pub(super) struct Order {
     /// Entries that were given back to an inbox at once.
     back: BTreeMap<(Slot, Lane), BTreeMap<u64, Back>>,
     /// How often each process has given back an entry of its inbox without knowing yet what became of that.
-    asked: BTreeMap<(Life, Lane, u64), u32>,
+    asked: BTreeMap<(Life, Lane, /* the broker's id */ String), u32>,
+    /// How often the store had gone back when each process was last attached: what it heard of before is of another
+    /// history.
+    rewinds: BTreeMap<Life, usize>,
 }
 
 /// An entry that was given back.
 #[derive(Debug)]
 struct Back {
     key: Key,
+    id: String,
     /// Since when it is certain that the broker has it.
     since: Option<u64>,
 }
@@ -53,21 +57,22 @@ impl Order {
             }
             Seen::SubEnded(life, place, _) => _ = self.last.remove(&tray_name(*life, place, Lane::Now)),
             Seen::Settles(life, Place::Inbox, spot, lane, Verb::Retry(0)) => {
-                *self.asked.entry((*life, *lane, spot.seq)).or_default() += 1;
+                *self.asked.entry((*life, *lane, spot.id.clone())).or_default() += 1;
                 if let Some(key) = hands.key_of(*life, &Place::Inbox, spot, *lane) {
-                    let back = Back { key: key.clone(), since: None };
+                    let back = Back { key: key.clone(), id: spot.id.clone(), since: None };
                     self.back.entry((life.slot, *lane)).or_default().insert(spot.seq, back);
                 }
             }
             // Unless it came again before this was known.
             Seen::Settled(life, Place::Inbox, spot, lane, Verb::Retry(0), outcome) => {
-                let asked = self.asked.entry((*life, *lane, spot.seq)).or_default();
+                let asked = self.asked.entry((*life, *lane, spot.id.clone())).or_default();
                 *asked = asked.saturating_sub(1);
                 if *asked > 0 {
                     return;
                 }
                 let Some(back) = self.back.get_mut(&(life.slot, *lane)) else { return };
                 match back.get_mut(&spot.seq) {
+                    Some(back) if back.id != spot.id => {}
                     Some(back) if *outcome == Settled::Yes => back.since = Some(world.now),
                     _ => _ = back.remove(&spot.seq),
                 }
@@ -77,8 +82,14 @@ impl Order {
                 // What was written to a socket that nobody read from any more comes again, if it comes, after others.
                 self.last.retain(|(_, place, _), _| alone(place) && !is_auto(place));
             }
-            Seen::Attached { life, kept: false, .. } => {
-                self.last.retain(|(other, place, _), _| other != life || !is_auto(place));
+            Seen::Rewound { .. } => self.back.clear(),
+            Seen::Attached { life, kept, .. } => {
+                let rewinds = world.being(*life).rewinds;
+                if self.rewinds.insert(*life, rewinds).is_some_and(|before| before != rewinds) {
+                    self.last.retain(|(other, ..), _| other != life);
+                } else if !kept {
+                    self.last.retain(|(other, place, _), _| other != life || !is_auto(place));
+                }
             }
             Seen::Killed(life) | Seen::Ended(life, _) => {
                 self.last.retain(|(other, ..), _| other != life);
@@ -104,7 +115,7 @@ impl Order {
             return;
         }
         let delayed = letters.get(key).is_none_or(|record| record.letter.delay_ms.is_some());
-        let before = hands.trails.get(key, &Reader::of(life, place)).is_some();
+        let before = hands.trails.get(&spot.id, &Reader::of(life, place)).is_some();
         if delayed || before || *attempt > 1 || hands.is_crowded(&name) {
             return;
         }
@@ -135,10 +146,10 @@ impl Order {
         let waits = |back: &Back| {
             let Some(since) = back.since.filter(|since| *since < sent_at) else { return false };
             let mortal = letters.get(&back.key).is_none_or(|record| record.letter.ttl_ms.is_some());
-            let retries = hands.trails.inbox(&back.key).map_or(u32::MAX, |trail| trail.retries);
+            let retries = hands.trails.inbox(&back.id).map_or(u32::MAX, |trail| trail.retries);
             let worn_out = retries >= world.broker.max_attempts;
             // Another process of the session may have settled it: then giving it back comes to nothing.
-            let gone = hands.is_settled(&back.key);
+            let gone = hands.is_settled(&back.id);
             !mortal && !worn_out && !gone && !world.may_have_ended_since(life.slot, since)
         };
         let found = back.iter().find(|(seq, back)| **seq < handed.spot.seq && waits(back));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Handed, Life, Place, Seen, Slot};
 
+use super::broker::Sight;
 use super::letters::partition_of;
 use super::world::World;
 use super::{Court, who};
@@ -15,11 +16,32 @@ pub(super) struct Sub {
     /// Where it began, by partition, once the broker had it.
     pub(super) starts: Option<BTreeMap<u32, u64>>,
     leaving: bool,
+    /// When it was told so.
+    opened: Option<Sight>,
+    /// When something of each log first came through it.
+    read: BTreeMap<String, u64>,
     /// What it was told is missing.
     gaps: Vec<(Option<u32>, u64, u64)>,
 }
 
 impl Sub {
+    /// Whether the store went back since it was open: then other numbers are its business.
+    fn is_rewound(&self, world: &World) -> bool {
+        self.opened.is_some_and(|opened| world.broker.rewound_since(opened.at))
+    }
+
+    /// The first number that it may have to get, of a partition in which it began at `start`.
+    pub(super) fn begins(&self, start: u64, world: &World) -> u64 {
+        if self.is_rewound(world) { 0 } else { start }
+    }
+
+    /// Whether what was sent then came after the store went back under it: then it must get it wherever it lies. That is
+    /// told by the broker's clock, and by who has read something of the log before.
+    pub(super) fn is_owed(&self, log: &str, sent_at: u64, world: &World) -> bool {
+        let read = self.read.get(log).is_some_and(|at| world.broker.rewound_since(*at));
+        read && self.is_rewound(world) && !world.broker.rewound_since(sent_at) && !world.broker.clock_jumped
+    }
+
     /// Whether it was told that an entry is missing.
     pub(super) fn misses(&self, partition: u32, seq: u64) -> bool {
         let of = |gap: &&(Option<u32>, u64, u64)| gap.0.is_none_or(|p| p == partition);
@@ -31,8 +53,8 @@ impl Sub {
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     subs: BTreeMap<Life, BTreeMap<Place, Sub>>,
-    /// Where a crew begins at the latest, by log and name.
-    pub(super) crews: BTreeMap<(String, String), u64>,
+    /// Where a crew was said to begin, by log and name; it begins where the earliest of these is that still holds.
+    pub(super) crews: BTreeMap<(String, String), Vec<(u64, Sight)>>,
     /// Crews that somebody reads with auto acks: at most once, by choice.
     pub(super) careless: BTreeSet<(String, String)>,
     /// Sessions that read their member's inbox.
@@ -58,7 +80,10 @@ impl Readers {
                 let sub = Sub { asked_at: world.now, ..Sub::default() };
                 self.subs.entry(*life).or_default().insert(place.clone(), sub);
             }
-            Seen::Opened(life, place, starts) => self.opened(*life, place, starts, court),
+            Seen::Opened(life, place, starts) => self.opened(*life, place, starts, world, court),
+            Seen::Rewound { .. } => {
+                self.subs.values_mut().flat_map(BTreeMap::values_mut).for_each(|sub| sub.gaps.clear());
+            }
             Seen::Unsubscribes(life, place) => {
                 if let Some(sub) = self.subs.entry(*life).or_default().get_mut(place) {
                     sub.leaving = true;
@@ -80,7 +105,7 @@ impl Readers {
                     sub.gaps.push((*partition, *from, *to));
                 }
             }
-            Seen::Handed(life, handed) => self.handed(*life, handed, court),
+            Seen::Handed(life, handed) => self.handed(*life, handed, world, court),
             Seen::Killed(life) => _ = self.subs.remove(life),
             Seen::Ended(life, why) => {
                 for place in self.subs.remove(life).unwrap_or_default().into_keys() {
@@ -99,7 +124,14 @@ impl Readers {
         }
     }
 
-    fn opened(&mut self, life: Life, place: &Place, starts: &BTreeMap<u32, u64>, court: &mut Court) {
+    fn opened(
+        &mut self,
+        life: Life,
+        place: &Place,
+        starts: &BTreeMap<u32, u64>,
+        world: &World,
+        court: &mut Court,
+    ) {
         let Some(sub) = self.subs.entry(life).or_default().get_mut(place) else {
             if matches!(place, Place::Topic { .. }) {
                 let text =
@@ -108,17 +140,17 @@ impl Readers {
             }
             return;
         };
-        sub.starts = Some(starts.clone());
+        let sight = world.sight(life);
+        (sub.starts, sub.opened) = (Some(starts.clone()), Some(sight));
         let Place::Topic { topic, group: Some(group), .. } = place else { return };
         for (partition, seq) in starts {
-            let start =
-                self.crews.entry((format!("topic/{topic}/{partition}"), group.clone())).or_insert(*seq);
-            *start = (*start).min(*seq);
+            let log = format!("topic/{topic}/{partition}");
+            self.crews.entry((log, group.clone())).or_default().push((*seq, sight));
         }
     }
 
     /// Nobody gets what it does not read.
-    fn handed(&mut self, life: Life, handed: &Handed, court: &mut Court) {
+    fn handed(&mut self, life: Life, handed: &Handed, world: &World, court: &mut Court) {
         let Handed { place, spot, key, .. } = handed;
         let Place::Topic { topic, group, .. } = place else {
             if *place == Place::MemberInbox {
@@ -126,6 +158,9 @@ impl Readers {
             }
             return;
         };
+        if let Some(sub) = self.subs.get_mut(&life).and_then(|subs| subs.get_mut(place)) {
+            sub.read.entry(spot.log.clone()).or_insert(world.now);
+        }
         let sub = self.subs.get(&life).and_then(|subs| subs.get(place)).filter(|sub| !sub.leaving);
         let Some(starts) = sub.and_then(|sub| sub.starts.as_ref()) else {
             let text = format!(
@@ -139,6 +174,7 @@ impl Readers {
         let start = partition_of(&spot.log, topic).and_then(|partition| starts.get(&partition));
         if let (Some(start), None) = (start, group)
             && spot.seq < *start
+            && !sub.is_some_and(|sub| sub.is_rewound(world))
         {
             let text = format!("{} was handed {} {}, and reads from {start}", who(life), spot.log, spot.seq);
             court.accuse("unasked", text);

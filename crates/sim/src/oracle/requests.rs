@@ -217,6 +217,8 @@ fn told(seen: &Seen) -> Option<Life> {
         | Seen::Settled(life, ..)
         | Seen::StatusTaken(life, _)
         | Seen::OfferJudged(life, ..)
+        | Seen::Inquired(life, ..)
+        | Seen::HistoryRewound(life)
         | Seen::Event(life, ..) => Some(*life),
         _ => None,
     }

@@ -37,6 +37,8 @@ struct Call {
     looked: Option<RunFate>,
     /// Which processes answered it: two that hold one key speak at cross purposes.
     answerers: BTreeSet<Life>,
+    /// The store went back under it: what it was in the lost history nobody is held to.
+    void: bool,
 }
 
 impl Runs {
@@ -55,6 +57,7 @@ impl Runs {
                     said: Vec::new(),
                     looked: None,
                     answerers: BTreeSet::new(),
+                    void: false,
                 });
             }
             Seen::CallStarted(life, key, run) => self.started(*life, key, run, court),
@@ -77,13 +80,21 @@ impl Runs {
                     call.agree(fate, &format!("{} was told that it is in force", who(*life)), court);
                 }
             }
-            Seen::RunOver(life, run, code) if code == "seq_gap" && self.answerers(run) < 2 => {
+            Seen::RunOver(life, run, code)
+                if code == "seq_gap"
+                    && self.answerers(run) < 2
+                    && self.of(run).is_some_and(|call| !call.void) =>
+            {
                 court.accuse("run", format!("{} was told of a gap in the run {run}", who(*life)));
             }
             Seen::RunIs(key, fate) => {
                 if let Some(call) = self.calls.get_mut(key) {
                     call.looked = Some(fate.clone());
                 }
+            }
+            Seen::Rewound { .. } => {
+                self.calls.values_mut().for_each(|call| call.void = true);
+                self.keys.clear();
             }
             Seen::Over => self.judge(court),
             _ => {}
@@ -101,7 +112,7 @@ impl Runs {
 
     fn started(&mut self, life: Life, key: &Key, run: &str, court: &mut Court) {
         let Some(call) = self.calls.get_mut(key) else { return };
-        if call.run.as_ref().is_some_and(|known| known != run) {
+        if !call.void && call.run.as_ref().is_some_and(|known| known != run) {
             let text = format!("{} was told that {} is another run than it was", who(life), key.id);
             court.accuse("run", text);
         }
@@ -125,7 +136,7 @@ impl Runs {
     }
 
     fn chunk(&mut self, life: Life, key: &Key, seq: u64, body: &str, gap: bool, court: &mut Court) {
-        let Some(call) = self.calls.get(key) else { return };
+        let Some(call) = self.calls.get(key).filter(|call| !call.void) else { return };
         if body != format!("{}#{seq}", call.input) {
             court.accuse("run", format!("{} heard {body:?} as piece {seq} of {}", who(life), key.id));
         }
@@ -151,7 +162,7 @@ impl Runs {
         world: &World,
         court: &mut Court,
     ) {
-        let Some(call) = self.calls.get_mut(key) else { return };
+        let Some(call) = self.calls.get_mut(key).filter(|call| !call.void) else { return };
         if !self.ended.insert((life, key.clone())) {
             court.accuse("run", format!("{} heard the end of {} twice", who(life), key.id));
         }
@@ -169,7 +180,7 @@ impl Runs {
 
     /// At the end all that were begun have ended, in one way.
     fn judge(&self, court: &mut Court) {
-        for (key, call) in self.calls.iter().filter(|(_, call)| call.run.is_some()) {
+        for (key, call) in self.calls.iter().filter(|(_, call)| call.run.is_some() && !call.void) {
             match (&call.looked, &call.fate) {
                 (Some(RunFate::Living(state)), _) => {
                     court.accuse("run", format!("{} is still {state} at the end", key.id));
@@ -196,6 +207,7 @@ impl Call {
     fn agree(&mut self, fate: &RunFate, how: &str, court: &mut Court) {
         if let Some(known) = &self.fate
             && known != fate
+            && !self.void
         {
             court.accuse("run", format!("{:?} ended as {known:?}; {how} as {fate:?}", self.input));
         }

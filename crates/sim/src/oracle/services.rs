@@ -93,6 +93,7 @@ impl Services {
                     may_be_gone(*life, (slot, name), unexplained, world, court);
                 }
             }
+            Seen::Rewound { .. } => self.holders.clear(),
             Seen::Killed(life) | Seen::Ended(life, _) => {
                 for name in self.wanted.remove(life).into_iter().flatten() {
                     self.unwanted.insert((life.slot, name), at);

@@ -50,8 +50,11 @@ pub(super) struct Session {
     first_at: Option<u64>,
     bye: bool,
     banned: Option<u64>,
-    /// Whether a crash may have made the broker forget that it was here: then its lease may be shorter.
+    /// Whether a crash may have made the broker forget that it was here: then its lease may be shorter. Also whether
+    /// the store went back: then it may have another lease, or none.
     doubtful: bool,
+    /// Whether the next start may find a lease that had ended.
+    rewound: bool,
     /// Moments at which a time ended in which its lease may have ended. A watcher may be told of one end for each.
     pub(super) ends: Vec<u64>,
     /// Who carries it, as far as the broker knows, and since when.
@@ -134,6 +137,10 @@ impl Session {
                 self.settle_away(at);
                 (self.carrier, self.away) = (None, None);
             }
+            Seen::Rewound { copied_at } => {
+                (self.doubtful, self.rewound) = (true, true);
+                self.first_at = self.first_at.filter(|first| first < copied_at);
+            }
             Seen::BrokerUp(_) => self.restarted(at, broker),
             _ => {}
         }
@@ -201,6 +208,9 @@ impl Session {
     /// A start gives every stored lease a full TTL; starts that nobody attaches in use it up.
     fn restarted(&mut self, at: u64, broker: &Broker) {
         self.away = Some(at + STARTUP_GRACE_MS.max(broker.grace_ms));
+        if std::mem::take(&mut self.rewound) {
+            self.latest = broker.awake;
+        }
         if self.run.is_none_or(|run| run + 1 != broker.run) {
             return;
         }

@@ -109,13 +109,18 @@ fn check_late(
 ) {
     let key = &handed.key;
     let Some(record) = letters.get(key).filter(|record| record.letter.body == handed.body) else { return };
-    let (Some(ttl), Some(accepted)) = (record.letter.ttl_ms, &record.accepted) else { return };
+    let message = record.messages().iter().find(|message| message.id == handed.spot.id);
+    let accepted = message.and_then(|message| message.accepted.as_ref());
+    let (Some(ttl), Some(accepted)) = (record.letter.ttl_ms, accepted) else { return };
     let first = handed.attempt == 1 && !handed.redelivered;
     let end = accepted.at + ttl + MARGIN_MS;
     // The broker's welcome may have been on its way for as long as the entry.
     let admitted = world.session(life.slot).is_some_and(|session| session.admitted_at > end);
     let young = admitted && world.being(life).attached.is_some_and(|attached| attached > end);
-    if first && young && hands.trails.get(key, &super::trail::Reader::of(life, &handed.place)).is_none() {
+    if first
+        && young
+        && hands.trails.get(&handed.spot.id, &super::trail::Reader::of(life, &handed.place)).is_none()
+    {
         let text = format!("{} was handed {}, which had expired by {end} ms", who(life), key.id);
         court.accuse("late", text);
     }

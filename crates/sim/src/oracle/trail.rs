@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::seen::{Key, Life, Place, Verb};
+use crate::seen::{Life, Place, Verb};
 
 /// Whose place in a log it is: what one of them settles is settled for all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,39 +44,40 @@ pub(super) struct Trail {
 /// All trails.
 #[derive(Debug, Default)]
 pub(super) struct Trails {
-    trails: BTreeMap<Key, BTreeMap<Reader, Trail>>,
+    /// By the broker's id of the message.
+    trails: BTreeMap<String, BTreeMap<Reader, Trail>>,
 }
 
 impl Trails {
-    pub(super) fn get(&self, key: &Key, reader: &Reader) -> Option<&Trail> {
-        self.trails.get(key)?.get(reader)
+    pub(super) fn get(&self, id: &str, reader: &Reader) -> Option<&Trail> {
+        self.trails.get(id)?.get(reader)
     }
 
     /// What all readers did with it.
-    pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = (&Reader, &Trail)> {
-        self.trails.get(key).into_iter().flatten()
+    pub(super) fn of(&self, id: &str) -> impl Iterator<Item = (&Reader, &Trail)> {
+        self.trails.get(id).into_iter().flatten()
     }
 
     /// What became of it in inboxes.
-    pub(super) fn inbox(&self, key: &Key) -> Option<&Trail> {
-        self.get(key, &Reader::Inbox)
+    pub(super) fn inbox(&self, id: &str) -> Option<&Trail> {
+        self.get(id, &Reader::Inbox)
     }
 
-    pub(super) fn handed(&mut self, key: &Key, reader: Reader, now: u64) {
-        let of = self.trails.entry(key.clone()).or_default();
+    pub(super) fn handed(&mut self, id: &str, reader: Reader, now: u64) {
+        let of = self.trails.entry(id.to_owned()).or_default();
         let trail = of.entry(reader).or_insert_with(|| Trail { first_at: now, ..Trail::default() });
         trail.handed += 1;
     }
 
     /// An ack or a burial counts.
-    pub(super) fn done(&mut self, key: &Key, reader: &Reader, now: u64) {
-        if let Some(trail) = self.trails.get_mut(key).and_then(|of| of.get_mut(reader)) {
+    pub(super) fn done(&mut self, id: &str, reader: &Reader, now: u64) {
+        if let Some(trail) = self.trails.get_mut(id).and_then(|of| of.get_mut(reader)) {
             trail.done_at.push(now);
         }
     }
 
-    pub(super) fn settles(&mut self, key: &Key, reader: &Reader, verb: Verb, now: u64) {
-        let Some(trail) = self.trails.get_mut(key).and_then(|of| of.get_mut(reader)) else { return };
+    pub(super) fn settles(&mut self, id: &str, reader: &Reader, verb: Verb, now: u64) {
+        let Some(trail) = self.trails.get_mut(id).and_then(|of| of.get_mut(reader)) else { return };
         match verb {
             Verb::Ack => trail.acks += 1,
             Verb::Dead => trail.burials += 1,

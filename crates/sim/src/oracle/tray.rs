@@ -9,8 +9,8 @@ const INBOX_PREFETCH: usize = 32;
 
 /// Whose tray, through which place, of which lane.
 pub(super) type TrayName = (Life, Place, Lane);
-/// Where an entry lies: log and number.
-pub(super) type At = (String, u64);
+/// Where an entry lies, and which: log, number, and the broker's id.
+pub(super) type At = (String, u64, String);
 
 /// How an entry stands with an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub(super) fn first_of(life: Life) -> TrayName {
 }
 
 pub(super) fn at(spot: &Spot) -> At {
-    (spot.log.clone(), spot.seq)
+    (spot.log.clone(), spot.seq, spot.id.clone())
 }
 
 /// What a place may have in hand.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::seen::{Life, Member, Seen, Slot};
 
 use super::Court;
-use super::broker::Broker;
+use super::broker::{Broker, Sight};
 use super::session::{Session, whose};
 
 /// A session's name and its member's, as the wire spells them.
@@ -24,6 +24,10 @@ pub(super) struct Being {
     /// When it was last told that its lease was a new one: what it had in hand is not its any more.
     pub(super) fresh_at: Option<u64>,
     pub(super) gone: Option<Gone>,
+    /// How often the store had gone back when the broker answered the hello by which it was last attached.
+    pub(super) rewinds: usize,
+    /// The same of a hello whose answer is still to come.
+    knocked: Option<usize>,
     /// How often it was told its end.
     ends: u32,
 }
@@ -92,6 +96,11 @@ impl World {
         })
     }
 
+    /// What this process hears now, as proof of what the store has.
+    pub(super) fn sight(&self, life: Life) -> Sight {
+        Sight { at: self.now, run: if self.is_current(life) { self.broker.run } else { 0 } }
+    }
+
     /// Whether a session's lease may have ended since `at`; of a session that nobody knows, it may.
     pub(super) fn may_have_ended_since(&self, slot: Slot, at: u64) -> bool {
         self.sessions.get(&slot).is_none_or(|session| session.may_have_ended_since(at, &self.broker))
@@ -111,7 +120,7 @@ impl World {
             (_, Some(slot)) => {
                 self.sessions.entry(slot).or_default().see(at, seen, &self.broker, court);
             }
-            (Seen::Numbers(_) | Seen::BrokerDown(_) | Seen::BrokerUp(_), None) => {
+            (Seen::Numbers(_) | Seen::BrokerDown(_) | Seen::BrokerUp(_) | Seen::Rewound { .. }, None) => {
                 for session in self.sessions.values_mut() {
                     session.see(at, seen, &self.broker, court);
                 }
@@ -125,9 +134,15 @@ impl World {
                 self.roles.insert(*slot, role);
             }
             Seen::Born(life) => _ = self.lives.entry(*life).or_default(),
+            Seen::Admitted(life, _) => {
+                let rewinds = self.broker.rewinds.len();
+                self.lives.entry(*life).or_default().knocked.get_or_insert(rewinds);
+            }
             Seen::Attached { life, kept, .. } => {
+                let rewinds = self.broker.rewinds.len();
                 let being = self.lives.entry(*life).or_default();
                 being.attached = Some(at);
+                being.rewinds = being.knocked.take().unwrap_or(rewinds);
                 if !kept {
                     being.fresh_at = Some(at);
                 }

@@ -12,7 +12,7 @@ use tenure_proto::MeshName;
 use tenure_proto::ids::{GrantId, MemberKey};
 
 /// All of one mesh.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Access {
     founded: Option<u64>,
     members: BTreeMap<MemberKey, MemberRecord>,
@@ -65,7 +65,7 @@ impl Access {
 }
 
 /// What operators did, in all meshes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Audit(Vec<(MeshName, AuditRecord)>);
 
 impl Audit {

@@ -7,7 +7,7 @@ use tenure_proto::MeshName;
 use tenure_proto::limits::LEASE_ENDS_MAX;
 
 /// Ends of leases by number; at most [`LEASE_ENDS_MAX`].
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LeaseEnds {
     last: u64,
     ends: BTreeMap<u64, (MeshName, LeaseEnd)>,

@@ -17,7 +17,7 @@ use tenure_proto::name::{GroupName, ServiceName, TopicName};
 use tenure_proto::subscribe::From;
 
 /// All messages of a mesh.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Messages {
     pub(super) topics: BTreeMap<TopicName, TopicRecord>,
     pub(super) subs: BTreeMap<(SessionKey, SubId), SubRecord>,
@@ -31,7 +31,7 @@ pub(super) struct Messages {
     sessions: BTreeMap<SessionKey, Session>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     pub(super) lanes: [LaneRecord; 3],
     pub(super) entries: BTreeMap<u64, Kept>,
@@ -51,7 +51,7 @@ pub(super) struct Kept {
     pub(super) timeless: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) record: GroupRecord,
     pub(super) cursor: u64,
@@ -60,7 +60,7 @@ pub(super) struct Group {
     pub(super) settlers: BTreeMap<u64, SettlerRecord>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) id: MessageId,
     pub(super) fingerprint: Fingerprint,
@@ -82,7 +82,7 @@ pub(super) struct Letter {
     pub(super) at: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Session {
     member: MemberKey,
     ended_at: Option<u64>,

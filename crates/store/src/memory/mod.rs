@@ -40,7 +40,7 @@ pub struct Memory {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     identity: Option<Identity>,
     /// Uptime by run.
@@ -62,6 +62,11 @@ impl Memory {
     /// An empty store.
     pub fn new() -> Memory {
         Memory::default()
+    }
+
+    /// A store of its own with the same contents, as a backup is: what is written to one is not in the other.
+    pub fn copy(&self) -> Memory {
+        Memory { state: Arc::new(Mutex::new(self.lock().clone())) }
     }
 
     /// Makes every write answer [`StoreError::Unavailable`] and do nothing, like a full disk, or ends that.

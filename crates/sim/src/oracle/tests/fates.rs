@@ -10,7 +10,8 @@ fn receipt(play: &mut Play, outcome: Result<Fate, String>) {
 
 fn dead(play: &mut Play, log: &str, group: Option<&str>, reason: &str) {
     let (group, reason) = (group.map(str::to_owned), reason.to_owned());
-    let letter = DeadLetter { spot: spot(log, 1), id: "id of a".into(), group, attempts: 1, reason };
+    let spot = Spot { id: "id of a".into(), ..spot(log, 1) };
+    let letter = DeadLetter { spot, group, attempts: 1, reason };
     play.see(Seen::DeadLetters(log.to_owned(), vec![letter]));
 }
 

@@ -10,7 +10,7 @@ fn one_key_has_one_id_and_one_place() {
         mail.fallback = Fallback::Member;
         play.sends(life(0), "a", mail.clone()).accepted(life(0), "a", spot("inbox/s/s1", 1), false);
         play.sends(life(0), "a", mail);
-        let outcome = Ok((id.to_owned(), spot(log, seq), duplicate));
+        let outcome = Ok((Spot { id: id.to_owned(), ..spot(log, seq) }, duplicate));
         play.see(Seen::Answered { life: life(0), key: key(0, "a"), contradicts: false, outcome });
         play
     };
@@ -48,7 +48,7 @@ fn a_message_is_as_it_was_sent() {
     deliver(&|it| it.from = Slot(2)).breaks(&["altered"]);
     deliver(&|it| it.key.id = "b".into()).breaks(&["altered"]);
     deliver(&|it| it.lane = Lane::Now).breaks(&["altered"]);
-    deliver(&|it| it.id = "another".into()).breaks(&["doubled"]);
+    deliver(&|it| it.spot.id = "another".into()).breaks(&["doubled"]);
 }
 
 #[test]
@@ -94,12 +94,12 @@ fn a_refused_message_leaves_no_trace() {
 
 #[test]
 fn another_message_under_a_key_is_refused_and_the_same_is_not() {
-    let contradict = |play: &mut Play, outcome: Result<(String, Spot, bool), String>| {
+    let contradict = |play: &mut Play, outcome: Result<(Spot, bool), String>| {
         let (life, key, letter) = (life(0), key(0, "a"), letter(To::Session(Slot(1)), "other"));
         play.see(Seen::Sends { life, key: key.clone(), letter, again: false, contradicts: true });
         play.see(Seen::Answered { life, key, contradicts: true, outcome });
     };
-    let yes = || Ok(("id of a".to_owned(), spot("inbox/s/s1", 1), true));
+    let yes = || Ok((Spot { id: "id of a".to_owned(), ..spot("inbox/s/s1", 1) }, true));
     let mut play = Play::full();
     play.mail("a", 1);
     contradict(&mut play, Err("idempotency_key_reused".into()));

@@ -196,8 +196,7 @@ fn who_is_behind_what_was_forgotten_is_told() {
     .holds();
     let buried = |play: &mut Play, _: &Place| {
         let letter = DeadLetter {
-            spot: spot(JOBS, 1),
-            id: "id of a".into(),
+            spot: Spot { id: "id of a".into(), ..spot(JOBS, 1) },
             group: None,
             attempts: 0,
             reason: "retention".into(),

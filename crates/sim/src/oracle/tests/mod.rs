@@ -3,10 +3,12 @@
 mod daemons;
 mod fates;
 mod hands;
+mod inquiries;
 mod leases;
 mod letters;
 mod lost;
 mod plain;
+mod rewinds;
 mod services;
 mod streams;
 
@@ -30,6 +32,8 @@ pub(super) struct Play {
     at: u64,
     epochs: u32,
     here: BTreeSet<String>,
+    /// What was last handed out from each place.
+    ids: BTreeMap<(String, u64), String>,
 }
 
 /// The first process of a session.
@@ -55,8 +59,9 @@ pub(super) fn letter(to: To, id: &str) -> Letter {
     Letter { to, body, lane: Lane::Next, fallback: Fallback::Hold, ttl_ms: None, delay_ms: None }
 }
 
+/// A place; what lies there is filled in by the play.
 pub(super) fn spot(log: &str, seq: u64) -> Spot {
-    Spot { log: log.to_owned(), seq }
+    Spot { log: log.to_owned(), seq, id: String::new() }
 }
 
 pub(super) fn topic(group: Option<&str>) -> Place {
@@ -67,14 +72,15 @@ pub(super) fn topic(group: Option<&str>) -> Place {
 /// A message from session 0 as it is handed out.
 pub(super) fn handed(place: Place, log: &str, seq: u64, id: &str) -> Handed {
     let (lane, key, body) = (Lane::Next, key(0, id), format!("body of {id}"));
-    let (id, from) = (format!("id of {id}"), Slot(0));
-    Handed { place, spot: spot(log, seq), lane, id, key, from, body, attempt: 1, redelivered: false }
+    let spot = Spot { id: format!("id of {id}"), ..spot(log, seq) };
+    Handed { place, spot, lane, key, from: Slot(0), body, attempt: 1, redelivered: false }
 }
 
 impl Play {
     /// A world with four sessions, of which nobody is here yet.
     pub(super) fn new() -> Play {
-        let mut play = Play { oracle: Oracle::default(), at: 0, epochs: 0, here: BTreeSet::new() };
+        let mut play =
+            Play { oracle: Oracle::default(), at: 0, epochs: 0, here: BTreeSet::new(), ids: BTreeMap::new() };
         play.see(Seen::Numbers(NUMBERS));
         for n in 0..4 {
             let (session, member_key) = (format!("s{n}"), format!("m{}", n / 2));
@@ -95,7 +101,18 @@ impl Play {
         play
     }
 
-    pub(super) fn see(&mut self, seen: Seen) -> &mut Play {
+    pub(super) fn see(&mut self, mut seen: Seen) -> &mut Play {
+        match &mut seen {
+            Seen::Handed(_, handed) => {
+                let spot = &handed.spot;
+                self.ids.insert((spot.log.clone(), spot.seq), spot.id.clone());
+            }
+            Seen::Settles(_, _, spot, ..) | Seen::Settled(_, _, spot, ..) if spot.id.is_empty() => {
+                let id = self.ids.get(&(spot.log.clone(), spot.seq));
+                spot.id = id.cloned().unwrap_or_default();
+            }
+            _ => {}
+        }
         self.oracle.see(self.at, &seen);
         self
     }
@@ -152,7 +169,7 @@ impl Play {
 
     pub(super) fn accepted(&mut self, life: Life, id: &str, at: Spot, duplicate: bool) -> &mut Play {
         let key = key(life.slot.0, id);
-        let outcome = Ok((format!("id of {id}"), at, duplicate));
+        let outcome = Ok((Spot { id: format!("id of {id}"), ..at }, duplicate));
         self.see(Seen::Answered { life, key, contradicts: false, outcome })
     }
 

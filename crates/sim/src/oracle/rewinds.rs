@@ -1,0 +1,98 @@
+//! Rewinds: whoever has read a history that is not the broker's any more is told so, once for each time, and nobody else.
+//!
+//! Where doubt begins: only a topic tells for sure, in a world that forgets nothing, and only if the last that came of it was
+//! asked for after the store had been copied. What was pruned counts as known, and an inbox prunes what is settled.
+
+use std::collections::BTreeMap;
+
+use crate::seen::{Handed, Life, Place, Seen};
+
+use super::letters::Letters;
+use super::world::World;
+use super::{Court, who};
+
+/// What processes know of the logs that they read.
+#[derive(Debug, Default)]
+pub(super) struct Rewinds {
+    readers: BTreeMap<Life, Reader>,
+}
+
+/// What one process knows.
+#[derive(Debug, Default)]
+struct Reader {
+    /// The highest entry that came, by subscription and log: its number, and when it was first asked for.
+    newest: BTreeMap<(Place, String), (u64, u64)>,
+    /// How often the store had gone back when it was last attached; nothing before that.
+    attached: Option<usize>,
+    /// How often it had when it was last told so: nothing of that is news.
+    told: usize,
+    /// Whether it has yet to be told.
+    must: bool,
+}
+
+impl Reader {
+    /// It is told.
+    fn told(&mut self, life: Life, court: &mut Court) {
+        let rewinds = self.attached.unwrap_or(0);
+        if rewinds <= self.told {
+            let text = format!("{} was told that history was rewound, and it was not since", who(life));
+            court.accuse("rewind", text);
+        }
+        (self.told, self.must) = (rewinds, false);
+    }
+
+    /// It is attached again, or gone: what it was told since it last was is all.
+    fn judge(&mut self, life: Life, court: &mut Court) {
+        if std::mem::take(&mut self.must) {
+            let text =
+                format!("{} was not told that history was rewound, and has read what is lost", who(life));
+            court.accuse("rewind", text);
+        }
+    }
+
+    fn attached(&mut self, life: Life, world: &World) {
+        let (rewinds, now) = (&world.broker.rewinds, world.being(life).rewinds);
+        if self.attached.is_none() {
+            self.told = now;
+        }
+        let since = rewinds.get(self.attached.unwrap_or(now)..now).unwrap_or_default();
+        // Asked for after a copy that it went back to, what came last cannot be there.
+        let lost = |(_, sent_at): &(u64, u64)| since.iter().any(|rewind| *sent_at > rewind.copied_at);
+        self.must = world.broker.forgets.is_none() && self.newest.values().any(lost);
+        if !since.is_empty() {
+            self.newest.clear();
+        }
+        self.attached = Some(now);
+    }
+}
+
+impl Rewinds {
+    pub(super) fn see(&mut self, seen: &Seen, letters: &Letters, world: &World, court: &mut Court) {
+        match seen {
+            Seen::Handed(life, Handed { place: place @ Place::Topic { .. }, spot, key, .. }) => {
+                let reader = self.readers.entry(*life).or_default();
+                let newest = reader.newest.entry((place.clone(), spot.log.clone())).or_default();
+                *newest = (*newest).max((spot.seq, letters.sent_at(key)));
+            }
+            Seen::Unsubscribes(life, place) | Seen::SubEnded(life, place, _) => {
+                self.readers.entry(*life).or_default().newest.retain(|(other, _), _| other != place);
+            }
+            Seen::HistoryRewound(life) => {
+                self.readers.entry(*life).or_default().told(*life, court);
+            }
+            Seen::Attached { life, .. } => {
+                let reader = self.readers.entry(*life).or_default();
+                reader.judge(*life, court);
+                reader.attached(*life, world);
+            }
+            Seen::Killed(life) => _ = self.readers.remove(life),
+            Seen::Ended(life, _) => {
+                if let Some(mut reader) = self.readers.remove(life) {
+                    reader.judge(*life, court);
+                }
+            }
+            Seen::Over => self.readers.iter_mut().for_each(|(life, reader)| reader.judge(*life, court)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A store that went back: what it may have lost, what it may not, and who is told.
+
+use super::*;
+
+const INBOX: &str = "inbox/s/s1";
+const JOBS: &str = "topic/jobs/0";
+
+impl Play {
+    /// The store goes back to what it was so long ago; everybody comes back to the broker that has it then.
+    fn rewind(&mut self, ms: u64) -> &mut Play {
+        let copied_at = self.at - ms;
+        for slot in 0..4 {
+            self.see(Seen::SocketLost(Slot(slot)));
+        }
+        self.see(Seen::BrokerDown(true)).see(Seen::Rewound { copied_at });
+        self.sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
+        for slot in 0..4 {
+            self.see(Seen::Detached(life(slot))).admit(life(slot), true).attach(life(slot), true);
+        }
+        self.sleep(10)
+    }
+
+    /// A mail of session 0 is accepted under another id.
+    fn mail_as(&mut self, id: &str, seq: u64, name: &str) -> &mut Play {
+        self.sends(life(0), id, letter(To::Session(Slot(1)), id));
+        let outcome = Ok((Spot { id: name.to_owned(), ..spot(INBOX, seq) }, false));
+        self.see(Seen::Answered { life: life(0), key: key(0, id), contradicts: false, outcome })
+    }
+
+    fn hand_mail_as(&mut self, to: Life, id: &str, seq: u64, name: &str) -> &mut Play {
+        let mut handed = handed(Place::Inbox, INBOX, seq, id);
+        handed.spot.id = name.to_owned();
+        self.see(Seen::Handed(to, handed))
+    }
+
+    fn over(&mut self, id: &str, fate: Fate) -> &mut Play {
+        self.rest(&[life(0), life(1), life(2), life(3)]).fate(id, fate).see(Seen::Over)
+    }
+}
+
+#[test]
+fn what_was_accepted_after_the_copy_may_be_gone_and_nothing_else() {
+    let gone = |before: u64, after: u64| {
+        let mut play = Play::full();
+        play.mail("a", 1).sleep(before).rewind(after).over("a", Fate::Unknown);
+        play
+    };
+    gone(100, 100).holds();
+    gone(100, 50).breaks(&["lost"]);
+    let mut play = Play::full();
+    play.sleep(100).rewind(50).mail("a", 1).over("a", Fate::Unknown).breaks(&["lost"]);
+}
+
+#[test]
+fn what_is_accepted_after_a_rewind_is_handed_over() {
+    let mut play = Play::full();
+    play.mail("a", 1).hand_mail(life(1), "a", 1).sleep(100).rewind(100).mail("b", 1);
+    play.over("b", Fate::Delivered).breaks(&["receipts", "lost"]);
+    let mut play = Play::full();
+    play.mail("a", 1).hand_mail(life(1), "a", 1).sleep(100).rewind(100).mail("b", 1);
+    play.over("b", Fate::Accepted).breaks(&["lost"]);
+}
+
+#[test]
+fn only_what_a_rewind_may_have_taken_is_accepted_anew() {
+    let again = |back: Option<u64>| {
+        let mut play = Play::full();
+        play.sleep(100).mail("a", 1).hand_mail(life(1), "a", 1).acks(life(1), &Place::Inbox, INBOX, 1);
+        play.sleep(100);
+        if let Some(ms) = back {
+            play.rewind(ms);
+        }
+        play.mail_as("a", 1, "another");
+        play
+    };
+    again(Some(150)).holds();
+    again(Some(50)).breaks(&["doubled", "doubled"]);
+    again(None).breaks(&["doubled", "doubled"]);
+    // It is another message, which whoever had the first gets, and settles.
+    let mut play = again(Some(150));
+    play.hand_mail_as(life(1), "a", 1, "another").acks(life(1), &Place::Inbox, INBOX, 1).holds();
+    play.hand_mail_as(life(1), "a", 1, "another").breaks(&["doubled"]);
+}
+
+#[test]
+fn what_was_settled_before_the_copy_stays_settled() {
+    let again = |ms: u64| {
+        let mut play = Play::full();
+        play.sleep(100).mail("a", 1).hand_mail(life(1), "a", 1).acks(life(1), &Place::Inbox, INBOX, 1);
+        play.sleep(100).rewind(ms);
+        let second = nth(1, 1);
+        play.see(Seen::Killed(life(1))).see(Seen::Born(second)).admit(second, false).attach(second, false);
+        play.hand_mail(second, "a", 1);
+        play
+    };
+    again(150).holds();
+    again(50).breaks(&["doubled"]);
+}
+
+#[test]
+fn a_process_gets_what_it_has_done_only_once_whatever_the_store_forgot() {
+    let mut play = Play::full();
+    play.sleep(100).mail("a", 1).hand_mail(life(1), "a", 1).acks(life(1), &Place::Inbox, INBOX, 1);
+    play.sleep(100).rewind(50).hand_mail(life(1), "a", 1).breaks(&["doubled"]);
+}
+
+#[test]
+fn who_has_read_what_is_lost_is_told_so_once() {
+    let read = |told: u32, ms: u64| {
+        let mut play = Play::full();
+        let place = topic(None);
+        play.subscribe(life(1), &place, 1).sleep(100).post("a", 1).hand_post(life(1), &place, "a", 1);
+        play.acks(life(1), &place, JOBS, 1).sleep(100).rewind(ms);
+        (0..told).for_each(|_| _ = play.see(Seen::HistoryRewound(life(1))));
+        play.see(Seen::Over);
+        play
+    };
+    read(1, 150).holds();
+    read(0, 150).breaks(&["rewind"]);
+    read(2, 150).breaks(&["rewind"]);
+    // What it has read is there.
+    read(0, 50).holds();
+    let mut play = Play::full();
+    play.see(Seen::HistoryRewound(life(1))).see(Seen::Over).breaks(&["rewind"]);
+}
+
+#[test]
+fn a_reader_of_its_own_gets_what_was_sent_after_the_rewind_wherever_it_lies() {
+    let posted = |read: bool, handed: bool| {
+        let mut play = Play::full();
+        let place = topic(None);
+        play.subscribe(life(1), &place, 7).sleep(100);
+        if read {
+            play.post("old", 7).hand_post(life(1), &place, "old", 7).acks(life(1), &place, JOBS, 7);
+        }
+        play.sleep(1).rewind(50);
+        if read {
+            play.see(Seen::HistoryRewound(life(1)));
+        }
+        play.post("a", 3);
+        if handed {
+            play.hand_post(life(1), &place, "a", 3).acks(life(1), &place, JOBS, 3);
+        }
+        play.history(&[(3, "a")]).over("a", Fate::Accepted);
+        play
+    };
+    posted(true, true).holds();
+    posted(true, false).breaks(&["lost"]);
+    // Who has read nothing cannot know that its place is another one.
+    posted(false, false).holds();
+}
