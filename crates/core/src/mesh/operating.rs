@@ -1,6 +1,6 @@
 //! What operators do, and who asks.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
@@ -285,13 +285,13 @@ impl Mesh {
             return Err(error.with_details(serde_json::json!({"version": found})));
         }
         let mut all = self.settings.values.clone();
-        let mut named = BTreeSet::new();
+        let mut named = BTreeMap::new();
         for (given, value) in values {
             let name = crate::setting::find(given)?.name;
-            if !named.insert(name) {
-                let text =
-                    format!("{given} is another name of {name}, which is set here too; give one of them");
-                return Err(WireError::bad_request(text).with_details(serde_json::json!({"field": given})));
+            if let Some(other) = named.insert(name, given) {
+                let text = format!("{other} and {given} are names of one setting; give one of them");
+                let details = serde_json::json!({"field": given, "against": other});
+                return Err(WireError::bad_request(text).with_details(details));
             }
             match value.is_null() {
                 true => _ = all.remove(name),
