@@ -2,12 +2,13 @@
 //!
 //! A connection is *unproved* until a session's hello is admitted on it: it may be a request over HTTP, a handshake, a
 //! socket without a hello. Anybody can make those at no cost, so they are what is let go when room is needed: of the
-//! address that has the most of them, the oldest. Whoever floods loses its own connections first, and a session that
+//! address that has the most of them, the oldest, and of addresses that have as many the oldest of all. Whoever floods loses its own connections first, and a session that
 //! comes back gets in.
 //!
 //! Some places are kept in reserve. Sessions fill all but those; past that a hello is admitted only with a good resume
 //! token. So there is always a place on which a session that was here can prove it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::address::Address;
@@ -72,8 +73,9 @@ pub struct Crowd {
     guests: BTreeMap<GuestId, Kind>,
     /// Those that have proved nothing, by where they come from.
     unproved: BTreeMap<Address, BTreeSet<GuestId>>,
-    /// How many each address has of them, to find the most.
-    ranks: BTreeSet<(usize, Address)>,
+    /// How many each address has of them, to find the most; of those that have as many, the one whose oldest came first
+    /// is last. So in a flood from many addresses whoever came last is kept, whatever its address is.
+    ranks: BTreeSet<(usize, Reverse<GuestId>, Address)>,
     sessions: usize,
     consumers: usize,
 }
@@ -161,8 +163,8 @@ impl Crowd {
     }
 
     fn oldest_of_the_most(&self) -> Option<GuestId> {
-        let (_, address) = self.ranks.last()?;
-        self.unproved.get(address)?.first().copied()
+        let (_, Reverse(oldest), _) = self.ranks.last()?;
+        Some(*oldest)
     }
 
     fn become_kind(&mut self, guest: GuestId, kind: Kind) {
@@ -183,18 +185,21 @@ impl Crowd {
 
     /// Changes what an address has, and its rank with it.
     fn rank(&mut self, address: Address, change: impl FnOnce(&mut BTreeSet<GuestId>)) {
+        let place = |guests: &BTreeSet<GuestId>| {
+            guests.first().map(|oldest| (guests.len(), Reverse(*oldest), address))
+        };
         let guests = self.unproved.entry(address).or_default();
-        let before = guests.len();
+        let before = place(guests);
         change(guests);
-        let now = guests.len();
-        if now == 0 {
+        let now = place(guests);
+        if now.is_none() {
             self.unproved.remove(&address);
         }
         if before != now {
-            self.ranks.remove(&(before, address));
-            if now > 0 {
-                self.ranks.insert((now, address));
+            if let Some(before) = before {
+                self.ranks.remove(&before);
             }
+            self.ranks.extend(now);
         }
     }
 }
@@ -230,12 +235,35 @@ mod tests {
         assert_eq!(stays(all.enter(from(2))), (7, Some(1)), "address 1 has five");
         all.leave(GuestId(1));
         assert!(all.is_session(GuestId(2)) && all.is_session(GuestId(3)));
-        // Now both have two: one of them loses its oldest, never a session.
+        // Now both have two: the one that has been here for longest goes, never a session.
         let (_, goes) = stays(all.enter(from(3)));
-        assert_eq!(goes, Some(6));
-        assert!(!all.is_session(GuestId(6)), "it was let go before it could prove anything");
-        all.leave(GuestId(6));
+        assert_eq!(goes, Some(4));
+        assert!(!all.is_session(GuestId(4)), "it was let go before it could prove anything");
+        all.leave(GuestId(4));
         assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn of_addresses_that_have_as_many_the_oldest_connection_goes() {
+        let mut all = crowd(8, 2, 100);
+        // A flood with one connection from each address, and somebody whose address is the highest, or the lowest.
+        for victim in [u32::MAX, 0] {
+            for n in 1..=20 {
+                let (guest, goes) = stays(all.enter(from(1_000 + n)));
+                goes.map(GuestId).into_iter().for_each(|goes| all.leave(goes));
+                assert!(goes.is_none_or(|goes| goes < guest));
+            }
+            let (guest, goes) = stays(all.enter(from(victim)));
+            all.leave(GuestId(goes.expect("one of the flood")));
+            // It is not the next to go: it has as long as those that were here before it.
+            for n in 1..=5 {
+                let (_, goes) = stays(all.enter(from(1_000 + n)));
+                assert_eq!(goes, Some(guest - 6 + u64::from(n)), "in the order in which they came");
+                all.leave(GuestId(goes.expect("one of the flood")));
+            }
+            assert!(all.is_session(GuestId(guest)), "it had the time to prove itself");
+            all.leave(GuestId(guest));
+        }
     }
 
     #[test]
@@ -324,7 +352,7 @@ mod tests {
                 prop_assert_eq!(all.consumers, count(|kind| matches!(kind, Kind::Consumer)));
                 let unproved = count(|kind| matches!(kind, Kind::Unproved(_)));
                 prop_assert_eq!(unproved, all.unproved.values().map(BTreeSet::len).sum::<usize>());
-                prop_assert_eq!(unproved, all.ranks.iter().map(|(count, _)| count).sum::<usize>());
+                prop_assert_eq!(unproved, all.ranks.iter().map(|(count, ..)| count).sum::<usize>());
             }
         }
     }
