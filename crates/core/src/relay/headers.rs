@@ -23,30 +23,19 @@ const HOP_BY_HOP: &[&str] = &[
     "expect",
 ];
 
-/// Headers by which proxies and content networks tell a client's address; frameworks believe them.
-const CLIENT_ADDRESS: &[&str] = &[
-    "forwarded",
-    "x-real-ip",
-    "true-client-ip",
-    "client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "fastly-client-ip",
-    "cf-connecting-ip",
-    "cf-connecting-ipv6",
-    "x-originating-ip",
-    "x-remote-ip",
-    "x-remote-addr",
-    "x-envoy-external-address",
-    "x-appengine-user-ip",
-    "x-azure-clientip",
-];
+/// Headers by which proxies and content networks tell a client's address, and which no pattern finds; frameworks believe
+/// them.
+const CLIENT_ADDRESS: &[&str] =
+    &["x-originating-ip", "x-remote-ip", "x-remote-addr", "x-envoy-external-address", "x-azure-clientip"];
 
-/// Whether a header of this name, in lower case and spelled with `-`, says where a request came from. Every framework has
-/// one more `X-Forwarded-…` that it believes.
+/// What a header is called that tells a client's address: every network and every framework has one more of them, so they
+/// are known by a part of their names.
+const ORIGIN_PARTS: &[&str] =
+    &["forwarded", "client-ip", "connecting-ip", "real-ip", "user-ip", "viewer-address"];
+
+/// Whether a header of this name, in lower case and spelled with `-`, says where a request came from.
 fn is_origin(name: &str) -> bool {
-    let prefixes = ["x-forwarded", "x-original-forwarded"];
-    prefixes.iter().any(|prefix| name.starts_with(prefix)) || CLIENT_ADDRESS.contains(&name)
+    ORIGIN_PARTS.iter().any(|part| name.contains(part)) || CLIENT_ADDRESS.contains(&name)
 }
 
 /// Headers that a `Connection` cannot take away from the message: they say what it is, or whom it is for.
@@ -103,22 +92,34 @@ pub fn check_length(length: Option<u64>, most: Option<u64>) -> Result<(), Refusa
     }
 }
 
-/// How a relay of ours names itself in `Via`, before its broker's id.
+/// How a relay of ours names itself in `Via`, before the first digits of its broker's id.
 const RELAY_HOP: &str = "1.1 tenure-";
+/// How many digits of its broker's id follow.
+const RELAY_ID_DIGITS: usize = 8;
+/// Relays that a request may have passed before us: nobody means to chain more.
+const RELAY_HOPS: usize = 16;
 
-/// The `Via` that a request leaves with; refused when it has been here before. `us` is this broker's id. A consumer's own
-/// word is dropped unless it is a configured proxy (`believed`); hops of relays stay, or a loop over two of them would not
-/// be seen.
+/// Whether this is the hop of a relay, and nothing that a consumer put behind the same beginning.
+fn is_relay_hop(hop: &str) -> bool {
+    let id = hop.strip_prefix(RELAY_HOP).unwrap_or_default();
+    id.len() == RELAY_ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The `Via` that a request leaves with; refused when it has been here before, or at too many relays. `us` is this broker's
+/// id. A consumer's own word is dropped unless it is a configured proxy (`believed`); hops of relays stay, or a loop over
+/// two of them would not be seen.
 pub fn via(given: &[&[u8]], us: &str, name: &ServiceName, believed: bool) -> Result<String, Refusal> {
-    let ours = format!("{RELAY_HOP}{us}");
-    let mut hops = Vec::new();
+    let ours = format!("{RELAY_HOP}{}", us.get(..RELAY_ID_DIGITS).unwrap_or(us));
+    let (mut hops, mut relays) = (Vec::new(), 0);
     for value in given {
         let text = String::from_utf8_lossy(value);
         for hop in text.split(',').map(str::trim) {
-            if hop == ours {
+            let relay = is_relay_hop(hop);
+            relays += usize::from(relay);
+            if hop == ours || relays > RELAY_HOPS {
                 return Err(Refusal::loop_detected(name));
             }
-            if believed || hop.starts_with(RELAY_HOP) {
+            if believed || relay {
                 hops.push(hop.to_owned());
             }
         }
@@ -127,20 +128,12 @@ pub fn via(given: &[&[u8]], us: &str, name: &ServiceName, believed: bool) -> Res
     Ok(hops.join(", "))
 }
 
-/// A `Set-Cookie` of the service that is reached at `host` (a Host header), without a `Domain` that is wider than it: one
-/// service must not set cookies for the others. Without a `Domain` a cookie belongs to the service's own host.
-pub fn own_cookie(value: &[u8], host: &str) -> Vec<u8> {
-    let own =
-        host.rsplit_once(':').map_or(host, |(name, port)| match port.bytes().all(|b| b.is_ascii_digit()) {
-            true => name,
-            false => host,
-        });
+/// A `Set-Cookie` of a service without its `Domain`: then the cookie belongs to the service's own host and to nothing below
+/// it. A service that is called like a mesh stands above all services of that mesh, so not even its own name may be said.
+pub fn own_cookie(value: &[u8]) -> Vec<u8> {
     let keeps = |part: &&[u8]| {
-        let text = String::from_utf8_lossy(part);
-        let (name, domain) = text.split_once('=').unwrap_or((&text, ""));
-        let domain = domain.trim().trim_matches('"');
-        let domain = domain.strip_prefix('.').unwrap_or(domain);
-        !name.trim().eq_ignore_ascii_case("domain") || domain.eq_ignore_ascii_case(own)
+        let name = part.split(|byte| *byte == b'=').next().unwrap_or_default();
+        !String::from_utf8_lossy(name).trim().eq_ignore_ascii_case("domain")
     };
     let mut parts = value.split(|byte| *byte == b';');
     // The first part is the cookie itself, whatever its name.
@@ -200,10 +193,25 @@ mod tests {
             "x-cluster-client-ip",
             "x-original-forwarded-for",
             "x_original_forwarded_for",
+            "proxy-client-ip",
+            "wl-proxy-client-ip",
+            "wl_proxy_client_ip",
+            "fly-client-ip",
+            "do-connecting-ip",
+            "cf-connecting-ipv6",
+            "cloudfront-viewer-address",
+            "incap-client-ip",
+            "x-proxyuser-ip",
+            "x-appengine-user-ip",
+            "x-vercel-forwarded-for",
+            "x-azure-clientip",
+            "x-remote-addr",
         ] {
             assert!(!rules.passes(name, true), "{name}");
         }
-        assert!(rules.passes("x-forward", true) && rules.passes("forwarded-by-hand", true));
+        for name in ["x-forward", "x-client", "client-id", "x-user-id", "x-real", "viewer"] {
+            assert!(rules.passes(name, true), "{name}");
+        }
     }
 
     #[test]
@@ -217,22 +225,19 @@ mod tests {
 
     #[test]
     fn a_cookie_stays_with_its_own_service() {
-        for (given, host, kept) in [
-            ("a=b; Domain=relay.example; Path=/", "web.relay.example", "a=b; Path=/"),
-            ("a=b; domain=.relay.example", "web.relay.example:7480", "a=b"),
-            ("a=b;DOMAIN = \"localhost\";Secure", "web.localhost:7480", "a=b;Secure"),
-            ("a=b; Domain=other.relay.example", "web.relay.example", "a=b"),
-            ("a=b; Domain=", "web.relay.example", "a=b"),
-            (
-                "a=b; Domain=WEB.relay.example; Path=/",
-                "web.relay.example",
-                "a=b; Domain=WEB.relay.example; Path=/",
-            ),
-            ("domain=relay.example; Path=/", "web.relay.example", "domain=relay.example; Path=/"),
-            ("a=b", "web.localhost:7480", "a=b"),
+        for (given, kept) in [
+            ("a=b; Domain=relay.example; Path=/", "a=b; Path=/"),
+            ("a=b; domain=.relay.example", "a=b"),
+            ("a=b;DOMAIN = \"localhost\";Secure", "a=b;Secure"),
+            ("a=b; Domain=", "a=b"),
+            ("a=b; Domain", "a=b"),
+            // Its own host is that of a mesh too, if it is called like one.
+            ("a=b; Domain=WEB.relay.example; Path=/", "a=b; Path=/"),
+            ("a=b; Domain=x; HttpOnly; domain=y", "a=b; HttpOnly"),
+            ("domain=relay.example; Path=/", "domain=relay.example; Path=/"),
+            ("a=b; Path=/; SameSite=Lax", "a=b; Path=/; SameSite=Lax"),
         ] {
-            let own = own_cookie(given.as_bytes(), host);
-            assert_eq!(String::from_utf8_lossy(&own), kept, "{given} of {host}");
+            assert_eq!(String::from_utf8_lossy(&own_cookie(given.as_bytes())), kept, "{given}");
         }
     }
 
@@ -257,11 +262,25 @@ mod tests {
         assert!(check_length(None, Some(10)).is_ok());
         assert_eq!(check_length(Some(11), Some(10)).unwrap_err().status, 413);
         let name: ServiceName = "web".parse().unwrap();
-        assert_eq!(via(&[], "b1", &name, false).unwrap(), "1.1 tenure-b1");
-        assert_eq!(via(&[b"1.0 fred"], "b1", &name, true).unwrap(), "1.0 fred, 1.1 tenure-b1");
-        assert_eq!(via(&[b"1.0 fred"], "b1", &name, false).unwrap(), "1.1 tenure-b1", "a stranger's word");
-        let other = via(&[b"1.0 fred, 1.1 tenure-b2"], "b1", &name, false).unwrap();
-        assert_eq!(other, "1.1 tenure-b2, 1.1 tenure-b1", "another relay's hop stays");
-        assert_eq!(via(&[b"1.0 fred, 1.1 tenure-b1"], "b1", &name, false).unwrap_err().status, 508);
+        let (us, ours, other) = ("0123abcd89", "1.1 tenure-0123abcd", "1.1 tenure-ffff0000");
+        let said = |given: &str, believed| via(&[given.as_bytes()], us, &name, believed);
+        assert_eq!(via(&[], us, &name, false).unwrap(), ours);
+        assert_eq!(said("1.0 fred", true).unwrap(), format!("1.0 fred, {ours}"));
+        assert_eq!(said("1.0 fred", false).unwrap(), ours, "a stranger's word");
+        let hop = said(&format!("1.0 fred, {other}"), false).unwrap();
+        assert_eq!(hop, format!("{other}, {ours}"), "another relay's hop stays");
+        for none in [
+            "1.1 tenure-",
+            "1.1 tenure-ffff000",
+            "1.1 tenure-ffff00000",
+            "1.1 tenure-<script>",
+            "1.1 tenure-ffff0000 (fred)",
+        ] {
+            assert_eq!(said(none, false).unwrap(), ours, "{none} is no relay's hop");
+        }
+        assert_eq!(said(&format!("1.0 fred, {ours}"), false).unwrap_err().status, 508);
+        let long = vec![other; RELAY_HOPS].join(",");
+        assert!(said(&long, false).is_ok());
+        assert_eq!(said(&format!("{long},{other}"), false).unwrap_err().status, 508, "no end of relays");
     }
 }
