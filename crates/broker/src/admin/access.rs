@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Deserializer, Serialize};
-use tenure_core::access::{BanRecord, InviteRecord, MemberRecord, TokenRecord};
+use tenure_core::access::{BanRecord, InviteRecord, MemberRecord, Right, TokenRecord};
 use tenure_core::input::Banned;
 use tenure_core::operate::{Act, Operated};
 use tenure_proto::error::ErrorCode;
@@ -76,7 +76,7 @@ pub(crate) struct MemberChange {
     /// What it may do, of what its role may; `null` is all of that.
     #[serde(default, deserialize_with = "said")]
     #[schema(value_type = Option<Vec<CapName>>)]
-    caps: Option<Option<Vec<Cap>>>,
+    caps: Option<Option<Vec<KnownCap>>>,
     /// What operators call it.
     #[serde(default)]
     #[schema(value_type = Option<Label>)]
@@ -111,6 +111,26 @@ pub(crate) enum CapName {
     Admin,
 }
 
+/// A cap that means something: a person who misspells one hears which of them it is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Cap")]
+pub(crate) struct KnownCap(Cap);
+
+impl TryFrom<Cap> for KnownCap {
+    type Error = String;
+
+    fn try_from(cap: Cap) -> Result<KnownCap, String> {
+        match Right::from_wire(cap.as_str()) {
+            Some(_) => Ok(KnownCap(cap)),
+            None => Err(format!("there is no cap {cap}; there are send, read, run, serve, admin")),
+        }
+    }
+}
+
+fn plain(caps: Vec<KnownCap>) -> Vec<Cap> {
+    caps.into_iter().map(|KnownCap(cap)| cap).collect()
+}
+
 /// Tells `null` from nothing.
 fn said<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
@@ -142,6 +162,7 @@ pub(crate) async fn put_member(
 ) -> Result<Response, Problem> {
     let member: MemberKey = part("member", &member)?;
     let MemberChange { role, caps, name } = change;
+    let caps = caps.map(|caps| caps.map(plain));
     match asking.ask(&mesh, Act::PutMember { member, role, caps, name }).await? {
         Operated::Member(record) => Ok(shown(&Member::of(&record))),
         _ => Err(odd()),
@@ -291,7 +312,7 @@ pub(crate) struct NewToken {
     /// What whoever brings it may do; absent is all that a member may.
     #[serde(default)]
     #[schema(value_type = Option<Vec<CapName>>)]
-    caps: Option<Vec<Cap>>,
+    caps: Option<Vec<KnownCap>>,
     /// For how long, in milliseconds; absent is until it is revoked.
     #[serde(default)]
     #[schema(value_type = Option<u64>, minimum = 1_000, maximum = 315_360_000_000u64)]
@@ -331,7 +352,7 @@ pub(crate) async fn create_token(
     let record = TokenRecord {
         id: part("token", &text::hex(id))?,
         hash: bearer_hash(&secret),
-        caps: wanted.caps,
+        caps: wanted.caps.map(plain),
         name: wanted.name,
         since: wall,
         expires_at,

@@ -107,6 +107,8 @@ async fn a_problem_points_at_the_field_that_is_wrong() {
     let settings = "/v1/admin/meshes/default/settings";
     for (line, body, pointer) in [
         (format!("PUT {member}"), json!({"caps": ["read", 5]}), "/caps/1"),
+        (format!("PUT {member}"), json!({"caps": ["send", "nope"]}), "/caps/1"),
+        ("POST /v1/admin/meshes/default/tokens".to_owned(), json!({"caps": ["nope"]}), "/caps/0"),
         (format!("PATCH {settings}"), json!({"values": {}}), "/version"),
         (
             format!("PATCH {settings}"),
