@@ -11,6 +11,7 @@ use tenure_core::Millis;
 use tenure_core::buffers::{BufferLimit, Holding};
 use tenure_core::conn::Out;
 use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
+use tenure_mux::Tally;
 use tenure_proto::close::{Closing, Reason};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -18,6 +19,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use crate::mailbox::Mailbox;
 use crate::peer::{Peer, Place};
 use crate::shared::Shared;
+use crate::socket::Room;
 
 /// Between two looks at who holds what, when it is too much: those who were let go need a moment to give it back.
 const LOOK_MS: u64 = 10;
@@ -41,6 +43,10 @@ pub(crate) struct Connections {
     waiting: AtomicUsize,
     /// Bytes that requests hold.
     owed: AtomicUsize,
+    /// Bytes that relayed streams hold.
+    relayed: Arc<Tally>,
+    /// Where large messages find room before they are read.
+    room: Room,
     /// Rung when that is too much, and somebody has looked a moment ago.
     over: Notify,
     /// When somebody last looked, in milliseconds of our clock.
@@ -51,6 +57,14 @@ pub(crate) struct Connections {
 struct Inner {
     crowd: Crowd,
     guests: HashMap<GuestId, Arc<Guest>>,
+}
+
+/// Who holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Connection(GuestId),
+    /// A relayed stream, by its number.
+    Stream(u64),
 }
 
 /// One of them, as the others see it.
@@ -65,6 +79,9 @@ struct Guest {
     owed: AtomicUsize,
     /// Since when its client has made no progress, in milliseconds of our clock.
     since: AtomicU64,
+    /// Bytes of a large message that is not whole, and when something of it last came.
+    unfinished: AtomicUsize,
+    heard: AtomicU64,
     /// Whether it was told to go: what it holds is on its way out.
     gone: AtomicBool,
 }
@@ -78,6 +95,17 @@ pub(crate) struct Held {
     pub(crate) owed: usize,
     /// Since when its client has made no progress.
     pub(crate) since: Millis,
+    /// Bytes of a large message that is not whole: what it keeps from others.
+    pub(crate) unfinished: usize,
+    /// When something of that last came.
+    pub(crate) heard: Millis,
+}
+
+impl Held {
+    /// So many bytes wait for a client that has taken nothing since then.
+    pub(crate) fn stuck(waiting: usize, since: Millis) -> Held {
+        Held { waiting, owed: 0, since, unfinished: 0, heard: since }
+    }
 }
 
 impl Connections {
@@ -87,6 +115,8 @@ impl Connections {
             limit: buffers,
             waiting: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
+            relayed: Arc::default(),
+            room: Room::new(buffers.for_messages()),
             over: Notify::new(),
             looked: AtomicU64::new(0),
         }
@@ -108,24 +138,35 @@ impl Connections {
 
     /// Bytes that all of them hold.
     pub(crate) fn buffered(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed).saturating_add(self.owed.load(Ordering::Relaxed))
+        self.waiting().saturating_add(self.owed.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that wait for clients, in sockets and relayed streams.
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed).saturating_add(self.relayed.bytes())
+    }
+
+    /// Where relayed streams count what they hold.
+    pub(crate) fn relayed(&self) -> Arc<Tally> {
+        self.relayed.clone()
     }
 
     /// Whether they hold too much.
     pub(crate) fn is_over(&self) -> bool {
-        self.limit.is_over(self.waiting.load(Ordering::Relaxed), self.owed.load(Ordering::Relaxed))
+        self.limit.is_over(self.waiting(), self.owed.load(Ordering::Relaxed))
     }
 
-    /// Looks again a moment after somebody has looked and they still held too much, until the broker stops.
+    /// Looks when relayed streams hold more, and again a moment after somebody has looked and all still held too much, until
+    /// the broker stops.
     pub(crate) async fn watch(shared: Arc<Shared>) {
         let all = &shared.connections;
         loop {
-            // Both are cancel-safe.
+            // All are cancel-safe.
             tokio::select! {
-                () = all.over.notified() => {}
+                () = all.over.notified() => tokio::time::sleep(Duration::from_millis(LOOK_MS)).await,
+                () = all.relayed.grown() => {}
                 () = shared.stopping.cancelled() => return,
             }
-            tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
             all.relieve(&shared);
         }
     }
@@ -136,49 +177,81 @@ impl Connections {
         if !self.is_over() {
             return;
         }
+        let Some(now) = self.looks(shared) else {
+            self.over.notify_one();
+            return;
+        };
+        let holdings = self.holdings(shared, now);
+        let goes = self.limit.let_go(now, self.owed.load(Ordering::Relaxed), holdings);
+        self.let_go(shared, &goes);
+    }
+
+    /// Lets those go who keep room for a message and send nothing of it, as somebody has waited for a while.
+    fn make_room(&self, shared: &Shared) {
+        // Who comes while somebody looks waits on, and asks again.
+        let Some(now) = self.looks(shared) else { return };
+        let unfinished = |guest: &Arc<Guest>| {
+            let bytes = guest.unfinished.load(Ordering::Relaxed);
+            let since = Millis(guest.heard.load(Ordering::Relaxed));
+            (bytes > 0).then_some(Holding { holder: Holder::Connection(guest.id), bytes, since })
+        };
+        let holdings = self.inner().guests.values().filter_map(unfinished).collect();
+        self.let_go(shared, &self.limit.make_room(now, holdings));
+    }
+
+    /// Now, if nobody has looked a moment ago: from here on we have.
+    fn looks(&self, shared: &Shared) -> Option<Millis> {
         let (now, looked) = (shared.clock.at(), self.looked.load(Ordering::Relaxed));
         let soon = now.since(Millis(looked)) < LOOK_MS;
         let ours =
             || self.looked.compare_exchange(looked, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if soon || !ours() {
-            self.over.notify_one();
-            return;
-        }
-        let (count, bytes) = self.let_go(now);
-        if count > 0 {
-            shared.metrics.let_go("buffers", count);
-            tracing::warn!(
-                event = "slow_consumers_let_go",
-                count,
-                bytes,
-                bound = self.limit.0,
-                "all sockets together held too much: the slowest were closed, their sessions are in grace"
-            );
-        }
+        (!soon && ours()).then_some(now)
     }
 
-    /// Lets the slowest go if all hold too much: how many, and what they held.
-    fn let_go(&self, now: Millis) -> (u64, usize) {
-        let inner = self.inner();
+    /// What waits for each client.
+    fn holdings(&self, shared: &Shared, now: Millis) -> Vec<Holding<Holder>> {
         let holding = |guest: &Arc<Guest>| {
             let bytes = guest.waiting.load(Ordering::Relaxed);
             let since = Millis(guest.since.load(Ordering::Relaxed));
-            (bytes > 0).then_some(Holding { guest: guest.id, bytes, since })
+            (bytes > 0).then_some(Holding { holder: Holder::Connection(guest.id), bytes, since })
         };
-        let holdings: Vec<Holding> = inner.guests.values().filter_map(holding).collect();
-        let (mut count, mut bytes) = (0, 0);
-        for id in self.limit.let_go(now, self.owed.load(Ordering::Relaxed), holdings) {
-            if let Some(guest) = inner.guests.get(&id) {
-                count += 1;
-                bytes += self.tell_to_go(guest);
-            }
+        let mut all: Vec<_> = self.inner().guests.values().filter_map(holding).collect();
+        let streams = shared.relay.streams.holdings(now).into_iter();
+        all.extend(streams.map(|Holding { holder, bytes, since }| Holding {
+            holder: Holder::Stream(holder),
+            bytes,
+            since,
+        }));
+        all
+    }
+
+    /// Lets these go, and says so.
+    fn let_go(&self, shared: &Shared, goes: &[Holder]) {
+        if goes.is_empty() {
+            return;
         }
-        (count, bytes)
+        let inner = self.inner();
+        let tell = |holder: &Holder| match holder {
+            Holder::Connection(id) => inner.guests.get(id).map(|guest| self.tell_to_go(guest)),
+            Holder::Stream(id) => shared.relay.streams.let_go(*id),
+        };
+        let held: Vec<usize> = goes.iter().filter_map(tell).collect();
+        drop(inner);
+        let (count, bytes) = (held.len() as u64, held.iter().sum::<usize>());
+        shared.metrics.let_go("buffers", count);
+        tracing::warn!(
+            event = "slow_consumers_let_go",
+            count,
+            bytes,
+            bound = self.limit.0,
+            "all sockets and streams together held too much: the slowest were closed, sessions are in grace"
+        );
     }
 
     /// Tells a connection to go; from here on what it holds does not count, as it gives it back at once.
     fn tell_to_go(&self, guest: &Guest) -> usize {
         guest.gone.store(true, Ordering::Relaxed);
+        guest.unfinished.store(0, Ordering::Relaxed);
         match guest.mailbox.get() {
             Some(mailbox) => mailbox.put(Out::Close(Box::new(Closing::new(Reason::SlowConsumer)))),
             None => guest.cut.cancel(),
@@ -241,6 +314,8 @@ impl Connection {
             waiting: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
             since: AtomicU64::new(0),
+            unfinished: AtomicUsize::new(0),
+            heard: AtomicU64::new(0),
             gone: AtomicBool::new(false),
         });
         inner.guests.insert(id, guest.clone());
@@ -290,8 +365,25 @@ impl Connection {
             return;
         }
         self.guest.since.store(held.since.0, Ordering::Relaxed);
+        self.guest.heard.store(held.heard.0, Ordering::Relaxed);
+        self.guest.unfinished.store(held.unfinished, Ordering::Relaxed);
         all.count(&self.guest, held.waiting, held.owed);
         all.relieve(&self.shared);
+    }
+
+    /// A client that it is stuck with has taken nothing of so many bytes from now on; of none, it has.
+    pub(crate) fn is_stuck(&self, bytes: usize) {
+        self.holds(Held::stuck(bytes, self.shared.clock.at()));
+    }
+
+    /// The room for large messages.
+    pub(crate) fn room(&self) -> &Room {
+        &self.shared.connections.room
+    }
+
+    /// It has waited for room for a while.
+    pub(crate) fn press(&self) {
+        self.shared.connections.make_room(&self.shared);
     }
 
     /// Whether requests of all sockets hold so much that one which has some must wait for its answers.

@@ -27,11 +27,14 @@ mod echo;
 mod inbound;
 mod outlet;
 mod pipe;
+mod room;
 
 pub(crate) use echo::echo;
 use inbound::{Came, Fault, Inbound, close_answer};
 use outlet::Way;
 use pipe::{Kind, Pipe};
+pub(crate) use room::Room;
+use room::{SMALL_BYTES, Share};
 
 /// Bytes of requests that are counted at once, and not when there is nothing more to do.
 const HEAVY_BYTES: usize = 256 * 1024;
@@ -68,6 +71,10 @@ struct Wire {
     /// Since when its client has taken next to nothing of what waits, if something does; and what it took since.
     stuck: Option<Millis>,
     progress: usize,
+    /// What it has of the room for large messages.
+    share: Share,
+    /// When something of a large message last came.
+    heard: Millis,
     /// What it was last said to hold.
     held: Held,
     /// Whether something waits to be written.
@@ -123,7 +130,9 @@ impl Wire {
             place,
             stuck: None,
             progress: 0,
-            held: Held { waiting: 0, owed: 0, since: now.at },
+            share: Share::default(),
+            heard: now.at,
+            held: Held { waiting: 0, owed: 0, since: now.at, unfinished: 0, heard: now.at },
             flushing,
             leaving: false,
             deaf: false,
@@ -239,6 +248,7 @@ impl Wire {
             self.inbound.clear();
             self.deaf = true;
         }
+        self.share.clear();
         (self.leaving, self.flushing) = (true, true);
         self.settle();
         loop {
@@ -333,6 +343,8 @@ impl Wire {
         let (shared, address, from): (&Shared, _, _) = (shared, place.address(), Some(place.ip()));
         let mut way = Way { pipe, shared, flushing, address, from };
         let effect = conn.received(shared.clock.now(), what, house, &mut way);
+        // It is handed on: it must not wait here until the next is read, which may be when it is answered.
+        self.inbound.release();
         if self.conn.owed().saturating_sub(self.held.owed) >= HEAVY_BYTES {
             self.settle();
         }
@@ -388,8 +400,13 @@ impl Wire {
                     break;
                 }
             }
+            ready!(self.poll_room(cx));
             match self.inbound.poll_fill(cx, &mut self.pipe) {
-                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(true)) => {
+                    if self.inbound.wants() > SMALL_BYTES {
+                        self.heard = self.shared.clock.at();
+                    }
+                }
                 Poll::Ready(Ok(false)) => return Poll::Ready(Io::Failed(None)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Io::Failed(failure(&error))),
                 Poll::Pending
@@ -410,6 +427,20 @@ impl Wire {
         }
     }
 
+    /// Ready when there is room for the rest of what has begun to come.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let wants = self.inbound.wants();
+        if wants <= SMALL_BYTES || self.leaving {
+            return Poll::Ready(());
+        }
+        let have = self.share.poll_have(cx, wants + self.conn.owed(), &self.connection);
+        if have.is_pending() {
+            // Nothing is late that we do not read.
+            self.conn.unbegun();
+        }
+        have
+    }
+
     /// Says what the socket holds, if that has changed. Called whenever there is nothing more to do at once, so that
     /// what comes and goes in between costs nothing.
     fn settle(&mut self) {
@@ -419,9 +450,17 @@ impl Wire {
             (_, None) => Some(self.shared.clock.at()),
             (_, since) => since,
         };
-        let since = [self.stuck, self.conn.begun()].into_iter().flatten().min().unwrap_or(self.held.since);
+        let large = Some(self.inbound.wants()).filter(|wants| *wants > SMALL_BYTES).unwrap_or(0);
+        self.share.keep(large + self.conn.owed());
+        // Whoever waits for room keeps none from others, unless it came by it fragment by fragment.
+        let keeps = self.share.bytes() > 0 && (!self.share.waits() || self.inbound.is_fragmented());
+        let unfinished = if keeps { large } else { 0 };
         let waiting = out + self.inbound.held() + self.conn.unsent();
-        let held = Held { waiting, owed: self.conn.owed(), since };
+        // Whatever else waits here does not wait for its client: it is no slower than the next that holds something.
+        let slow = [self.stuck, self.conn.begun()].into_iter().flatten().min();
+        let same = (waiting, unfinished) == (self.held.waiting, self.held.unfinished);
+        let since = slow.unwrap_or_else(|| if same { self.held.since } else { self.shared.clock.at() });
+        let held = Held { waiting, owed: self.conn.owed(), since, unfinished, heard: self.heard };
         if held != self.held {
             self.held = held;
             self.connection.holds(held);

@@ -14,6 +14,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Bytes, Error as WsError, Message};
 
+use crate::load::{Loads, Meter};
+
 /// Bytes that are gathered into one message before they leave.
 const MESSAGE_BYTES: usize = 32 * 1024;
 /// Bytes of a message that the other end may send.
@@ -61,12 +63,20 @@ pub struct WsBytes<S> {
     /// What waits to leave as one message: at most [`MESSAGE_BYTES`].
     outgoing: Vec<u8>,
     heard: Heard,
+    /// What comes and what leaves, counted for their streams.
+    meters: Option<Box<(Meter, Meter)>>,
 }
 
 impl<S> WsBytes<S> {
     /// Carries bytes through `ws`.
     pub fn new(ws: WebSocketStream<S>) -> WsBytes<S> {
-        WsBytes { ws, incoming: Bytes::new(), outgoing: Vec::new(), heard: Heard::now() }
+        WsBytes { ws, incoming: Bytes::new(), outgoing: Vec::new(), heard: Heard::now(), meters: None }
+    }
+
+    /// The same, with what passes counted.
+    pub(crate) fn counted(self, loads: &Loads) -> WsBytes<S> {
+        let meters = Some(Box::new((Meter::new(loads.clone()), Meter::new(loads.clone()))));
+        WsBytes { meters, ..self }
     }
 
     pub(crate) fn heard(&self) -> Heard {
@@ -115,6 +125,9 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> AsyncRead for WsBy
         }
         let taken = buf.len().min(self.incoming.len());
         buf[..taken].copy_from_slice(&self.incoming.split_to(taken));
+        if let Some(meters) = &mut self.meters {
+            meters.0.comes(&buf[..taken]);
+        }
         Poll::Ready(Ok(taken))
     }
 }
@@ -126,6 +139,9 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> AsyncWrite for WsB
         }
         let taken = buf.len().min(MESSAGE_BYTES - self.outgoing.len());
         self.outgoing.extend_from_slice(&buf[..taken]);
+        if let Some(meters) = &mut self.meters {
+            meters.1.leaves(&buf[..taken]);
+        }
         Poll::Ready(Ok(taken))
     }
 

@@ -11,10 +11,11 @@
 //! What it never does: decide who may have a stream, or look at what passes.
 //!
 //! Where to read next: `bytes` for the WebSocket as a byte stream, `mux` for the task, `frames` for what stands before
-//! a stream's bytes.
+//! a stream's bytes, `load` for what streams hold.
 
 mod bytes;
 mod frames;
+mod load;
 mod mux;
 mod stream;
 #[cfg(test)]
@@ -22,5 +23,6 @@ mod tests;
 
 pub use bytes::{WsBytes, socket_config};
 pub use frames::{FrameError, read_frame, write_frame};
-pub use mux::{DEAD_AFTER, End, Incoming, Mux, OpenError, Side, start};
+pub use load::{Load, Tally};
+pub use mux::{DEAD_AFTER, End, Incoming, Mux, OpenError, Side, start, start_counted};
 pub use stream::MuxStream;

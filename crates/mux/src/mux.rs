@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use yamux::{Config, Connection, Mode};
 
 use crate::bytes::{Heard, WsBytes};
+use crate::load::{Loads, Tally};
 use crate::stream::MuxStream;
 
 /// How long a socket may be silent: both ends ask each other for a sign of life every ten seconds.
@@ -73,6 +74,7 @@ type Opening = oneshot::Sender<yamux::Stream>;
 pub struct Mux {
     openings: mpsc::Sender<Opening>,
     places: Arc<Semaphore>,
+    loads: Loads,
     gone: CancellationToken,
 }
 
@@ -86,7 +88,7 @@ impl Mux {
         let (opening, opened) = oneshot::channel();
         self.openings.send(opening).await.map_err(|_| OpenError::Gone)?;
         let stream = opened.await.map_err(|_| OpenError::Gone)?;
-        Ok(MuxStream::new(stream, place))
+        Ok(MuxStream::new(stream, &self.loads, place))
     }
 
     /// Whether the socket is gone.
@@ -109,6 +111,20 @@ pub fn start<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    start_counted(ws, side, stop, Arc::default())
+}
+
+/// The same, with what its streams hold counted in `tally`.
+pub fn start_counted<S>(
+    ws: WebSocketStream<S>,
+    side: Side,
+    stop: CancellationToken,
+    tally: Arc<Tally>,
+) -> (Mux, Incoming, impl Future<Output = End> + Send + use<S>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let loads = Loads::new(tally);
     let (openings, asked) = mpsc::channel(QUEUE);
     let places = Arc::new(Semaphore::new(RELAY_STREAMS_PER_SOCKET));
     // More than the other end may open: when it has given up one and opens the next, we may not have heard of the first.
@@ -116,7 +132,7 @@ where
     // As many as have a place: they may all come at once, before anybody has had the time to take one.
     let (arrived, incoming) = mpsc::channel(arrivals);
     let gone = CancellationToken::new();
-    let bytes = WsBytes::new(ws);
+    let bytes = WsBytes::new(ws).counted(&loads);
     let heard = bytes.heard();
     let mode = match side {
         Side::Dialled => Mode::Client,
@@ -128,8 +144,9 @@ where
         opening: None,
         arrived,
         arrivals: Arc::new(Semaphore::new(arrivals)),
+        loads: loads.clone(),
     };
-    let mux = Mux { openings, places, gone: gone.clone() };
+    let mux = Mux { openings, places, loads, gone: gone.clone() };
     let task = async move {
         let _gone = gone.drop_guard();
         carrier.run(heard, stop).await
@@ -155,6 +172,7 @@ struct Carrier<S> {
     arrived: mpsc::Sender<MuxStream>,
     /// Places of streams that the other end opens.
     arrivals: Arc<Semaphore>,
+    loads: Loads,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
@@ -219,10 +237,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
     /// Hands on a stream of the other end, or cuts it when there are too many.
     fn arrive(&self, stream: yamux::Stream) {
         let Ok(place) = self.arrivals.clone().try_acquire_owned() else {
+            self.loads.close(stream.id().val());
             tracing::debug!("a stream too many was cut");
             return;
         };
-        if self.arrived.try_send(MuxStream::new(stream, place)).is_err() {
+        if self.arrived.try_send(MuxStream::new(stream, &self.loads, place)).is_err() {
             tracing::debug!("a stream that nobody takes was cut");
         }
     }

@@ -1,5 +1,7 @@
 //! Two ends of one socket.
 
+use std::sync::Arc;
+
 use tenure_proto::limits::RELAY_STREAMS_PER_SOCKET;
 use tenure_proto::relay::Verdict;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -7,7 +9,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Incoming, Mux, OpenError, Side, read_frame, socket_config, start, write_frame};
+use crate::{
+    Incoming, Mux, OpenError, Side, Tally, read_frame, socket_config, start, start_counted, write_frame,
+};
 
 async fn ends(stop: &CancellationToken) -> ((Mux, Incoming), (Mux, Incoming)) {
     let (near, far) = duplex(64 * 1024);
@@ -69,6 +73,40 @@ async fn a_stream_that_nobody_reads_stops_only_itself() {
     assert!(!filling.is_finished());
     drop(unread);
     filling.abort();
+}
+
+#[tokio::test]
+async fn what_nobody_reads_is_counted_until_it_is_read_or_dropped() {
+    const SENT: usize = 100_000;
+    let tally = Arc::new(Tally::default());
+    let (near, far) = duplex(64 * 1024);
+    let ws = async |stream: DuplexStream, role| {
+        WebSocketStream::from_raw_socket(stream, role, Some(socket_config())).await
+    };
+    let stop = CancellationToken::new();
+    let (mux, _in, carrying) = start(ws(near, Role::Client).await, Side::Dialled, stop.clone());
+    tokio::spawn(carrying);
+    let (_other, mut arriving, carrying) =
+        start_counted(ws(far, Role::Server).await, Side::Answered, stop, tally.clone());
+    tokio::spawn(carrying);
+    let mut sender = mux.open().await.unwrap();
+    sender.write_all(&[7; SENT]).await.unwrap();
+    sender.flush().await.unwrap();
+    let mut other = arriving.recv().await.unwrap();
+    let load = other.load();
+    tally.grown().await;
+    while load.bytes() < SENT {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((load.bytes(), tally.bytes()), (SENT, SENT));
+    other.read_exact(&mut [0; SENT / 2]).await.unwrap();
+    assert_eq!((load.bytes(), tally.bytes()), (SENT / 2, SENT / 2));
+    // What is written and has left is not held either, whoever reads it.
+    other.write_all(&[7; 1_000]).await.unwrap();
+    sender.read_exact(&mut [0; 1_000]).await.unwrap();
+    assert_eq!(tally.bytes(), SENT / 2);
+    drop(other);
+    assert_eq!((load.bytes(), tally.bytes()), (0, 0));
 }
 
 #[tokio::test]

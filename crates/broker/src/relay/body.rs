@@ -9,11 +9,16 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tenure_core::relay::Refusal;
+use tenure_mux::Load;
+use tenure_proto::limits::RELAY_HEAD_BYTES;
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::relay::guard::STALL;
 use crate::relay::open::Held;
+
+/// What parsers may hold of an answer's body: of what was read from the service, and of what waits for the consumer.
+const DOWNLOAD_BYTES: usize = 2 * RELAY_HEAD_BYTES;
 
 /// How a request's body fares, for whoever waits for the answer to it.
 #[derive(Debug)]
@@ -42,9 +47,45 @@ impl Progress {
     }
 }
 
+/// What the parsers before and behind a body may hold of it while nobody asks for more. They do not say how much that is, so
+/// it is counted with the most.
+#[derive(Debug)]
+struct Charge {
+    load: Arc<Load>,
+    bytes: usize,
+    counts: bool,
+}
+
+impl Charge {
+    fn new(load: &Arc<Load>, bytes: usize) -> Charge {
+        Charge { load: load.clone(), bytes, counts: false }
+    }
+
+    /// Somebody has a piece, and asks for the next when it has left; or somebody waits for the next.
+    fn set(&mut self, counts: bool) {
+        match (std::mem::replace(&mut self.counts, counts), counts) {
+            (false, true) => self.load.add(self.bytes),
+            (true, false) => self.load.sub(self.bytes),
+            // One left and the next is here.
+            (true, true) => {
+                self.load.sub(self.bytes);
+                self.load.add(self.bytes);
+            }
+            (false, false) => {}
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// The body of a request on its way to the service.
 pub(crate) struct Upload {
     inner: Incoming,
+    charge: Charge,
     /// Bytes that may still come; nothing is as many as like.
     left: Option<u64>,
     most: u64,
@@ -55,11 +96,17 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// A body of at most `most` bytes, each piece within `idle`.
-    pub(crate) fn new(inner: Incoming, most: Option<u64>, idle: Duration) -> (Upload, Arc<Progress>) {
+    /// A body of at most `most` bytes, each piece within `idle`. What it may hold, `bytes` at the most, counts in `load`.
+    pub(crate) fn new(
+        inner: Incoming,
+        most: Option<u64>,
+        idle: Duration,
+        (load, bytes): (&Arc<Load>, usize),
+    ) -> (Upload, Arc<Progress>) {
         let progress = Arc::new(Progress::new());
         let upload = Upload {
             inner,
+            charge: Charge::new(load, bytes),
             left: most,
             most: most.unwrap_or(u64::MAX),
             idle,
@@ -89,7 +136,9 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broke>>> {
-        match Pin::new(&mut self.inner).poll_frame(cx) {
+        let frame = Pin::new(&mut self.inner).poll_frame(cx);
+        self.charge.set(matches!(frame, Poll::Ready(Some(Ok(_)))));
+        match frame {
             Poll::Ready(frame) => {
                 self.waiting = None;
                 self.progress.note();
@@ -151,6 +200,7 @@ impl Answer {
 pub(crate) struct Download {
     inner: Incoming,
     taken: Arc<Taken>,
+    charge: Charge,
     /// Holds on to the stream.
     _watching: AbortOnDropHandle<()>,
 }
@@ -181,6 +231,7 @@ impl Download {
     pub(crate) fn new(inner: Incoming, held: Held, carrying: AbortOnDropHandle<()>) -> Download {
         let taken = Arc::new(Taken(Mutex::new(Some(Instant::now()))));
         let watched = taken.clone();
+        let charge = Charge::new(held.load(), DOWNLOAD_BYTES);
         let watching = tokio::spawn(async move {
             tokio::select! {
                 _ = held.line().is_cut() => {}
@@ -190,7 +241,7 @@ impl Download {
             drop((held, carrying));
         });
         let _watching = AbortOnDropHandle::new(watching);
-        Download { inner, taken, _watching }
+        Download { inner, taken, charge, _watching }
     }
 }
 
@@ -209,6 +260,7 @@ impl Body for Answer {
             Answer::Passed(download) => {
                 let frame = Pin::new(&mut download.inner).poll_frame(cx);
                 download.taken.set(frame.is_ready().then(Instant::now));
+                download.charge.set(matches!(frame, Poll::Ready(Some(Ok(_)))));
                 frame.map(|frame| frame.map(|frame| frame.map_err(|error| Broke(error.to_string()))))
             }
         }

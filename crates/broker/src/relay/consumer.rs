@@ -21,6 +21,8 @@ use crate::shared::Shared;
 
 /// Requests of one connection of HTTP/2 at once.
 const REQUESTS: u32 = 128;
+/// Bytes of a request's body that HTTP/2 takes before anybody asks for them.
+pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
 /// How often a connection of HTTP/2 is asked for a sign of life, and how long that may take.
 const ALIVE: Duration = Duration::from_secs(20);
 /// How long answers that are on their way when the broker stops may take.
@@ -62,7 +64,7 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, tasks: TaskT
             shared.metrics.refusal("busy");
             continue;
         };
-        tasks.spawn(serve(shared.clone(), tasks.clone(), stream, peer, connection, permit));
+        tasks.spawn(serve(shared.clone(), tasks.clone(), stream, peer, Arc::new(connection), permit));
     }
 }
 
@@ -72,7 +74,7 @@ async fn serve(
     tasks: TaskTracker,
     stream: TcpStream,
     peer: SocketAddr,
-    place: Connection,
+    place: Arc<Connection>,
     _permit: OwnedSemaphorePermit,
 ) {
     let head = shared.config.relay.head;
@@ -86,11 +88,13 @@ async fn serve(
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(REQUESTS)
+        .initial_stream_window_size(WINDOW_BYTES as u32)
+        .max_send_buf_size(RELAY_HEAD_BYTES)
         .max_header_list_size(RELAY_HEAD_BYTES as u32)
         .keep_alive_interval(ALIVE)
         .keep_alive_timeout(ALIVE);
     let seen = Seen::default();
-    let guarded = TokioIo::new(Guard::new(stream, seen.clone()));
+    let guarded = TokioIo::new(Guard::new(stream, seen.clone(), Some(place.clone())));
     let stop = shared.stopping.clone();
     let asked = seen.clone();
     let serving = shared.clone();

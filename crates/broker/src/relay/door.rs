@@ -86,7 +86,8 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let stop = shared.stopping.child_token();
-    let (mux, incoming, carrying) = tenure_mux::start(ws, Side::Answered, stop.clone());
+    let tally = shared.connections.relayed();
+    let (mux, incoming, carrying) = tenure_mux::start_counted(ws, Side::Answered, stop.clone(), tally);
     let RelayTicket { mesh, session, member, role, name, .. } = ticket;
     let Some(_attached) = Streams::attach(&shared, (mesh.clone(), session), role, mux, stop) else {
         shared.metrics.refusal("busy");

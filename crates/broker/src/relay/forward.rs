@@ -17,13 +17,14 @@ use tenure_core::relay::headers::{self, Passing};
 use tenure_core::route::Want;
 use tenure_mux::{MuxStream, read_frame};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::limits::RELAY_HEADERS;
+use tenure_proto::limits::{RELAY_HEAD_BYTES, RELAY_HEADERS};
 use tenure_proto::name::ServiceName;
 use tenure_proto::relay::{Asker, Verdict};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::peer::Peer;
 use crate::relay::body::{Answer, Download, Upload};
+use crate::relay::consumer::WINDOW_BYTES;
 use crate::relay::guard::{REFUSED_HOST, Seen};
 use crate::relay::open::{self, Held};
 use crate::shared::Shared;
@@ -100,7 +101,7 @@ async fn forward(
     let (stream, held) = opened.map_err(|error| Refusal::no_stream(&name, &error))?;
     let stream = target(&name, stream, &held).await?;
     let mut client = http1::Builder::new();
-    client.max_headers(RELAY_HEADERS);
+    client.max_headers(RELAY_HEADERS).max_buf_size(RELAY_HEAD_BYTES);
     let broke = |error: hyper::Error| Refusal::broke_off(&name, &error.to_string());
     let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(broke)?;
     let carrying = AbortOnDropHandle::new(tasks.spawn(async move {
@@ -108,7 +109,10 @@ async fn forward(
         let _ = connection.with_upgrades().await;
     }));
 
-    let (upload, progress) = Upload::new(request.into_body(), config.body_bytes, config.idle);
+    // What is read of a body, and what waits for the service.
+    let unread = if request.version() == Version::HTTP_2 { WINDOW_BYTES } else { RELAY_HEAD_BYTES };
+    let holds = (held.load(), unread + RELAY_HEAD_BYTES);
+    let (upload, progress) = Upload::new(request.into_body(), config.body_bytes, config.idle, holds);
     let sending = sender.send_request(head.map(|()| upload));
     tokio::pin!(sending);
     let response = loop {
@@ -129,7 +133,7 @@ async fn forward(
         Some(refusal) => refusal.clone(),
         None => broke(error),
     })?;
-    returning(tasks, name, &host, response, switch, held, carrying)
+    returning(tasks, name, response, switch, held, carrying)
 }
 
 /// The Host that a request is for.
@@ -174,8 +178,7 @@ fn outgoing(
     };
     let proxies = &shared.config.relay.proxies;
     let from = Forwarded::new(peer.ip(), host, false, &said, proxies);
-    let us = shared.house.broker_id.get(..8).unwrap_or(&shared.house.broker_id);
-    let via = headers::via(&all("via"), us, name, is_believed(peer.ip(), proxies))?;
+    let via = headers::via(&all("via"), &shared.house.broker_id, name, is_believed(peer.ip(), proxies))?;
 
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let uri: Uri = path.parse().map_err(|_| Refusal::bad("the target of a request is a path"))?;
@@ -232,7 +235,6 @@ async fn target(name: &ServiceName, mut stream: MuxStream, held: &Held) -> Resul
 fn returning(
     tasks: &TaskTracker,
     name: ServiceName,
-    host: &str,
     mut response: Response<Incoming>,
     switch: Option<OnUpgrade>,
     held: Held,
@@ -248,7 +250,7 @@ fn returning(
     let mut to = HeaderMap::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
         if name == SET_COOKIE {
-            let own = headers::own_cookie(value.as_bytes(), host);
+            let own = headers::own_cookie(value.as_bytes());
             to.extend(HeaderValue::from_bytes(&own).ok().map(|own| (SET_COOKIE, own)));
         } else if passing.passes(name.as_str(), false) {
             to.append(name, value.clone());

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use tenure_core::relay::Refusal;
 use tenure_core::relay::framing::{Framing, Read};
+use tenure_proto::limits::RELAY_HEAD_BYTES;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::connections::Connection;
 
 /// Bytes that are read at once.
 const PIECE: usize = 16 * 1024;
@@ -55,6 +58,26 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How long a consumer may take nothing of what waits for it. Its stream counts, and others may need the place.
 pub(crate) const STALL: Duration = Duration::from_secs(120);
 
+/// What a consumer that takes nothing counts for: what its parser may have written, which does not say how much that is.
+const STUCK_BYTES: usize = RELAY_HEAD_BYTES;
+
+/// Ends when a consumer has taken nothing for too long, or is let go.
+type Stalled = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+async fn stalls(stall: Duration, place: Option<Arc<Connection>>) {
+    let cut = async {
+        match &place {
+            Some(place) => place.cut().await,
+            None => std::future::pending().await,
+        }
+    };
+    // Both are cancel-safe.
+    tokio::select! {
+        () = tokio::time::sleep(stall) => {}
+        () = cut => {}
+    }
+}
+
 /// A connection whose requests are looked at before they are read.
 pub(crate) struct Guard<S> {
     inner: S,
@@ -70,27 +93,36 @@ pub(crate) struct Guard<S> {
     switching: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stall: Duration,
     /// Runs while the consumer takes nothing.
-    stalled: Option<Pin<Box<Sleep>>>,
+    stalled: Option<Stalled>,
+    /// Its place among the connections of the broker.
+    place: Option<Arc<Connection>>,
     /// Runs from when the last answer has left.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Guard<S> {
-    pub(crate) fn new(inner: S, seen: Seen) -> Guard<S> {
+    pub(crate) fn new(inner: S, seen: Seen, place: Option<Arc<Connection>>) -> Guard<S> {
         let (held, good) = (Vec::new(), Vec::new());
         let (framing, stall) = (Framing::default(), STALL);
         let (switching, stalled, lingering) = (None, None, None);
-        Guard { inner, framing, seen, held, good, read: 0, switching, stall, stalled, lingering }
+        Guard { inner, framing, seen, held, good, read: 0, switching, stall, stalled, place, lingering }
     }
 
     /// What a write came to, unless the consumer has taken nothing for too long.
     fn moved<T>(&mut self, cx: &mut Context<'_>, written: Poll<Result<T>>) -> Poll<Result<T>> {
+        let was_stuck = self.stalled.is_some();
+        let is_stuck = |bytes| self.place.iter().for_each(|place| place.is_stuck(bytes));
         if written.is_ready() {
+            if was_stuck {
+                is_stuck(0);
+            }
             self.stalled = None;
             return written;
         }
-        let stall = self.stall;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
+        if !was_stuck {
+            is_stuck(STUCK_BYTES);
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(stalls(self.stall, self.place.clone())));
         ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
@@ -214,7 +246,7 @@ mod tests {
     async fn through(bytes: &[u8]) -> (Vec<u8>, Seen) {
         let seen = Seen::default();
         let (mut near, far) = tokio::io::duplex(64);
-        let mut guard = Guard::new(far, seen.clone());
+        let mut guard = Guard::new(far, seen.clone(), None);
         let sent = bytes.to_vec();
         let sending = tokio::spawn(async move {
             // A guard that has seen enough reads no more.
@@ -262,7 +294,7 @@ mod tests {
     #[tokio::test]
     async fn a_consumer_that_takes_nothing_is_given_up() {
         let (mut near, far) = tokio::io::duplex(64);
-        let mut guard = Guard { stall: Duration::from_millis(20), ..Guard::new(far, Seen::default()) };
+        let mut guard = Guard { stall: Duration::from_millis(20), ..Guard::new(far, Seen::default(), None) };
         let (written, taken) =
             tokio::join!(guard.write_all(&[0; 192]), async { near.read_exact(&mut [0; 192]).await });
         assert!(written.is_ok() && taken.is_ok(), "what is taken is not given up");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::route::{By, Want};
-use tenure_mux::{MuxStream, OpenError, write_frame};
+use tenure_mux::{Load, MuxStream, OpenError, write_frame};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::relay::{Asker, StreamOpen};
@@ -25,9 +25,21 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Held {
     _open: Open,
     entered: Entered,
+    /// What the stream holds.
+    load: Arc<Load>,
 }
 
 impl Held {
+    /// Where more is counted that it holds.
+    pub(crate) fn load(&self) -> &Arc<Load> {
+        &self.load
+    }
+
+    /// Its other end is a stream as well.
+    pub(crate) fn joins(&self, near: &MuxStream) {
+        self.entered.holds(near.load());
+    }
+
     /// What ends it from outside.
     pub(crate) fn line(&self) -> &CutLine {
         &self.entered.line
@@ -98,5 +110,7 @@ pub(crate) async fn open(
             return Err(WireError::new(ErrorCode::Unavailable, format!("it was cut off: {reason}")));
         }
     };
-    Ok((stream, Held { _open: open, entered }))
+    let load = stream.load();
+    entered.holds(load.clone());
+    Ok((stream, Held { _open: open, entered, load }))
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
+use tenure_core::Millis;
+use tenure_core::buffers::Holding;
 use tenure_core::route::By;
-use tenure_mux::Mux;
+use tenure_mux::{Load, Mux};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::{MeshName, ServiceName};
 use tenure_proto::service::RelayRole;
@@ -27,6 +29,10 @@ impl CutLine {
     fn cut(&self, reason: &'static str) {
         let _ = self.0.1.set(reason);
         self.0.0.cancel();
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.0.is_cancelled()
     }
 
     /// Waits until it is cut; says why. Cancel-safe.
@@ -54,6 +60,21 @@ struct Live {
     by: By,
     name: ServiceName,
     line: CutLine,
+    /// What it holds: one for each of its ends that a socket of ours carries.
+    loads: Vec<Arc<Load>>,
+}
+
+impl Live {
+    fn bytes(&self) -> usize {
+        self.loads.iter().map(|load| load.bytes()).sum()
+    }
+
+    /// How long nothing of what it holds has left, in milliseconds.
+    fn idle(&self) -> u64 {
+        let holding = self.loads.iter().filter(|load| load.bytes() > 0);
+        let idle = holding.map(|load| load.idle()).max().unwrap_or_default();
+        u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -133,10 +154,30 @@ impl Streams {
         inner.last += 1;
         let id = inner.last;
         let (publisher, name) = (publisher.clone(), name.clone());
-        inner.streams.insert(id, Live { publisher, by, name, line: line.clone() });
+        let loads = Vec::new();
+        inner.streams.insert(id, Live { publisher, by, name, line: line.clone(), loads });
         gauge(shared).set(inner.streams.len() as i64);
         drop(inner);
         Entered { shared: shared.clone(), id, line }
+    }
+
+    /// What each stream holds that goes on.
+    pub(crate) fn holdings(&self, now: Millis) -> Vec<Holding<u64>> {
+        let inner = self.inner();
+        let live = inner.streams.iter().filter(|(_, live)| !live.line.is_over());
+        let holding = |(id, live): (&u64, &Live)| {
+            let (bytes, since) = (live.bytes(), Millis(now.0.saturating_sub(live.idle())));
+            (bytes > 0).then_some(Holding { holder: *id, bytes, since })
+        };
+        live.filter_map(holding).collect()
+    }
+
+    /// Ends a stream whose ends do not take what it holds; says how much that is.
+    pub(crate) fn let_go(&self, id: u64) -> Option<usize> {
+        let inner = self.inner();
+        let live = inner.streams.get(&id)?;
+        live.line.cut("it held too much that was not taken");
+        Some(live.bytes())
     }
 
     /// Ends what must end in `mesh`; says how many streams that were.
@@ -196,6 +237,15 @@ pub(crate) struct Entered {
     shared: Arc<Shared>,
     id: u64,
     pub(crate) line: CutLine,
+}
+
+impl Entered {
+    /// It also holds what this says.
+    pub(crate) fn holds(&self, load: Arc<Load>) {
+        if let Some(live) = self.shared.relay.streams.inner().streams.get_mut(&self.id) {
+            live.loads.push(load);
+        }
+    }
 }
 
 impl Drop for Entered {

@@ -43,6 +43,7 @@ async fn carry(
     let (asker, by) = (Asker::session(session, member), By::Session(session));
     match open::open(&shared, &at, Want::Tcp, asker, by).await {
         Ok((mut far, held)) => {
+            held.joins(&near);
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
             tokio::select! {
                 _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}

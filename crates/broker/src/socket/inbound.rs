@@ -116,6 +116,21 @@ impl Inbound {
         self.buffer.capacity() + self.fragments.capacity() + self.whole.capacity()
     }
 
+    /// Bytes of the message that has begun, as far as is known; of one in fragments those that came and are announced.
+    pub(crate) fn wants(&self) -> usize {
+        let frame = if self.start < self.buffer.len() { self.needs } else { 0 };
+        self.fragments.len() + frame
+    }
+
+    /// Drops what was handed on: nobody asks for its bytes any more. What little is left of one read stays where it is,
+    /// rather than being moved once for each message in it.
+    pub(crate) fn release(&mut self) {
+        self.whole = Vec::new();
+        if self.start >= self.buffer.len() || self.start > READ_BYTES {
+            self.compact();
+        }
+    }
+
     /// Forgets everything: what comes next makes no sense any more.
     pub(crate) fn clear(&mut self) {
         *self = Inbound::new(self.max);
@@ -192,7 +207,10 @@ impl Inbound {
     /// The header of the frame that begins here, if all of the frame has come.
     fn header(&mut self) -> Result<Option<Header>, Fault> {
         let frame = &self.buffer[self.start.min(self.buffer.len())..];
-        let [first, second, rest @ ..] = frame else { return Ok(None) };
+        let [first, second, rest @ ..] = frame else {
+            self.needs = HEADER_BYTES;
+            return Ok(None);
+        };
         let (fin, opcode) = (first & 0x80 != 0, first & 0x0f);
         let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
         let (length, width) = match second & 0x7f {
@@ -407,6 +425,8 @@ mod tests {
         // Doubling ends where the frame does.
         let (_, _, inbound) = read(&frame(0x82, &[0; 90_000])[..80_000], 1_000).await;
         assert!((80_000..=90_014).contains(&inbound.held()), "{}", inbound.held());
+        // What it will need is known before it has come.
+        assert_eq!(inbound.wants(), 90_014);
         // Fragments are held once.
         let (_, _, inbound) = read(&frame(0x02, &[0; 50_000]), 50_000).await;
         assert!(inbound.is_fragmented() && inbound.held() < 110_000, "{}", inbound.held());
@@ -421,6 +441,9 @@ mod tests {
                 break;
             }
         }
+        // Also before anybody looks for more: whoever is not read keeps nothing.
+        inbound.release();
+        assert_eq!((inbound.held(), inbound.wants()), (0, 0));
         assert_eq!(inbound.next(), Ok(None));
         std::future::poll_fn(|cx| {
             assert!(inbound.poll_fill(cx, &mut ours).is_pending());

@@ -97,6 +97,83 @@ fn fragment(bytes: usize) -> Vec<u8> {
     frame
 }
 
+/// A whole `send` with a body of so many bytes, as a frame.
+fn letter(to: &str, bytes: usize) -> Vec<u8> {
+    let params = json!({"to": to, "clientMessageId": "large", "body": "x".repeat(bytes)});
+    let text = json!({"type": "req", "id": "large", "method": "send", "params": params}).to_string();
+    let mut frame = vec![0x81, 0x80 | 127];
+    frame.extend((text.len() as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(text.as_bytes());
+    frame
+}
+
+/// Sends all of it in small pieces, with turns for others between them; what is said until it is answered or closed.
+async fn send_slowly(mut tcp: TcpStream, frame: Vec<u8>) -> String {
+    for piece in frame.chunks(32 * 1024) {
+        if tcp.write_all(piece).await.is_err() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&said);
+        if text.contains("\"id\":\"large\"") || text.contains("slow_consumer") {
+            return text.into_owned();
+        }
+        match tcp.read(&mut chunk).await {
+            Ok(0) | Err(_) => return text.into_owned(),
+            Ok(count) => said.extend_from_slice(&chunk[..count]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn senders_of_large_messages_are_all_served_whatever_they_come_to() {
+    const SENDERS: usize = 40;
+    let broker = bounded().await;
+    let addr = broker.addr();
+    let (mut good, good_who) = join(addr, "good").await;
+    let mut sending = Vec::new();
+    for n in 0..SENDERS {
+        let (sock, _) = join(addr, &format!("sender {n}")).await;
+        // Two and a half times as much as all sockets may hold, all at the same time.
+        sending.push(send_slowly(sock.into_tcp(), letter("topic:news", MIB - 1024)));
+    }
+    let sending = tokio::spawn(futures_util::future::join_all(sending));
+    while !sending.is_finished() {
+        let held = metric(addr, "tenure_buffered_bytes").await;
+        assert!(held <= BOUND, "{held} bytes are held");
+        good.post(&to_session(&good_who), &held.to_string(), "x").await;
+    }
+    for said in sending.await.expect("all of them") {
+        assert!(said.contains("\"ok\":true"), "{said}");
+    }
+    assert_eq!(metric(addr, LET_GO).await, 0, "nobody does anything wrong");
+}
+
+#[tokio::test]
+async fn whoever_keeps_room_and_sends_nothing_makes_way_for_those_who_send() {
+    const HOARDS: usize = 20;
+    let broker = bounded().await;
+    let addr = broker.addr();
+    let mut hoards = Vec::new();
+    for n in 0..HOARDS {
+        let (sock, who) = join(addr, &format!("hoard {n}")).await;
+        let mut tcp = sock.into_tcp();
+        // Some of a message, of which no more will come.
+        tcp.write_all(&fragment(MIB)[..16 * 1024]).await.expect("room to write");
+        hoards.push((tcp, who));
+    }
+    let (sock, _) = join(addr, "sender").await;
+    let sent = send_slowly(sock.into_tcp(), letter("topic:news", MIB - 1024));
+    let said = timeout(PATIENCE, sent).await.expect("its turn");
+    assert!(said.contains("\"ok\":true"), "{said}");
+    assert!(metric(addr, LET_GO).await > 0, "somebody made way");
+    drop(hoards);
+}
+
 const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
 
 #[tokio::test]

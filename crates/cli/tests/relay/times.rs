@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::asking::{ask, get, parse, until};
 use crate::common::patience;
@@ -144,6 +144,57 @@ async fn a_target_that_breaks_off_is_502() {
     .await;
     let _web = stage.web(rude).await;
     assert_eq!(get(stage.relay, "/").await.status, 502);
+}
+
+/// A number of `/metrics`; none is zero.
+async fn metric(stage: &Stage, name: &str) -> usize {
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", stage.addr);
+    let text = ask(stage.addr, request.as_bytes()).await.body;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0, |number| number.parse().unwrap())
+}
+
+#[tokio::test]
+async fn consumers_that_never_read_do_not_hold_more_than_all_may() {
+    const BOUND: usize = 8 * 1024 * 1024;
+    const CONSUMERS: usize = 80;
+    let stage = Stage::with(&[("TENURE_MAX_BUFFERED_TOTAL", &BOUND.to_string())]).await;
+    // To `/` a short answer, to anything else one that has no end.
+    let endless = target(async |mut stream: TcpStream| {
+        if read_head(&mut stream).await.starts_with("GET / ") {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+            return;
+        }
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await;
+        while stream.write_all(&[b'x'; 16 * 1024]).await.is_ok() {}
+    })
+    .await;
+    let _web = stage.web(endless).await;
+    let mut stuck = Vec::new();
+    for _ in 0..CONSUMERS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(stage.relay).await.unwrap();
+        stream.write_all(b"GET /much HTTP/1.1\r\nHost: web.localhost\r\n\r\n").await.unwrap();
+        stuck.push(stream);
+    }
+    // What they do not read is counted, and some of them go before it is much more than all may hold.
+    let let_go = "tenure_connections_let_go_total{kind=\"buffers\"}";
+    let mut most = 0;
+    until(async || {
+        let held = metric(&stage, "tenure_buffered_bytes").await;
+        assert!(held <= 2 * BOUND, "{held} bytes are held");
+        most = most.max(held);
+        let gone = metric(&stage, let_go).await;
+        (gone >= CONSUMERS / 2 && held <= BOUND).then_some(())
+    })
+    .await;
+    assert!(most > BOUND / 2, "{most} bytes were held");
+    // Whoever reads is served, and when they are gone nothing is held.
+    assert_eq!(get(stage.relay, "/").await.body, "ok");
+    drop(stuck);
+    until(async || (metric(&stage, "tenure_buffered_bytes").await == 0).then_some(())).await;
+    assert_eq!(get(stage.relay, "/").await.body, "ok");
 }
 
 #[tokio::test]
