@@ -5,16 +5,18 @@
 //! notices a parser that panics.
 //!
 //! What a target promises: it never panics on any input, and it checks what its parser promises (a value that was read is
-//! written and read again as itself; a request that passes the relay is framed alike by hyper).
+//! written and read again as itself; a request that passes the relay is framed alike by hyper; a socket's frames are to our
+//! reader what they are to tungstenite). `tests/checks.rs` gives those two comparisons readers that are wrong.
 //!
 //! Seeds come from `vectors/` and from what the code itself writes, so they follow the protocol.
 
 mod frames;
-mod framing;
+pub mod framing;
 mod hosts;
 mod mux;
 mod rows;
 pub mod seeds;
+pub mod sockets;
 mod tokens;
 
 /// One parser under test.
@@ -38,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "outbox_rows", run: rows::run, seeds: seeds::outbox_rows },
     Target { name: "relay_framing", run: framing::run, seeds: seeds::relay_framing },
     Target { name: "resume_tokens", run: tokens::resume, seeds: seeds::resume_tokens },
+    Target { name: "socket_frames", run: sockets::run, seeds: seeds::socket_frames },
     Target { name: "tickets", run: tokens::ticket, seeds: seeds::tickets },
 ];
 

@@ -167,6 +167,69 @@ pub(crate) fn relay_framing() -> Vec<Vec<u8>> {
         "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         "HEAD / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx",
+        "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: \t0026 \r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n",
+        "GET /<a> HTTP/1.1\r\nHost: a\r\n\r\n",
     ];
-    requests.iter().map(|request| request.as_bytes().to_vec()).collect()
+    let trailers = "T: 1\r\n".repeat(130);
+    let many = format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n{trailers}\r\n"
+    );
+    requests.iter().copied().chain([many.as_str()]).map(|request| request.as_bytes().to_vec()).collect()
+}
+
+/// A frame of a WebSocket, masked as a client's are.
+fn websocket(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    let mut frame = vec![first];
+    match payload.len() {
+        length @ 0..=125 => frame.push(0x80 | length as u8),
+        length => {
+            frame.push(0x80 | 126);
+            frame.extend((length as u16).to_be_bytes());
+        }
+    }
+    frame.extend(mask);
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+pub(crate) fn socket_frames() -> Vec<Vec<u8>> {
+    let (text, binary, go_on, close, ping, pong, last) = (1, 2, 0, 8, 9, 10, 0x80);
+    let streams = [
+        websocket(last | text, "für alle".as_bytes()),
+        [websocket(last | binary, &[7; 300]), websocket(last | ping, b"alive"), websocket(last | pong, b"")]
+            .concat(),
+        [
+            websocket(text, &"ü".as_bytes()[..1]),
+            websocket(last | ping, b""),
+            websocket(go_on, b""),
+            websocket(last | go_on, &"ü".as_bytes()[1..]),
+            websocket(last | close, &[3, 0xe8, b'x']),
+        ]
+        .concat(),
+        [websocket(binary, &[1; 600]), websocket(last | go_on, &[2; 400])].concat(),
+        [websocket(binary, &[1; 600]), websocket(last | go_on, &[2; 401])].concat(),
+        websocket(last | binary, &[0; 1_001]),
+        // A length in eight bytes where two would do, and one that nothing has.
+        vec![0x82, 0xff, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6],
+        vec![0x82, 0xff, 255, 255, 255, 255, 255, 255, 255, 255],
+        [websocket(last | close, &[3, 0xf6]), websocket(last | text, b"behind")].concat(),
+        websocket(last | close, &[3, 0xed, b'n', b'o']),
+        [websocket(text, b"a\xff"), websocket(last | ping, b"p"), websocket(last | go_on, b"b")].concat(),
+        [websocket(text, b"a"), websocket(last | text, b"b")].concat(),
+        websocket(last | go_on, b"a"),
+        websocket(ping, b"a"),
+        websocket(last | ping, &[0; 126]),
+        // A ping whose length stands in two bytes, and needs one.
+        vec![0x89, 0xfe, 0, 1, 1, 2, 3, 4, 5],
+        websocket(last | close, &[3]),
+        vec![0x81, 1, b'x'],
+        websocket(0xc1, b"x"),
+        websocket(0x83, b"x"),
+        websocket(last | binary, &[9; 500])[..200].to_vec(),
+    ];
+    // In pieces of a byte, of a few lengths, and in one; the last drops at once what it has handed on.
+    let cuts: [&[u8]; 4] = [&[1, 0], &[3, 1, 6, 40], &[0], &[0x82, 90, 30]];
+    streams.iter().zip(cuts.iter().cycle()).map(|(stream, cut)| [cut, &stream[..]].concat()).collect()
 }

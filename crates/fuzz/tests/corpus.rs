@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use tenure_fuzz::TARGETS;
+use tenure_fuzz::sockets::End;
 
 /// Mutations of each seed.
 const MUTATIONS: u32 = 60;
@@ -90,6 +91,12 @@ fn seeds_are_what_their_parsers_read() {
     );
     assert!(seeds("frames_json").len() > 50 && seeds("frames_msgpack").len() > 50);
     assert!(!seeds("resume_tokens").is_empty() && seeds("tickets").len() == 3);
+    let sockets: Vec<_> =
+        seeds("socket_frames").iter().map(|seed| tenure_fuzz::sockets::by_us(seed)).collect();
+    assert!(sockets.iter().filter(|found| !found.came.is_empty()).count() >= 8);
+    for end in [End::Over, End::Closed, End::TooLarge, End::Bad] {
+        assert!(sockets.iter().any(|found| found.end == end), "{end:?}");
+    }
 }
 
 /// One test a target, so that they run beside each other; and one that says so if a target has none.
@@ -118,5 +125,6 @@ targets! {
     outbox_rows: FEWER;
     relay_framing: MUTATIONS;
     resume_tokens: MUTATIONS;
+    socket_frames: MUTATIONS;
     tickets: MUTATIONS;
 }
