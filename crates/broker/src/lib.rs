@@ -61,6 +61,7 @@ use meshes::Maker;
 pub use relay::RelayConfig;
 use shared::Shared;
 pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
+pub use tenure_core::setting::resolved as setting_name;
 use tls::Tls;
 pub use tls::TlsProblem;
 

@@ -176,9 +176,14 @@ pub fn all(config: &MeshConfig) -> Values {
 /// Other names by which a setting may be set, and the name that it is kept and shown under.
 pub const ALIASES: &[(&str, &str)] = &[("connection.reconnect_grace_ms", "reconnectGraceMs")];
 
+/// The name that a setting is kept and shown under, of a name or an alias.
+pub fn resolved(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
 /// The setting of this name, or of this alias.
 pub fn find(name: &str) -> Result<&'static Setting, WireError> {
-    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
+    let name = resolved(name);
     SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
         let clipped: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
@@ -187,18 +192,27 @@ pub fn find(name: &str) -> Result<&'static Setting, WireError> {
     })
 }
 
+/// Whether there is a setting of this name or alias, and the value is of its kind; if not, what is wrong is told under the
+/// name that was given.
+pub fn check(given: &str, value: &Value) -> Result<(), WireError> {
+    put(&mut MeshConfig::default(), given, value)
+}
+
+fn put(config: &mut MeshConfig, given: &str, value: &Value) -> Result<(), WireError> {
+    let (setting, value) = (find(given)?, plain(value));
+    let done = setting.range.holds(&value).then(|| (setting.set)(config, &value)).flatten();
+    done.ok_or_else(|| {
+        WireError::bad_request(format!("{given} must be {}", setting.range.refusal(&value)))
+            .with_details(json!({"field": given}))
+    })
+}
+
 /// The numbers that `values` make of `base`; refused if there is no such setting, or if a value is none of its kind. Values
 /// that are good by themselves may still not hold together: with each other, or with what stands.
 pub fn apply(base: &MeshConfig, values: &Values) -> Result<MeshConfig, WireError> {
     let mut config = base.clone();
     for (name, value) in values {
-        let setting = find(name)?;
-        let value = plain(value);
-        let done = setting.range.holds(&value).then(|| (setting.set)(&mut config, &value)).flatten();
-        done.ok_or_else(|| {
-            WireError::bad_request(format!("{name} must be {}", setting.range.refusal(&value)))
-                .with_details(json!({"field": name}))
-        })?;
+        put(&mut config, name, value)?;
     }
     config.check().map_err(|error| {
         WireError::bad_request(error.to_string()).with_details(json!({"against": "the other settings"}))
@@ -320,5 +334,10 @@ mod tests {
         let base = MeshConfig::default();
         let set = apply(&base, &one("connection.reconnect_grace_ms", json!(7_000))).unwrap();
         assert_eq!(set.reconnect_grace_ms, 7_000);
+        assert_eq!(resolved("connection.reconnect_grace_ms"), "reconnectGraceMs");
+        assert_eq!((resolved("sendRate"), resolved("nothing")), ("sendRate", "nothing"));
+        let error = check("connection.reconnect_grace_ms", &json!("x")).unwrap_err();
+        assert_eq!(error.details.as_deref(), Some(&json!({"field": "connection.reconnect_grace_ms"})));
+        assert!(error.message.starts_with("connection.reconnect_grace_ms must be"), "{}", error.message);
     }
 }

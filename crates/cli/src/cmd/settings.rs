@@ -3,6 +3,7 @@
 use clap::{Args as ClapArgs, Subcommand};
 use hyper::Method;
 use serde_json::{Map, Value, json};
+use tenure_broker::setting_name;
 
 use super::administer::{Administer, cell};
 use crate::exit::Failure;
@@ -73,9 +74,10 @@ fn read(change: &str) -> Result<(String, Value), Failure> {
 
 fn show(settings: &Value, name: Option<&str>, json: bool) -> Result<(), Failure> {
     if let Some(name) = name {
-        let value = settings["values"].get(name);
+        let kept = setting_name(name);
+        let value = settings["values"].get(kept);
         let value = value.ok_or_else(|| Failure::Usage(format!("there is no setting {name:?}")))?;
-        println(&if json { value.to_string() } else { cell(&settings["values"], name) });
+        println(&if json { value.to_string() } else { cell(&settings["values"], kept) });
         return Ok(());
     }
     if json {

@@ -295,7 +295,11 @@ impl Mesh {
             }
             match value.is_null() {
                 true => _ = all.remove(name),
-                false => _ = all.insert(name.to_owned(), value.clone()),
+                false => {
+                    // Here what is wrong can be told under the name that was given.
+                    crate::setting::check(given, value)?;
+                    all.insert(name.to_owned(), value.clone());
+                }
             }
         }
         self.with_settings(&all)?;
