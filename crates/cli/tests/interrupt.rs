@@ -4,15 +4,32 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::host::until;
 use common::proc::Proc;
 use common::stage::{Stage, piece};
+use tenure_client::To;
 
 /// How long the end of a command that was asked to end may take: what it promises, and a slow machine.
 const SOON: Duration = Duration::from_secs(12);
+
+/// Bytes of a message that is told from everything else that a broker says by its size.
+const LETTER: usize = 20_000;
+
+/// The most bytes that wait to be read by one of those who are connected to `addr`.
+fn most_unread(addr: SocketAddr) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = format!(":{:04X}", addr.port());
+    let waiting = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let (_, unread) = columns.get(4)?.split_once(':')?;
+        columns[2].ends_with(&remote).then(|| usize::from_str_radix(unread, 16).ok())?
+    };
+    table.lines().filter_map(waiting).max().unwrap_or_default()
+}
 
 /// A command that is at work: how it is called, and what it says then.
 type AtWork = (&'static [&'static str], &'static str);
@@ -58,8 +75,8 @@ async fn one_signal_ends_every_command_while_the_broker_is_away() {
         procs.push(at_work(&stage, command).await);
     }
     stage.kill_broker().await;
-    for proc in &procs {
-        proc.signal(if procs.len() % 2 == 0 { "INT" } else { "TERM" });
+    for (number, proc) in procs.iter().enumerate() {
+        proc.signal(if number % 2 == 0 { "INT" } else { "TERM" });
     }
     for mut proc in procs {
         ends(&mut proc, 0).await;
@@ -69,12 +86,58 @@ async fn one_signal_ends_every_command_while_the_broker_is_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn acks_that_the_broker_never_heard_are_told_and_not_waited_for() {
     let stage = Stage::new().await;
+    let (publisher, _events) = common::join(stage.addr, "publisher").await;
     let mut sub = at_work(&stage, COMMANDS[0]).await;
-    // It cannot answer, and nobody knows yet that it will not.
+    // It is handed a message, and can look at it only when the broker cannot hear of it any more: its ack stays open.
+    sub.signal("STOP");
+    publisher.send(To("topic:jobs".parse().unwrap()), "x".repeat(LETTER)).await.unwrap();
+    until("the message is with it", || most_unread(stage.addr) > LETTER);
     stage.broker().signal("STOP");
+    sub.signal("CONT");
+    sub.until("it is printed", |line| line.as_str().is_some_and(|line| line.contains("xxx"))).await;
     sub.signal("INT");
-    ends(&mut sub, 0).await;
+    ends(&mut sub, 5).await;
+    let told = sub.stderr();
+    assert!(
+        told.contains("the broker did not answer the last acks: what was printed last may come again"),
+        "{told}"
+    );
     stage.broker().signal("CONT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_said_to_be_given_up_only_if_the_broker_answered() {
+    let stage = Stage::new().await;
+    let (heard, unheard) = ("the lease is given up", "the broker did not answer");
+    for (answers, says, other) in [(true, heard, unheard), (false, unheard, heard)] {
+        let mut told = stage.world.joined("alice", stage.addr).await;
+        let mut plain = stage.spawn("plain", &["session", "--name", "bob"]);
+        let is_in = |line: &serde_json::Value| line.as_str().is_some_and(|line| line.starts_with("attached"));
+        plain.until("attached", is_in).await;
+        if !answers {
+            stage.broker().signal("STOP");
+        }
+        for session in [&mut told, &mut plain] {
+            session.signal("INT");
+            ends(session, 0).await;
+        }
+        stage.broker().signal("CONT");
+        assert_eq!(told.events("bye")[0]["answered"], answers);
+        let last = plain.seen().last().unwrap().to_string();
+        assert!(last.contains("bye") && last.contains(says) && !last.contains(other), "{last}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_broker_is_away_says_that_its_lease_ends_by_itself() {
+    let mut stage = Stage::new().await;
+    let mut session = stage.world.joined("alice", stage.addr).await;
+    stage.kill_broker().await;
+    session.until("detached", |line| line["event"] == "detached").await;
+    session.signal("INT");
+    ends(&mut session, 0).await;
+    let bye = &session.events("bye")[0];
+    assert_eq!((&bye["wasIn"], &bye["answered"]), (&true.into(), &false.into()), "{bye}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

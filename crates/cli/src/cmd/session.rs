@@ -1,11 +1,13 @@
 //! `tenure session`: hold a session and print what it sees.
 
+use std::time::Duration;
+
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 use tenure_client::proto::event::{EventBody, PresenceKind};
 use tenure_client::proto::hello::{LeaseFate, ResumeOutcome};
 use tenure_client::proto::peer::{Profile, SharedPeer};
-use tenure_client::{Options, PeerChange, PeerMap, Session, SessionEvent};
+use tenure_client::{Events, Options, PeerChange, PeerMap, Session, SessionEvent};
 
 use super::guest::rewound;
 use super::{Where, hostname, leave, peers, shown};
@@ -13,6 +15,9 @@ use crate::exit::Failure;
 use crate::home::Home;
 use crate::output::{Colour, Paint, println, safe, sentence};
 use crate::signals::{Signals, interruptible};
+
+/// How long a broker may take to answer before we say goodbye.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Hold a session in the foreground and print what it sees. The same name is the same session: its key is kept,
 /// so stopping and starting again within the lease is a break that no peer notices. Interrupt to say goodbye.
@@ -69,6 +74,7 @@ async fn hold(args: Args, signals: &mut Signals) -> Result<(), Failure> {
         map: PeerMap::default(),
         own: session.key(),
         was_in: false,
+        is_in: false,
         told: None,
     };
     screen.say("dialling", args.at.broker(), json!({"event": "dialling", "broker": args.at.broker()}));
@@ -87,10 +93,28 @@ async fn hold(args: Args, signals: &mut Signals) -> Result<(), Failure> {
             screen.show_found(&found);
         }
     }
+    let answered = screen.is_in && answers(&session, &mut events).await;
     leave(session, events).await;
-    let text = if screen.was_in { "the lease is given up; peers see it at once" } else { "it never got in" };
-    screen.say("bye", text, json!({"event": "bye", "wasIn": screen.was_in}));
+    let text = match (screen.was_in, answered) {
+        (false, _) => "it never got in",
+        (true, true) => "the lease is given up; peers see it at once",
+        (true, false) => "the broker did not answer: peers see it when the lease has ended by itself",
+    };
+    screen.say("bye", text, json!({"event": "bye", "wasIn": screen.was_in, "answered": answered}));
     Ok(())
+}
+
+/// Whether the broker answers, soon. A goodbye that nobody heard ends as one that was heard.
+async fn answers(session: &Session, events: &mut Events) -> bool {
+    let answer = tokio::time::timeout(ANSWER, session.ping());
+    tokio::pin!(answer);
+    loop {
+        // What happens meanwhile is of no interest, and must be taken: an answer comes behind it. Both are cancel-safe.
+        tokio::select! {
+            answer = &mut answer => return matches!(answer, Ok(Ok(_))),
+            event = events.next() => if event.is_err() { return false },
+        }
+    }
 }
 
 struct Screen {
@@ -100,6 +124,8 @@ struct Screen {
     own: tenure_client::proto::SessionKey,
     /// Whether it was ever attached.
     was_in: bool,
+    /// Whether it is now.
+    is_in: bool,
     /// The reason last told for not being attached.
     told: Option<String>,
 }
@@ -117,7 +143,7 @@ impl Screen {
         let change = self.map.apply(event);
         match event {
             SessionEvent::Attached(hello) => {
-                (self.was_in, self.told) = (true, None);
+                (self.was_in, self.is_in, self.told) = (true, true, None);
                 // A large mesh does not fit into the hello: the rest is still to be read.
                 let cut = self.map.needs_fetch();
                 let least = if cut { "at least " } else { "" };
@@ -138,7 +164,7 @@ impl Screen {
                 }
             }
             SessionEvent::Detached { reason } => {
-                self.told = Some(reason.clone());
+                (self.is_in, self.told) = (false, Some(reason.clone()));
                 self.say("detached", &safe(reason), json!({"event": "detached", "reason": reason}));
             }
             SessionEvent::Waiting { ms, reason, .. } => {
