@@ -114,6 +114,9 @@ impl Task {
                     attached = true;
                     let apart_ms = if let Told::Apart(ms) = clock { Some(ms) } else { None };
                     self.drain.compared(self.shared.clock.now(), apart_ms);
+                    if self.shared.config.max_age_hours.is_none() {
+                        self.local.remember_age(max_age_hours);
+                    }
                     let effects = self.drain.attached(self.shared.clock.now(), max_age_hours);
                     self.carry_out(effects);
                 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
 use tenure_client::{InboxChoice, Options, OptionsError, Session};
+use tenure_core::outbox::age::PERMANENT_HOURS_CAP;
 use tenure_core::outbox::arrival::Recipient;
 use tenure_core::outbox::window::DEDUPE;
 use tenure_core::secret;
@@ -70,6 +71,9 @@ struct Record {
     /// It lasts as long as somebody listens (`visits`).
     #[serde(default)]
     visit: bool,
+    /// Hours that its messages may wait, as its broker last said: of the daemon's own, and if the operator said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_age_hours: Option<u64>,
 }
 
 /// A session of this machine.
@@ -83,7 +87,8 @@ pub(crate) struct Local {
     pub(crate) own: bool,
     pub(crate) client: Session,
     pub(crate) standing: watch::Receiver<Standing>,
-    /// Hours that its messages may wait for the broker, as of the broker's last hello; nothing before the first.
+    /// Hours that its messages may wait for the broker: as of the broker's last hello, whoever heard it; before the first, what
+    /// the operator wants.
     pub(crate) max_age_hours: watch::Receiver<Option<u64>>,
     /// How its drain hears of new rows.
     pub(crate) queue: Queue,
@@ -151,6 +156,19 @@ impl Local {
 
     fn reopen(&self) -> Result<bool, SessionError> {
         self.change(|record| Ok(std::mem::replace(&mut record.closing, false)))
+    }
+
+    /// Writes down how long messages may wait for the broker, to be shown while it is away. Nothing is decided by it: that it
+    /// cannot be written is no harm.
+    pub(crate) fn remember_age(&self, hours: u64) {
+        let mut held = self.record();
+        if self.own && held.max_age_hours != Some(hours) {
+            let record = Record { max_age_hours: Some(hours), ..held.clone() };
+            match write_private(&self.path, &serde_json::to_string(&record).unwrap_or_default()) {
+                Ok(()) => *held = record,
+                Err(error) => tracing::debug!(event = "age_not_kept", %error),
+            }
+        }
     }
 
     fn change(
@@ -287,6 +305,7 @@ impl Sessions {
                     topics: BTreeMap::new(),
                     closing: false,
                     visit,
+                    max_age_hours: None,
                 };
                 write_private(&path, &serde_json::to_string(&fresh).unwrap_or_default())?;
                 fresh
@@ -307,7 +326,14 @@ impl Sessions {
         let (client, events) = Session::start(options)?;
         let (sender, standing) = watch::channel(Standing::Away(None));
         let leaving = CancellationToken::new();
-        let (tell_age, max_age_hours) = watch::channel(None);
+        let own_key = canonical::session_key(&self.member_key);
+        let known = match all.get(&(mesh.clone(), own_key)) {
+            Some(own) => *own.max_age_hours.borrow(),
+            None => record.max_age_hours,
+        };
+        // What the operator wants holds, unless the broker's memory is too short for it: then nothing is sent at all.
+        let wanted = self.max_age_hours.map(|hours| hours.min(PERMANENT_HOURS_CAP));
+        let (tell_age, max_age_hours) = watch::channel(wanted.or(known));
         let told = (sender, tell_age);
         self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, told, leaving.clone()));
         let local = Arc::new(Local {

@@ -29,7 +29,8 @@ pub(crate) struct Health {
     /// Why not, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Hours that a message may wait for the broker before it is given up, from what the broker said last; absent until it has.
+    /// Hours that a message may wait for the broker before it is given up: what the operator wants, else from what the broker said
+    /// last, also before the daemon began; absent until it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_age_hours: Option<u64>,
     /// The mesh.
