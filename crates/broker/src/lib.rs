@@ -272,10 +272,20 @@ fn relay_listener(config: &Config) -> Result<Option<(TcpListener, SocketAddr)>, 
 /// A broker without its mesh would look alive and answer nobody: it is better dead, and started again.
 pub(crate) async fn die_with(mesh: tokio::task::JoinHandle<()>) {
     if mesh.await.is_err_and(|error| error.is_panic()) {
+        // Whatever becomes of the words: what killed the mesh may be that nothing can be logged.
+        let _end = Abort;
         tracing::error!(
             event = "mesh_panicked",
             "this is a bug; the broker stops so that it can be started again"
         );
+    }
+}
+
+/// Ends the process when it goes.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
         std::process::abort();
     }
 }
@@ -295,4 +305,52 @@ fn fresh_identity(resume_key: Option<[u8; 32]>) -> Result<Identity, StartError> 
     let cluster_id =
         cluster_id.parse().map_err(|_| StartError::Store(StoreError::Corrupt("cluster id".into())))?;
     Ok(Identity { cluster_id, broker_key: resume_key.unwrap_or(broker_key) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A log that cannot be written, and takes whoever writes with it.
+    struct Full;
+
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            panic!("no space left")
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// In the process that is to end.
+    fn lose_the_mesh() {
+        let log = tracing_subscriber::fmt().with_writer(|| Full).finish();
+        tracing::subscriber::set_global_default(log).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mesh = tokio::spawn(async { panic!("a bug") });
+            let _ = tokio::spawn(die_with(mesh)).await;
+        });
+    }
+
+    #[test]
+    fn a_broker_without_its_mesh_ends_also_if_it_cannot_say_so() {
+        const INSIDE: &str = "TENURE_TEST_LOSE_THE_MESH";
+        if std::env::var_os(INSIDE).is_some() {
+            return lose_the_mesh();
+        }
+        let own = "tests::a_broker_without_its_mesh_ends_also_if_it_cannot_say_so";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", own])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        // SIGABRT.
+        assert_eq!(output.status.signal(), Some(6), "{}", String::from_utf8_lossy(&output.stdout));
+    }
 }
