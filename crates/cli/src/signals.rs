@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::exit::Failure;
+use crate::output::lines;
 
 /// How long the orderly end of a command may take, from the first signal on.
 const ENDING: Duration = Duration::from_secs(8);
@@ -139,7 +140,7 @@ async fn hear(tell: &watch::Sender<Heard>, ready: &mpsc::Sender<std::io::Result<
             () = at(end) => {
                 let heard = *tell.borrow();
                 let failure = if heard.signals > 1 { Failure::Interrupted(heard.last) } else { stuck() };
-                eprintln!("tenure: {failure}");
+                eprintln!("tenure: {}", lines(&failure.to_string()));
                 process::exit(failure.number().into())
             }
         };

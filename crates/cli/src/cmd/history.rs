@@ -12,7 +12,7 @@ use super::guest::Guest;
 use super::names;
 use super::show::Format;
 use crate::exit::Failure;
-use crate::output::{emit, safe, unread};
+use crate::output::{emit, emit_json, safe, unread};
 
 /// Print what a log has, oldest first, whoever has read it. Nothing is taken from anybody.
 ///
@@ -87,5 +87,5 @@ fn gap(args: &Args, entry: &DamagedEntry) -> Result<(), Failure> {
         return Ok(());
     }
     let object = json!({"log": log, "seq": seq, "damaged": true, "reason": reason});
-    emit(object.to_string().as_bytes()).or_else(|error| unread(&error))
+    emit_json(&object).or_else(|error| unread(&error))
 }

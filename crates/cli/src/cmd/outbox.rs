@@ -14,7 +14,7 @@ use super::names;
 use crate::exit::Failure;
 use crate::home::Home;
 use crate::local::{Local, escaped};
-use crate::output::{emit_json, print, println, safe, sentence, table, unread};
+use crate::output::{emit_json, lines, print, println, safe, sentence, table, unread};
 use crate::span;
 
 /// Bytes of a new body that are read: more than the daemon takes.
@@ -270,7 +270,7 @@ async fn discard(local: &Local, ids: &[String], json: bool) -> Result<(), Failur
             Ok(row) => dropped.push(row),
             Err(failure) => {
                 let failure: Failure = failure;
-                eprintln!("{}: {failure}", safe(id));
+                eprintln!("{}: {}", safe(id), lines(&failure.to_string()));
                 outcome = Err(failure);
             }
         }
