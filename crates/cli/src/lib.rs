@@ -8,6 +8,12 @@
 //!
 //! Where to read next: one file per command in `cmd`.
 
+/// In place of the standard library's, which panics when stderr is closed or a file on a full disk: talk that nobody can
+/// hear is no reason to end what a command is for.
+macro_rules! eprintln {
+    ($($words:tt)*) => { $crate::output::talk(format_args!($($words)*)) };
+}
+
 mod cmd;
 mod events;
 pub mod exit;

@@ -149,11 +149,16 @@ pub(crate) fn print(text: &str) {
         std::io::stdout().write_all(spelled(text).as_bytes()).and_then(|()| std::io::stdout().flush());
     if let Err(error) = printed {
         if let Err(failure) = unread(&error) {
-            eprintln!("tenure: {failure}");
+            eprintln!("tenure: {}", lines(&failure.to_string()));
             std::process::exit(1);
         }
         std::process::exit(0);
     }
+}
+
+/// Says a line on stderr. Whether anybody hears it changes nothing: what the command is for goes on.
+pub(crate) fn talk(words: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
 /// What it means for a command that nobody reads what it printed.

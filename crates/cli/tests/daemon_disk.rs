@@ -79,6 +79,37 @@ async fn small_at(url: &str) -> Option<House> {
     Some(house)
 }
 
+/// A daemon in the background on such a disk, logging as it does by itself: with the broker at `url`.
+async fn small_in_the_background(url: &str) -> Option<House> {
+    let dir = TempDir::new().unwrap();
+    if !can_mount(dir.path()) {
+        return None;
+    }
+    // The daemon lives as long as the process that is the first of its namespace.
+    let script = r#"mount -t tmpfs -o size=6m none "$TENURE_HOME" && head -c 3000000 /dev/zero > "$TENURE_HOME/ballast" \
+                    && "$TENURE" daemon up && exec sleep 1000000"#;
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]);
+    command
+        .env("TENURE_HOME", dir.path())
+        .env("TENURE", env!("CARGO_BIN_EXE_tenure"))
+        .env("TENURE_BROKER", url);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let inside = dir.path().strip_prefix("/").unwrap();
+    let home = Path::new("/proc").join(child.id().to_string()).join("root").join(inside);
+    let house = House { child, home, _dir: dir };
+    answers(&house).await;
+    Some(house)
+}
+
+/// Fills the last page of a file: on a full disk not a byte more can be written to it.
+fn fill_page(path: &Path) {
+    let mut file = std::fs::File::options().append(true).open(path).unwrap();
+    while !file.metadata().unwrap().len().is_multiple_of(4_096) {
+        file.write_all(b"\n").unwrap();
+    }
+}
+
 /// Waits until the daemon answers.
 async fn answers(house: &House) {
     let there = async {
@@ -201,6 +232,52 @@ async fn on_a_full_disk_what_was_taken_is_sent_and_what_is_new_waits_for_room() 
     until("the last one sent", &client, "/v1/status", sent).await;
     let (_, health) = client.get("/v1/health").await;
     assert_eq!(health["outbox"]["space"], "ok", "{health}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_written_keeps_nothing_from_being_sent() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let Some(house) = small_in_the_background(&format!("ws://127.0.0.1:{port}")).await else { return };
+    let client = Client::new(house.home.join("daemon.sock"));
+    let taken = fill(&house, &client).await;
+    assert!(taken.len() > 10, "{} fit", taken.len());
+    let log = house.home.join("daemon.log");
+    fill_page(&log);
+
+    let world = common::World::new();
+    let _broker = broker_at(&world, port).await;
+    let sent = |status: &Value| status["outbox"]["done"] == taken.len();
+    until("everything sent", &client, "/v1/status", sent).await;
+    let (_, health) = client.get("/v1/health").await;
+    assert_eq!(health["connected"], true, "{health}");
+    assert!(health["logLinesLost"].as_u64().is_some_and(|lines| lines > 0), "{health}");
+    let written = std::fs::read_to_string(&log).unwrap();
+    assert!(!written.contains("panicked") && !written.contains("log_lines_lost"), "{written}");
+
+    for file in ["ballast", "rest"] {
+        std::fs::remove_file(house.home.join(file)).unwrap();
+    }
+    until("room again", &client, "/v1/health", |health| health["diskFull"] == Value::Null).await;
+    // What is logged next tells how much is missing before it.
+    let (status, made) = client.post("/v1/sessions", &json!({"name": "agent"})).await;
+    assert!((200..300).contains(&status), "{made}");
+    let written = std::fs::read_to_string(&log).unwrap();
+    assert!(written.contains("event=\"log_lines_lost\" lines="), "{written}");
+}
+
+#[test]
+fn a_first_start_on_a_full_disk_says_why_it_fails() {
+    let dir = TempDir::new().unwrap();
+    if !can_mount(dir.path()) {
+        return;
+    }
+    let script = r#"mount -t tmpfs -o size=64k none "$TENURE_HOME" || exit 77
+                    head -c 1000000 /dev/zero > "$TENURE_HOME/ballast" 2> /dev/null
+                    exec "$TENURE" daemon up"#;
+    let output = apart(dir.path(), script).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("No space left on device"), "{told}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tenure_proto::name::MeshName;
@@ -33,6 +35,8 @@ pub struct Config {
     pub hooks: Option<PathBuf>,
     /// How long a client may take for a request's head, and then for its body.
     pub patience: Duration,
+    /// Lines that the log of this process could not write: whoever writes the log counts, the daemon tells.
+    pub log_lines_lost: Arc<AtomicU64>,
 }
 
 /// A mesh, and where its broker is.
@@ -60,6 +64,7 @@ impl Config {
             max_age_hours: None,
             hooks: None,
             patience: PATIENCE,
+            log_lines_lost: Arc::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `tenure broker`: run a broker in the foreground.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
@@ -11,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::Failure;
 use crate::home::Home;
+use crate::log::Lossy;
 use crate::notify::Manager;
 use crate::output::{print, println, wants_colour};
 
@@ -216,8 +218,11 @@ fn log_options(raw: &RawConfig) -> Result<(EnvFilter, bool), Failure> {
 }
 
 fn start_log(filter: EnvFilter, json: bool) -> Result<(), Failure> {
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(Lossy::new(std::io::stderr(), json, Arc::default()))
+        .with_target(false);
     let started = match json {
         false => crate::log::start(log.with_ansi(wants_colour(&std::io::stderr())).finish()),
         true => crate::log::start(log.json().flatten_event(true).finish()),

@@ -2,6 +2,7 @@
 
 use std::env::consts;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -48,6 +49,8 @@ pub(crate) struct Health {
     /// That the disk is full, and what to do; absent while it has room.
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_full: Option<String>,
+    /// Lines that could not be written to the log since the daemon began: of those nobody will read.
+    log_lines_lost: u64,
     /// The daemon's version.
     version: &'static str,
 }
@@ -130,6 +133,7 @@ pub(crate) async fn health(
             fault: shared.inbox.fault(),
         },
         disk_full,
+        log_lines_lost: shared.config.log_lines_lost.load(Ordering::Relaxed),
         version: env!("CARGO_PKG_VERSION"),
     };
     Ok(answer(StatusCode::OK, &health))

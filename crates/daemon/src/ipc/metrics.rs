@@ -1,7 +1,7 @@
 //! Counts, for a scraper.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -111,6 +111,8 @@ fn of_the_rest(registry: &mut Registry, shared: &Shared, inbox: u64) {
     gauge(registry, "inbox_newest", "The number of the newest message that came", *shared.arrived.borrow());
     let full = u64::from(shared.outbox.disk_full().is_some());
     gauge(registry, "disk_full", "Whether the disk is full, so that nothing new is taken", full);
+    let lost = shared.config.log_lines_lost.load(Ordering::Relaxed);
+    gauge(registry, "log_lines_lost", "Lines that could not be written to the log since it began", lost);
     let failed = [shared.outbox.fault(), shared.inbox.fault()].iter().flatten().count();
     gauge(registry, "disks_failed", "Files that nothing is written to any more", failed as u64);
     let sessions = shared.sessions.all();

@@ -3,9 +3,8 @@
 //! In the background it is this program once more, in a session of its own: without a terminal, a working directory or
 //! anything else of whoever started it. Whoever did waits until it answers, and tells what it said if it does not.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
@@ -23,7 +22,7 @@ use crate::span;
 
 /// How often somebody looks whether it answers.
 const LOOK: Duration = Duration::from_millis(20);
-/// Bytes of the log that are read to find out why it did not start.
+/// Bytes of what it said that are read to find out why it did not start.
 const LAST_WORDS: u64 = 16 * 1024;
 
 /// Start the daemon in the background, and return when it answers.
@@ -136,22 +135,20 @@ async fn detach(args: &Args, home: &Home) -> Result<(), Failure> {
     if let Some(holder) = holder(home.path()).map_err(refused)? {
         return Err(Failure::Failed(HomeError::Held(holder).to_string()));
     }
-    let mut log = log::open(home.path()).map_err(|error| failed("open the log", error))?;
-    let before = log.seek(SeekFrom::End(0)).map_err(|error| failed("read the log", error))?;
-    let (out, err) = (log.try_clone(), log.try_clone());
     // What whoever started us left open is not the daemon's: a pipe would never end, a lock never be free.
     close_fds::set_fds_cloexec_threadsafe(3, &[]);
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
-    let child = Command::new(program)
+    let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
         .arg("--detached")
         .stdin(Stdio::null())
-        .stdout(out.map_err(|error| failed("open the log", error))?)
-        .stderr(err.map_err(|error| failed("open the log", error))?)
+        .stdout(Stdio::null())
+        // Not the log: what a full disk keeps from it is still heard here. Who speaks after we have gone is heard by nobody.
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed("start the daemon", error))?;
-    let pid = child.id();
-    let status = answers(args, home, child, before).await?;
+    let (pid, said) = (child.id(), child.stderr.take());
+    let status = answers(args, home, child, said).await?;
     let socket = status["socket"].as_str().unwrap_or_default();
     if args.json {
         println(&ready(pid, socket, None));
@@ -162,13 +159,18 @@ async fn detach(args: &Args, home: &Home) -> Result<(), Failure> {
 }
 
 /// Waits until our child answers, and not somebody else's; if it ends first, says why.
-async fn answers(args: &Args, home: &Home, mut child: Child, before: u64) -> Result<Value, Failure> {
+async fn answers(
+    args: &Args,
+    home: &Home,
+    mut child: Child,
+    said: Option<ChildStderr>,
+) -> Result<Value, Failure> {
     let (local, since) = (Local::at(home), Instant::now());
     while since.elapsed() < args.timeout {
         let ended =
             child.try_wait().map_err(|error| Failure::Failed(format!("wait for the daemon: {error}")))?;
         if let Some(status) = ended {
-            let why = last_words(home, before).unwrap_or_else(|| format!("it ended with {status}"));
+            let why = said.and_then(last_words).unwrap_or_else(|| format!("it ended with {status}"));
             return Err(match status.code() {
                 Some(2) => Failure::Usage(why),
                 Some(4) => Failure::Refused(why),
@@ -186,13 +188,12 @@ async fn answers(args: &Args, home: &Home, mut child: Child, before: u64) -> Res
     Err(Failure::Unreachable(format!("process {pid} does not answer yet; it goes on: see {}", log.display())))
 }
 
-/// What it said last, of what it wrote since.
-fn last_words(home: &Home, before: u64) -> Option<String> {
-    let mut log = File::open(log::path(home.path())).ok()?;
-    let end = log.metadata().ok()?.len();
-    log.seek(SeekFrom::Start(before.max(end.saturating_sub(LAST_WORDS)))).ok()?;
+/// What it said last. It has ended: what it did not say by now is not waited for.
+fn last_words(said: ChildStderr) -> Option<String> {
+    rustix::io::ioctl_fionbio(&said, true).ok()?;
     let mut bytes = Vec::new();
-    log.take(LAST_WORDS).read_to_end(&mut bytes).ok()?;
+    // What was read before an error is there all the same.
+    let _ = said.take(LAST_WORDS).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     text.lines().rev().find_map(|line| line.strip_prefix("tenure: ")).map(str::to_owned)
 }
