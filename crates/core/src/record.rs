@@ -179,7 +179,7 @@ pub struct Burial {
 }
 
 /// The end of a lease, as it is kept: for 30 days, and at most
-/// [`LEASE_ENDS_MAX`](tenure_proto::limits::LEASE_ENDS_MAX) in a store.
+/// [`LEASE_ENDS_MAX`](tenure_proto::limits::LEASE_ENDS_MAX) of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseEnd {
     /// Whose.

@@ -172,7 +172,7 @@ pub const DEDUPE_DAYS_FLOOR: u32 = 7;
 pub const RETENTION_MS: u64 = 7 * DAY_MS;
 /// Milliseconds that dead letters stay, and that a session key is remembered after its lease ended.
 pub const DEAD_LETTER_MS: u64 = 30 * DAY_MS;
-/// Ends of leases that a store keeps, of all its meshes; past it the oldest go before their 30 days are over.
+/// Ends of leases that a store keeps of each mesh; past it the oldest of that mesh go before their 30 days are over.
 pub const LEASE_ENDS_MAX: u64 = 100_000;
 /// Milliseconds after which a shared group that nobody uses is deleted.
 pub const GROUP_UNUSED_MS: u64 = 30 * DAY_MS;

@@ -14,7 +14,7 @@ use crate::span;
 pub(crate) struct Args {
     #[command(flatten)]
     on: Administer,
-    /// Show the ends of sessions' leases instead: who, why (expired, bye, banned, kicked) and when, for 30 days
+    /// Show the ends of sessions' leases instead: who, why (expired, bye, banned, kicked) and when, for 30 days; the last 100,000
     #[arg(long)]
     sessions: bool,
     /// How many rows

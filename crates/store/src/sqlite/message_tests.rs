@@ -289,6 +289,7 @@ fn records_of_the_second_version_are_put_in_order_of_their_ids() {
              DROP TABLE settlers;
              DROP TABLE clock;
              DROP TABLE lease_ends;
+             DROP TABLE lease_end_counts;
              DROP TABLE ledger;
              ALTER TABLE groups DROP COLUMN owner;
              ALTER TABLE topics DROP COLUMN owner;
@@ -343,7 +344,7 @@ fn log_pages(store: &Sqlite) -> i64 {
 }
 
 /// Fills the log, `pages` at least.
-fn fill_log(store: &mut Sqlite, from: u64, pages: i64) -> u64 {
+pub(super) fn fill_log(store: &mut Sqlite, from: u64, pages: i64) -> u64 {
     let mut n = from;
     while log_pages(store) < pages {
         fill(store, &topic("t"), n..n + 500);

@@ -9,13 +9,13 @@ use rusqlite::Connection;
 
 use super::access_schema::ACCESS;
 use super::fault::Fault;
-use super::lease_end::LEASE_ENDS;
+use super::lease_end::{LEASE_END_COUNTS, LEASE_ENDS};
 use super::messages_schema::{
     CALLS, CANCELLED_CALLS, GROUP_OWNERS, IDS_BY_TIME, MESSAGES, SETTLERS, TOPIC_OWNERS,
 };
 use super::service::{SERVICES, SERVICES_SINCE};
 use super::transact;
-use crate::durable::LEDGER;
+use crate::durable::{LEDGER, MARKED};
 use crate::{Result, StoreError};
 
 /// What `PRAGMA application_id` holds in our files: `TNUR`.
@@ -89,6 +89,8 @@ INSERT INTO clock (one, believed_at) SELECT 1, started_at + uptime_ms FROM runs 
     GROUP_OWNERS,
     TOPIC_OWNERS,
     LEDGER,
+    MARKED,
+    LEASE_END_COUNTS,
 ];
 
 /// The schema version of this program.
