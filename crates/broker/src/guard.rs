@@ -1,5 +1,5 @@
 //! The thread that looks after the store's files: twice a second it makes the high-water mark durable and sees whether
-//! every file is still where it was. A store whose files were removed or replaced stops writing at once.
+//! every file is still what it was. A store whose files were removed, replaced or written over stops writing at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,17 +24,21 @@ pub(crate) fn start(
 ) -> std::io::Result<(Option<Watching>, Option<JoinHandle<()>>)> {
     let Some(mut guard) = guard else { return Ok((None, None)) };
     let (until, ended) = channel::<()>();
-    let mut sound = true;
+    let (mut sound, mut lost) = (true, false);
     let run = move || {
         while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
             match guard.look() {
                 Ok(()) => sound = true,
+                // Said once. It looks on: whoever writes over the files may not be done with them.
                 Err(error @ StoreError::Poisoned(_)) => {
-                    if shared.store_sound.swap(false, Ordering::Relaxed) {
+                    let sound = shared.store_sound.swap(false, Ordering::Relaxed);
+                    if std::mem::replace(&mut lost, true) {
+                        continue;
+                    }
+                    if sound {
                         tracing::error!(event = "store_failed", poisoned = true, %error);
                     }
                     shared.checks.lose(&shared, &error.to_string());
-                    return;
                 }
                 // Nothing is lost: a later look writes it. Said once.
                 Err(error) if sound => {

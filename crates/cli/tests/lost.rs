@@ -108,6 +108,107 @@ async fn files_that_are_removed_under_a_running_broker_stop_it_from_acknowledgin
     assert!(broker.stderr().contains("was removed while it was in use"), "{}", broker.stderr());
 }
 
+/// Waits until the broker says that its store cannot write; what it says.
+async fn unready(addr: SocketAddr) -> String {
+    let start = Instant::now();
+    loop {
+        let answer = get(addr, "/readyz");
+        if !answer.starts_with("HTTP/1.1 200") {
+            return answer;
+        }
+        assert!(start.elapsed() < common::patience(), "it was never noticed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_written_over_stop_it_from_acknowledging_and_the_next_start_says_so() {
+    let world = World::new();
+    let dir = world.home().join("broker");
+    for whole in [false, true] {
+        let (mut broker, addr) = broker(&world).await;
+        publish(&world, addr, 5);
+        let files = ["tenure.db", "tenure.db-wal", "tenure.mark"];
+        let backup = files.map(|file| (file, std::fs::read(dir.join(file)).unwrap()));
+        publish(&world, addr, 5);
+        if whole {
+            backup.iter().for_each(|(file, bytes)| std::fs::write(dir.join(file), bytes).unwrap());
+        } else {
+            std::fs::write(dir.join("tenure.db-wal"), "").unwrap();
+        }
+        let answer = unready(addr).await;
+        assert!(answer.contains("overwritten or cut while it was in use"), "{answer}");
+        let sent = at(&world, addr, &["pub", "jobs", "late"]);
+        assert!(!sent.status.success(), "{}", text(&sent));
+        broker.signal("TERM");
+        broker.exit_code().await;
+        let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(text(&refused).contains("tenure store recover --accept-loss"), "{}", text(&refused));
+        let accepted = world.run(&["store", "recover", "--accept-loss"]);
+        assert_eq!(accepted.status.code(), Some(0), "{}", text(&accepted));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_does_not_read_is_why_health_is_degraded() {
+    let world = World::new();
+    let (mut first, addr) = broker(&world).await;
+    let body = "x".repeat(3_000);
+    for _ in 0..20 {
+        assert!(at(&world, addr, &["pub", "jobs", &body]).status.success());
+    }
+    first.signal("TERM");
+    first.exit_code().await;
+    let file = world.home().join("broker/tenure.db");
+    let leaf = "SELECT pageno, pgsize FROM dbstat WHERE name = 'entries' AND pagetype = 'leaf' ORDER BY pageno LIMIT 1";
+    let (page, size): (usize, usize) = Connection::open(&file)
+        .unwrap()
+        .query_row(leaf, [], |row| Ok((row.get::<_, u32>(0)? as usize, row.get::<_, u32>(1)? as usize)))
+        .unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[(page - 1) * size..page * size].fill(0x5a);
+    std::fs::write(&file, bytes).unwrap();
+    let (broker, addr) = broker(&world).await;
+    let read = at(&world, addr, &["history", "jobs"]);
+    assert!(!read.status.success() || broker.stderr().contains("store_read_failed"), "{}", text(&read));
+    let start = Instant::now();
+    loop {
+        let status = at(&world, addr, &["status", "--json"]);
+        if text(&status).contains("degraded") {
+            assert!(text(&status).contains("does not read"), "{}", text(&status));
+            break;
+        }
+        assert!(start.elapsed() < common::patience(), "{}\n{}", text(&status), broker.stderr());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_mark_is_gone_or_does_not_read_refuses() {
+    let world = World::new();
+    let (mut first, addr) = broker(&world).await;
+    publish(&world, addr, 20);
+    first.signal("KILL");
+    first.exit_code().await;
+    let dir = world.home().join("broker");
+    let log = std::fs::read(dir.join("tenure.db-wal")).unwrap();
+    std::fs::write(dir.join("tenure.db-wal"), &log[..log.len() / 2]).unwrap();
+    std::fs::write(dir.join("tenure.mark"), vec![0; 8192]).unwrap();
+    for _ in 0..2 {
+        let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        let said = text(&refused);
+        assert!(said.contains("high-water mark") && said.contains("recover --accept-loss"), "{said}");
+        let _ = std::fs::remove_file(dir.join("tenure.mark"));
+    }
+    let accepted = world.run(&["store", "recover", "--accept-loss"]);
+    assert_eq!(accepted.status.code(), Some(0), "{}", text(&accepted));
+    let (_second, addr) = broker(&world).await;
+    publish(&world, addr, 1);
+}
+
 /// Changes the store of a running broker behind its back.
 fn tamper(dir: &Path, sql: &str) {
     let database = Connection::open(dir.join("tenure.db")).unwrap();

@@ -1,13 +1,15 @@
 //! What watches over a file that holds promises: it counts transactions and rows, keeps the count outside of the file too
-//! (the high-water mark), and notices files that are removed or replaced. What that means at a start is
+//! (the high-water mark), and notices files that are removed, replaced or written over. What that means at a start is
 //! `tenure_core::durable`'s to say.
 
 use std::path::Path;
 use std::time::Instant;
 
 use rusqlite::Connection;
-use tenure_core::durable::{Evidence, Ledger, Mark, judge};
-use tenure_store::durable::{MarkFile, TICK, Watch, beside, ledger, log_state, of_row};
+use tenure_core::durable::{Evidence, Ledger, Mark, MarkState, judge};
+use tenure_store::durable::{
+    LogWatch, MarkFile, Stamped, TICK, Watch, beside, is_marked, ledger, log_state, of_row,
+};
 
 use crate::db::DbError;
 
@@ -16,9 +18,14 @@ use crate::db::DbError;
 pub(crate) struct Keeper {
     mark: MarkFile,
     watch: Watch,
+    /// The file itself, which SQLite writes to in the writer's thread only, between a commit's begin and its end.
+    main: Stamped,
+    log: LogWatch,
     looked: Instant,
     /// Whether the last mark could be kept.
     sound: bool,
+    /// Whether somebody else wrote over the file or its log.
+    overwritten: bool,
 }
 
 /// What was beside a file before it was opened.
@@ -33,10 +40,11 @@ impl Beside {
         let cannot =
             |error: std::io::Error| DbError::Unavailable(format!("look at {}: {error}", path.display()));
         let mark = MarkFile::open(&path.with_extension("mark")).map_err(cannot)?;
-        let evidence = Evidence { mark: mark.mark(), ledger: None, log: log_state(path).map_err(cannot)? };
+        let log = log_state(path).map_err(cannot)?;
+        let evidence = Evidence { mark: mark.state(), marked: false, ledger: None, log };
         let empty = std::fs::metadata(path).map_or(true, |file| file.len() <= 1);
         let found = Beside { mark, evidence };
-        if empty && found.evidence.mark.is_some() {
+        if empty && matches!(found.evidence.mark, MarkState::Read(_)) {
             found.refuse(path)?;
         }
         Ok(found)
@@ -45,21 +53,27 @@ impl Beside {
     /// Whether the file that is now open has all that was promised.
     pub(crate) fn judge(&mut self, connection: &Connection, path: &Path) -> Result<(), DbError> {
         self.evidence.ledger = ledger(connection)?;
+        self.evidence.marked = is_marked(connection)?;
         self.refuse(path)
     }
 
     fn refuse(&self, path: &Path) -> Result<(), DbError> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        judge(&self.evidence)
-            .map_err(|loss| DbError::Corrupt(format!("{name} lost rows that were accepted: {loss}")))
+        judge(&self.evidence).map_err(|loss| {
+            let lost = if loss.cause.is_certain() { "lost" } else { "may have lost" };
+            DbError::Corrupt(format!("{name} {lost} rows that were accepted: {loss}"))
+        })
     }
 
     /// Watches over the file from now on. It is open, and all that is in it is on the disk.
     pub(crate) fn keep(self, connection: &Connection, path: &Path) -> Result<Keeper, DbError> {
         let missing = || DbError::Corrupt("its ledger is missing".to_owned());
         let ledger = ledger(connection)?.ok_or_else(missing)?;
+        let unreadable = |error| DbError::Unavailable(format!("read its write-ahead log: {error}"));
+        let log = LogWatch::open(&beside(path, "-wal")).map_err(unreadable)?;
+        let (mark, watch, main) = (self.mark, Watch::default(), Stamped::new(path.to_owned()));
         let mut keeper =
-            Keeper { mark: self.mark, watch: Watch::default(), looked: Instant::now(), sound: true };
+            Keeper { mark, watch, main, log, looked: Instant::now(), sound: true, overwritten: false };
         keeper.committed(ledger);
         keeper.sync();
         let paths =
@@ -80,30 +94,62 @@ impl Keeper {
 
     /// A transaction is on the disk.
     pub(crate) fn committed(&mut self, ledger: Ledger) {
-        let kept = self.mark.write(Mark { ledger, poisoned: false });
+        let kept = self.mark.write(Mark { ledger, ..Mark::default() });
         self.note(kept);
     }
 
-    /// Makes the mark durable and looks at the files, unless it did so a moment ago.
-    pub(crate) fn tick(&mut self) -> Result<(), DbError> {
+    /// Makes the mark durable and looks at the files, unless it did so a moment ago. Nothing is written meanwhile.
+    pub(crate) fn tick(&mut self, connection: &Connection) -> Result<(), DbError> {
         if self.looked.elapsed() < TICK {
             return Ok(());
         }
         self.looked = Instant::now();
-        self.watch.look().map_err(DbError::Poisoned)?;
+        let looked = self.look(connection);
+        if looked.is_err() {
+            self.give_up();
+        }
         self.sync();
-        Ok(())
+        looked
+    }
+
+    /// Whether nobody else has written to the file itself. To be asked before each batch, which may.
+    pub(crate) fn look_at_file(&mut self) -> Result<(), DbError> {
+        let looked = self.main.look();
+        self.overwritten |= looked.is_err();
+        looked.map_err(DbError::Poisoned)
+    }
+
+    /// A batch is over, in which SQLite may have copied the log into the file.
+    pub(crate) fn wrote(&mut self) {
+        self.main.take();
+    }
+
+    /// Whether every file is where it was, and what was written to it. A log that cannot be asked about says nothing.
+    pub(crate) fn look(&mut self, connection: &Connection) -> Result<(), DbError> {
+        let frames = connection
+            .prepare_cached("PRAGMA wal_checkpoint(NOOP)")
+            .and_then(|mut asked| asked.query_row([], |row| row.get::<_, i64>(1)));
+        let frames = frames.ok().and_then(|frames| u64::try_from(frames).ok());
+        self.look_at_file()?;
+        let log = frames.map_or(Ok(()), |frames| self.log.look(frames));
+        self.overwritten |= log.is_err();
+        let looked = log.and_then(|()| self.watch.look()).and_then(|()| self.mark.look());
+        looked.map_err(DbError::Poisoned)
+    }
+
+    /// Nothing is written any more, and the next start must find how far it had come, also if somebody wrote over the mark.
+    pub(crate) fn give_up(&mut self) {
+        let overwritten = self.overwritten;
+        let marked = self.mark.mark().map_or(Ok(()), |mark| self.mark.write(Mark { overwritten, ..mark }));
+        let restated = if self.mark.look().is_err() { self.mark.restate() } else { Ok(()) };
+        self.note(marked.and(restated));
+        self.sync();
     }
 
     /// Makes the mark durable.
     pub(crate) fn sync(&mut self) {
         let synced = self.mark.sync();
         self.note(synced);
-    }
-
-    /// Whether every file is where it was.
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.watch.look().is_ok()
     }
 
     /// A mark that is old is safe, and a later one may be kept. Said once.

@@ -163,6 +163,8 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, jobs: &Receiver<Job>, fault: &OnceLock<DbError>) {
+        // Whoever opened the file may have written to it since.
+        self.keeper.iter_mut().for_each(Keeper::wrote);
         loop {
             // Somebody must look after the files, and whether a full disk still is.
             let first = match (&self.keeper, self.disk.is_full()) {
@@ -179,10 +181,17 @@ impl Writer {
             if let Some(first) = first {
                 let more = if self.disk.is_full() { FULL_BATCH } else { BATCH } - 1;
                 let rest = jobs.try_iter().take(more);
-                self.batch(std::iter::once(first).chain(rest).collect(), fault);
+                let batch = std::iter::once(first).chain(rest).collect();
+                if let (Some(Err(error)), None) =
+                    (self.keeper.as_mut().map(Keeper::look_at_file), fault.get())
+                {
+                    self.fail(&error, fault);
+                }
+                self.batch(batch, fault);
+                self.keeper.iter_mut().for_each(Keeper::wrote);
             }
             if let (Some(keeper), None) = (&mut self.keeper, fault.get())
-                && let Err(error) = keeper.tick()
+                && let Err(error) = keeper.tick(&self.connection)
             {
                 self.fail(&error, fault);
             }
@@ -229,10 +238,11 @@ impl Writer {
 
     /// Nothing comes any more: the log goes into the file, unless that is not ours to write any more.
     fn close(mut self, fault: &OnceLock<DbError>) {
-        let in_place = self.keeper.as_ref().is_none_or(Keeper::is_in_place);
+        let in_place = self.keeper.as_mut().is_none_or(|keeper| keeper.look(&self.connection).is_ok());
         if fault.get().is_some() || !in_place {
             // Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            self.keeper.iter_mut().for_each(Keeper::give_up);
             return;
         }
         // A reader may still be open, so closing would not do it. What cannot be copied now is copied later.

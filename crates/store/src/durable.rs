@@ -4,14 +4,17 @@
 //! The mark is a file of two slots, written in turn and each with its checksum, so that a torn write leaves the other.
 //! It is written after every sync of the log and synced at least once a second: a killed process leaves the exact mark,
 //! a loss of power one that is a second old.
+//!
+//! While a database is open nobody else may change its files. A [`Watch`] sees that they are removed or replaced, a
+//! [`Stamped`] that the main file is written over, a [`LogWatch`] that the log is, and a [`MarkFile`] looks after itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, LogState, Scanner};
-use tenure_core::durable::{Ledger, MARK_BYTES, Mark};
+use tenure_core::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, LogState, Scanner};
+use tenure_core::durable::{Ledger, MARK_BYTES, Mark, MarkState};
 
 /// The table that holds the ledger: a step of a schema.
 pub const LEDGER: &str = "
@@ -24,6 +27,12 @@ CREATE TABLE ledger (
     messages INTEGER NOT NULL
 ) STRICT;
 INSERT INTO ledger (one, store, writes, messages) VALUES (1, randomblob(16), 0, 0);
+";
+
+/// The column that says that a mark was on the disk: a step of a schema.
+pub const MARKED: &str = "
+-- Whether the file beside this one whose name ends in mark was ever on the disk. A start that misses it then knows.
+ALTER TABLE ledger ADD COLUMN marked INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// How often a [`MarkFile`] is to be synced, and a [`Watch`] to look: twice as often as is promised.
@@ -42,6 +51,19 @@ pub fn ledger(connection: &Connection) -> rusqlite::Result<Option<Ledger>> {
     }
     let row = "SELECT store, writes, messages FROM ledger WHERE one = 1";
     connection.query_row(row, [], of_row).optional()
+}
+
+/// Whether an open database says that its mark was on the disk.
+pub fn is_marked(connection: &Connection) -> rusqlite::Result<bool> {
+    let known = "SELECT 1 FROM pragma_table_info('ledger') WHERE name = 'marked'";
+    if !connection.prepare(known)?.exists([])? {
+        return Ok(false);
+    }
+    let row = "SELECT marked FROM ledger WHERE one = 1";
+    Ok(connection
+        .query_row(row, [], |row| row.get::<_, i64>(0))
+        .optional()?
+        .is_some_and(|marked| marked != 0))
 }
 
 /// The ledger in a row of `store, writes, messages`.
@@ -104,6 +126,8 @@ pub struct MarkFile {
     /// Of the newest slot.
     number: u64,
     mark: Option<Mark>,
+    /// The slots as they must read; nothing of one that is not there or whose last write failed.
+    slots: [Option<[u8; MARK_BYTES]>; 2],
     /// Whether something was written since the last sync.
     unsynced: bool,
 }
@@ -111,19 +135,21 @@ pub struct MarkFile {
 impl MarkFile {
     /// Reads the file at `path`, if there is one.
     pub fn open(path: &Path) -> io::Result<MarkFile> {
-        let mut none = MarkFile { path: path.to_owned(), file: None, number: 0, mark: None, unsynced: false };
-        let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+        let (path, slots) = (path.to_owned(), [None; 2]);
+        let mut none = MarkFile { path, file: None, number: 0, mark: None, slots, unsynced: false };
+        let mut file = match OpenOptions::new().read(true).write(true).open(&none.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(none),
             Err(error) => return Err(error),
         };
-        for slot in 0..2u64 {
+        for slot in 0..2 {
             let mut bytes = [0; MARK_BYTES];
-            file.seek(SeekFrom::Start(slot * SLOT_BYTES as u64))?;
+            file.seek(SeekFrom::Start((slot * SLOT_BYTES) as u64))?;
             // A file that is too short has no such slot.
             if file.read_exact(&mut bytes).is_err() {
                 continue;
             }
+            none.slots[slot] = Some(bytes);
             if let Some((number, mark)) = Mark::decode(&bytes)
                 && (none.mark.is_none() || number > none.number)
             {
@@ -139,26 +165,56 @@ impl MarkFile {
         self.mark
     }
 
-    /// Whether there is a file that holds no mark that reads.
-    pub fn is_damaged(&self) -> bool {
-        self.file.is_some() && self.mark.is_none()
+    /// The file, as a start judges it.
+    pub fn state(&self) -> MarkState {
+        match (&self.file, self.mark) {
+            (_, Some(mark)) => MarkState::Read(mark),
+            (Some(_), None) => MarkState::Damaged,
+            (None, None) => MarkState::Absent,
+        }
     }
 
     /// Writes a mark over the older slot, and makes the file if there is none. Not synced.
     pub fn write(&mut self, mark: Mark) -> io::Result<()> {
-        if self.mark == Some(mark) {
-            return Ok(());
-        }
+        if self.mark == Some(mark) { Ok(()) } else { self.put(mark) }
+    }
+
+    /// Writes the mark once more, if there is one: somebody else has written over it.
+    pub fn restate(&mut self) -> io::Result<()> {
+        self.mark.map_or(Ok(()), |mark| self.put(mark))
+    }
+
+    fn put(&mut self, mark: Mark) -> io::Result<()> {
         let number = self.number + 1;
-        let bytes = mark.encode(number);
+        let (bytes, slot) = (mark.encode(number), (number % 2) as usize);
+        // Until it is written nobody knows what is there.
+        self.slots[slot] = None;
         match &mut self.file {
             Some(file) => {
-                file.seek(SeekFrom::Start(number % 2 * SLOT_BYTES as u64))?;
+                file.seek(SeekFrom::Start((slot * SLOT_BYTES) as u64))?;
                 file.write_all(&bytes)?;
             }
-            None => self.file = Some(make(&self.path, number, &bytes)?),
+            None => self.file = Some(make(&self.path, slot, &bytes)?),
         }
+        self.slots[slot] = Some(bytes);
         (self.number, self.mark, self.unsynced) = (number, Some(mark), true);
+        Ok(())
+    }
+
+    /// Whether the file still says what was written to it, else what became of it. One that cannot be read now says nothing.
+    pub fn look(&self) -> Result<(), String> {
+        let Some(file) = &self.file else { return Ok(()) };
+        for (slot, known) in self.slots.iter().enumerate() {
+            let Some(known) = known else { continue };
+            let mut bytes = [0; MARK_BYTES];
+            match read_at(file, (slot * SLOT_BYTES) as u64, &mut bytes) {
+                Ok(()) if bytes != *known => return Err(overwritten(&self.path)),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(overwritten(&self.path));
+                }
+                _ => {}
+            }
+        }
         Ok(())
     }
 
@@ -180,18 +236,21 @@ impl MarkFile {
     }
 }
 
-/// Makes the file with room for both slots, which later writes then need not find.
-fn make(path: &Path, number: u64, slot: &[u8]) -> io::Result<File> {
+/// Makes the file with room for both slots, which later writes then need not find. Aside, and whole when it is put in its
+/// place: so one that is there and does not read is damaged.
+fn make(path: &Path, slot: usize, mark: &[u8]) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut bytes = vec![0; 2 * SLOT_BYTES];
-    let at = (number % 2) as usize * SLOT_BYTES;
-    bytes[at..at + slot.len()].copy_from_slice(slot);
-    let mut file = options.open(path)?;
-    if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
-        let _ = fs::remove_file(path);
+    let at = slot * SLOT_BYTES;
+    bytes[at..at + mark.len()].copy_from_slice(mark);
+    let aside = beside(path, ".new");
+    let mut file = options.open(&aside)?;
+    let made = file.write_all(&bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&aside, path));
+    if let Err(error) = made {
+        let _ = fs::remove_file(&aside);
         return Err(error);
     }
     if cfg!(unix)
@@ -232,6 +291,136 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// A file that changes only when its owner says so: its length, and when it was last written. SQLite writes the main file
+/// of a database with a write-ahead log in checkpoints only; who makes those takes the stamp anew after each.
+#[derive(Debug)]
+pub struct Stamped {
+    path: PathBuf,
+    /// Nothing while it cannot be looked at.
+    known: Option<Stamp>,
+}
+
+/// Bytes, and the time of the last write in seconds and nanoseconds.
+type Stamp = (u64, i64, i64);
+
+impl Stamped {
+    /// The file at `path` as it is now.
+    pub fn new(path: PathBuf) -> Stamped {
+        let known = stamp(&path);
+        Stamped { path, known }
+    }
+
+    /// The owner has written to it.
+    pub fn take(&mut self) {
+        self.known = stamp(&self.path);
+    }
+
+    /// Whether nobody else has. To be asked while the owner does not write. A file that cannot be looked at says nothing.
+    pub fn look(&self) -> Result<(), String> {
+        match (self.known, stamp(&self.path)) {
+            (Some(known), Some(found)) if known != found => Err(overwritten(&self.path)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where the system keeps it exactly.
+fn stamp(path: &Path) -> Option<Stamp> {
+    #[cfg(unix)]
+    return fs::metadata(path).ok().map(|metadata| {
+        use std::os::unix::fs::MetadataExt;
+        (metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+    });
+    #[cfg(not(unix))]
+    return path.is_file().then_some((0, 0, 0));
+}
+
+/// A write-ahead log that only its writer changes. Frames that were committed stay as they are until all are copied and the
+/// log is begun anew, which changes its header in one way only; and the file is never shorter than what is in it.
+#[derive(Debug)]
+pub struct LogWatch {
+    path: PathBuf,
+    file: File,
+    /// As of the last look.
+    known: Option<Known>,
+}
+
+/// What a log must still have: its header, and the head of the frame that was its last.
+#[derive(Debug)]
+struct Known {
+    header: Header,
+    frame: u64,
+    head: [u8; FRAME_HEAD_BYTES],
+}
+
+impl LogWatch {
+    /// Watches the log at `path`. SQLite holds no locks on it, so another handle does no harm.
+    pub fn open(path: &Path) -> io::Result<LogWatch> {
+        Ok(LogWatch { path: path.to_owned(), file: File::open(path)?, known: None })
+    }
+
+    /// Whether nobody but the writer has changed the log, in which it has so many frames, as SQLite counts them. To be asked
+    /// while the writer does not write. A log that cannot be read now says nothing.
+    pub fn look(&mut self, frames: u64) -> Result<(), String> {
+        if frames == 0 {
+            // Begun anew, and nothing written yet.
+            self.known = None;
+            return Ok(());
+        }
+        match self.compare(frames) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(overwritten(&self.path)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(overwritten(&self.path)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn compare(&mut self, frames: u64) -> io::Result<bool> {
+        let mut header = [0; HEADER_BYTES];
+        read_at(&self.file, 0, &mut header)?;
+        let Some(header) = Header::read(&header) else { return Ok(false) };
+        let place =
+            |frame: u64| HEADER_BYTES as u64 + (frame - 1) * (FRAME_HEAD_BYTES as u64 + header.page_bytes());
+        if self.file.metadata()?.len() < place(frames + 1) {
+            return Ok(false);
+        }
+        let mut same = false;
+        if let Some(known) = &self.known {
+            same = header == known.header;
+            let mut head = [0; FRAME_HEAD_BYTES];
+            if same {
+                read_at(&self.file, place(known.frame), &mut head)?;
+            }
+            if !header.follows(&known.header) || (same && (frames < known.frame || head != known.head)) {
+                return Ok(false);
+            }
+        }
+        let mut head = [0; FRAME_HEAD_BYTES];
+        read_at(&self.file, place(frames), &mut head)?;
+        let own = header.is_of(&head);
+        self.known = own.then_some(Known { header, frame: frames, head });
+        // Somebody's database shell may have begun the log anew with a write of its own, and then the last frame of ours is
+        // behind it.
+        Ok(own || !same)
+    }
+}
+
+/// Reads bytes at a place, where that moves no other reader.
+fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, bytes, at);
+    #[cfg(not(unix))]
+    return Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("{file:?} at {at}: {} bytes", bytes.len()),
+    ));
+}
+
+fn overwritten(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    format!("{name} was overwritten or cut while it was in use")
 }
 
 /// Device and number of the file at `path`, where the system has such.

@@ -15,20 +15,22 @@ pub enum StoreError {
         "the store cannot be used now; free disk space or restore access to its files, then try again: {0}"
     )]
     Unavailable(String),
-    /// A write met an I/O error, so what the disk holds of it is unknown. Every later write answers this until
+    /// A write met an I/O error, so what the disk holds of it is unknown; or somebody else removed, replaced or wrote over a
+    /// file of the store. Every later write answers this until
     /// the process restarts and reads what is really there; reads go on. Retrying a failed sync could report as
     /// durable what the system has already thrown away.
-    #[error("the store stopped writing after an I/O error; check the disk, then restart the broker: {0}")]
+    #[error("the store stopped writing; check the disk and the store's files, then restart the broker: {0}")]
     Poisoned(String),
     /// The data is not what was written, or cannot be understood.
     #[error(
         "the store is damaged; stop the broker, then restore a backup of its data directory, or move it aside to start afresh: {0}"
     )]
     Corrupt(String),
-    /// Something that was acknowledged is not there any more. The files are left as they are.
+    /// Something that was acknowledged is not there any more, or nobody can tell. The files are left as they are.
     #[error(
-        "the store lost data that it had acknowledged: {0}. Put the missing files back or restore a backup; or accept the \
-         loss with `tenure store recover --accept-loss`"
+        "the store {how} data that it had acknowledged: {0}. Put the missing files back or restore a backup; or accept the \
+         loss with `tenure store recover --accept-loss`",
+        how = if .0.cause.is_certain() { "lost" } else { "may have lost" }
     )]
     Lost(Loss),
     /// The data was written by a program that knows more than this one.

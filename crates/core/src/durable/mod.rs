@@ -32,18 +32,22 @@ pub struct Mark {
     pub ledger: Ledger,
     /// A sync failed in the process that wrote it: what the system shows of the log may not be on the disk.
     pub poisoned: bool,
+    /// Somebody else wrote over the database or its log while that process used them: they may read and yet be of two minds.
+    pub overwritten: bool,
 }
 
 /// Bytes of an encoded mark.
 pub const MARK_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"TNURMRK1";
 const POISONED: u64 = 1;
+const OVERWRITTEN: u64 = 2;
 
 impl Mark {
     /// The mark as the slot with this number: the larger number is the newer slot.
     pub fn encode(&self, number: u64) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
-        let flags = if self.poisoned { POISONED } else { 0 };
+        let flag = |is: bool, flag: u64| if is { flag } else { 0 };
+        let flags = flag(self.poisoned, POISONED) | flag(self.overwritten, OVERWRITTEN);
         let numbers = [number, flags, self.ledger.writes, self.ledger.messages];
         bytes[..8].copy_from_slice(MAGIC);
         for (place, number) in bytes[8..40].chunks_exact_mut(8).zip(numbers) {
@@ -68,7 +72,8 @@ impl Mark {
         }
         let store = bytes[40..56].try_into().ok()?;
         let ledger = Ledger { store, writes: number(24), messages: number(32) };
-        Some((number(8), Mark { ledger, poisoned: number(16) & POISONED != 0 }))
+        let is = |flag: u64| number(16) & flag != 0;
+        Some((number(8), Mark { ledger, poisoned: is(POISONED), overwritten: is(OVERWRITTEN) }))
     }
 }
 
@@ -96,6 +101,12 @@ pub enum LossCause {
     LogHeaderDamaged,
     /// The database and its log end before the mark: the log was cut or removed, or the database is an older copy.
     EndMissing,
+    /// The file of the mark is there and does not read.
+    MarkDamaged,
+    /// There is no mark, and the database says that it had one.
+    MarkGone,
+    /// Somebody else wrote over the database or its log while they were in use.
+    Overwritten,
 }
 
 impl LossCause {
@@ -108,13 +119,24 @@ impl LossCause {
             LossCause::EndMissing => {
                 "the write-ahead log was cut or removed, or the database is an older copy"
             }
+            LossCause::MarkDamaged => "the file of the high-water mark does not read",
+            LossCause::MarkGone => "the file of the high-water mark is missing",
+            LossCause::Overwritten => "somebody wrote over the database or its log while they were in use",
         }
+    }
+
+    /// Whether something is missing for certain; else nobody can tell any more.
+    pub const fn is_certain(self) -> bool {
+        !matches!(self, LossCause::MarkDamaged | LossCause::MarkGone | LossCause::Overwritten)
     }
 }
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.cause.text())?;
+        if !self.cause.is_certain() {
+            return f.write_str("; whether something is missing cannot be told");
+        }
         match (self.messages, self.writes) {
             (Some(messages), Some(writes)) => {
                 write!(f, "; {messages} accepted messages and {writes} writes are missing")
@@ -125,11 +147,27 @@ impl fmt::Display for Loss {
     }
 }
 
+/// The mark beside a database, as a start finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MarkState {
+    /// There is no such file.
+    #[default]
+    Absent,
+    /// There is a file, and no mark in it reads. No crash leaves that: the file is put in its place whole, and a write
+    /// that is torn leaves the mark before it.
+    Damaged,
+    /// It reads.
+    Read(Mark),
+}
+
 /// What a start finds before it changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The mark beside the database; nothing if there is none, or none that reads.
-    pub mark: Option<Mark>,
+    /// The mark beside the database.
+    pub mark: MarkState,
+    /// Whether the database says that a mark of it was on the disk. One of an older program, whose mark may never have
+    /// been, does not.
+    pub marked: bool,
     /// The ledger in the database as it reads with the good part of its log; nothing if there is no database or
     /// it was written before there were ledgers.
     pub ledger: Option<Ledger>,
@@ -143,12 +181,12 @@ pub fn judge(evidence: &Evidence) -> Result<(), Loss> {
     if mutant::on(Mutant::LogCutUnnoticed) {
         return Ok(());
     }
-    let Evidence { mark, ledger, log } = *evidence;
+    let Evidence { mark, marked, ledger, log } = *evidence;
     let behind = match log {
         LogState::Damaged { commits_behind } => commits_behind,
         _ => 0,
     };
-    if let Some(Mark { ledger: mark, .. }) = mark {
+    if let MarkState::Read(Mark { ledger: mark, overwritten, .. }) = mark {
         let Some(found) = ledger else {
             let (writes, messages) = (Some(mark.writes), Some(mark.messages));
             return Err(Loss { cause: LossCause::DatabaseGone, writes, messages });
@@ -166,16 +204,31 @@ pub fn judge(evidence: &Evidence) -> Result<(), Loss> {
             let messages = mark.messages.saturating_sub(found.messages);
             return Err(Loss { cause, writes: Some(writes), messages: Some(messages) });
         }
+        if overwritten {
+            return Err(Loss { cause: LossCause::Overwritten, writes: None, messages: None });
+        }
     }
     match log {
         LogState::Damaged { commits_behind } => {
             Err(Loss { cause: LossCause::LogDamaged, writes: Some(commits_behind), messages: None })
         }
         // With a mark that is reached, this is the torn first write of a log whose content was copied before.
-        LogState::BadHeader { commits } if commits > 0 && mark.is_none() => {
+        LogState::BadHeader { commits } if commits > 0 && !matches!(mark, MarkState::Read(_)) => {
             Err(Loss { cause: LossCause::LogHeaderDamaged, writes: Some(commits), messages: None })
         }
-        _ => Ok(()),
+        _ => missing_mark(mark, marked, ledger, log)
+            .map_or(Ok(()), |cause| Err(Loss { cause, writes: None, messages: None })),
+    }
+}
+
+/// What is wrong with a mark that says nothing: without one the end of the log could have been cut off unnoticed. A
+/// database without log and mark is a backup.
+fn missing_mark(mark: MarkState, marked: bool, ledger: Option<Ledger>, log: LogState) -> Option<LossCause> {
+    let written = marked && ledger.is_some_and(|ledger| ledger.writes > 0);
+    match mark {
+        MarkState::Damaged => Some(LossCause::MarkDamaged),
+        MarkState::Absent if written && log != LogState::Absent => Some(LossCause::MarkGone),
+        MarkState::Absent | MarkState::Read(_) => None,
     }
 }
 

@@ -1,4 +1,4 @@
-use super::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Order, Scanner};
+use super::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, Order, Scanner};
 use super::*;
 
 const PAGE: usize = 512;
@@ -102,14 +102,18 @@ fn ledger(writes: u64, messages: u64) -> Ledger {
 }
 
 fn evidence(mark: Option<Ledger>, found: Option<Ledger>, log: LogState) -> Evidence {
-    Evidence { mark: mark.map(|ledger| Mark { ledger, poisoned: false }), ledger: found, log }
+    let mark = mark.map_or(MarkState::Absent, |ledger| MarkState::Read(Mark { ledger, ..Mark::default() }));
+    Evidence { mark, marked: mark != MarkState::Absent, ledger: found, log }
 }
 
 #[test]
 fn a_mark_reads_as_it_was_written_or_not_at_all() {
-    let mark = Mark { ledger: Ledger { store: [9; 16], writes: u64::MAX, messages: 3 }, poisoned: true };
-    let bytes = mark.encode(12);
-    assert_eq!(Mark::decode(&bytes), Some((12, mark)));
+    let ledger = Ledger { store: [9; 16], writes: u64::MAX, messages: 3 };
+    for overwritten in [false, true] {
+        let mark = Mark { ledger, poisoned: !overwritten, overwritten };
+        assert_eq!(Mark::decode(&mark.encode(12)), Some((12, mark)));
+    }
+    let bytes = Mark { ledger, poisoned: true, overwritten: true }.encode(12);
     for bit in 0..MARK_BYTES * 8 {
         let mut flipped = bytes;
         flipped[bit / 8] ^= 1 << (bit % 8);
@@ -155,4 +159,57 @@ fn without_a_mark_the_log_speaks_alone() {
     assert_eq!(damaged.unwrap_err().writes, Some(8));
     assert!(judge(&evidence(None, None, LogState::BadHeader { commits: 3 })).is_err());
     assert!(judge(&evidence(None, None, LogState::BadHeader { commits: 0 })).is_ok());
+}
+
+#[test]
+fn a_mark_that_is_missing_or_does_not_read_leaves_it_open() {
+    let whole = |mark, marked, writes| {
+        let evidence = Evidence { mark, marked, ledger: Some(ledger(writes, 0)), log: LogState::Whole };
+        judge(&evidence).map_err(|loss| loss.cause)
+    };
+    assert_eq!(whole(MarkState::Absent, true, 4), Err(LossCause::MarkGone));
+    assert_eq!(whole(MarkState::Absent, true, 0), Ok(()), "nothing was acknowledged");
+    let backup =
+        Evidence { mark: MarkState::Absent, marked: true, ledger: Some(ledger(4, 4)), log: LogState::Absent };
+    assert_eq!(judge(&backup), Ok(()), "a backup of the database alone");
+    assert_eq!(whole(MarkState::Absent, false, 4), Ok(()), "of an older program");
+    assert_eq!(whole(MarkState::Damaged, false, 4), Err(LossCause::MarkDamaged));
+    assert_eq!(whole(MarkState::Damaged, true, 0), Err(LossCause::MarkDamaged));
+    let bit = LogState::Damaged { commits_behind: 8 };
+    let bit = Evidence { mark: MarkState::Damaged, marked: true, ledger: Some(ledger(4, 4)), log: bit };
+    assert_eq!(judge(&bit).unwrap_err().cause, LossCause::LogDamaged, "what is known of the log says more");
+    let two_minds = Mark { ledger: ledger(4, 4), poisoned: true, overwritten: true };
+    assert_eq!(whole(MarkState::Read(two_minds), true, 4), Err(LossCause::Overwritten), "it reads, and yet");
+    assert_eq!(
+        whole(MarkState::Read(two_minds), true, 3),
+        Err(LossCause::EndMissing),
+        "what can be counted is"
+    );
+    let gone = Loss { cause: LossCause::MarkGone, writes: None, messages: None };
+    assert!(gone.to_string().contains("cannot be told"), "{gone}");
+}
+
+#[test]
+fn the_header_of_a_log_that_begins_anew_follows_the_one_before_and_no_other_does() {
+    let header = |salt: u32| {
+        let mut bytes = log(1, 1)[..HEADER_BYTES].to_vec();
+        bytes[16..20].copy_from_slice(&salt.to_be_bytes());
+        let sum = checksum(Order::Little, (0, 0), &bytes[..24]);
+        bytes[24..28].copy_from_slice(&sum.0.to_be_bytes());
+        bytes[28..].copy_from_slice(&sum.1.to_be_bytes());
+        Header::read(bytes.first_chunk().unwrap()).unwrap()
+    };
+    let first = header(77);
+    assert_eq!(first.page_bytes(), PAGE as u64);
+    assert!(first.follows(&first) && header(78).follows(&first) && header(99).follows(&first));
+    assert!(header(3).follows(&header(u32::MAX)), "the count goes round");
+    assert!(!header(76).follows(&first), "an older copy");
+    assert!(!header(77 + 1_000_000_000).follows(&first), "another log");
+    let bytes = log(1, 1);
+    for byte in 0..HEADER_BYTES {
+        let mut bad: [u8; HEADER_BYTES] = *bytes.first_chunk().unwrap();
+        bad[byte] ^= 1;
+        assert_eq!(Header::read(&bad), None, "byte {byte}");
+    }
+    assert_eq!(Header::read(&[0; HEADER_BYTES]), None);
 }

@@ -71,6 +71,47 @@ fn big_endian(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
 
+/// How often a log can begin anew between two looks at it: far more often than any disk lets it.
+const RENEWALS_MAX: u32 = 65_536;
+
+/// The header of a log, which tells one use of its file from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    bytes: [u8; HEADER_BYTES],
+}
+
+impl Header {
+    /// The header in these bytes; nothing if they do not match their checksum.
+    pub fn read(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let order = match big_endian(bytes, 0) {
+            MAGIC_LITTLE => Order::Little,
+            MAGIC_BIG => Order::Big,
+            _ => return None,
+        };
+        let page = big_endian(bytes, 8);
+        let valid = (512..=PAGE_BYTES_MAX).contains(&page) && page.is_power_of_two();
+        let sound = checksum(order, (0, 0), &bytes[..24]) == (big_endian(bytes, 24), big_endian(bytes, 28));
+        (valid && sound).then_some(Header { bytes: *bytes })
+    }
+
+    /// Bytes of the page in each frame.
+    pub fn page_bytes(&self) -> u64 {
+        u64::from(big_endian(&self.bytes, 8))
+    }
+
+    /// Whether this is what a writer leaves whose log had the header `earlier` a moment ago: the same, or that of a log
+    /// which was begun anew since. SQLite adds one to the first salt each time.
+    pub fn follows(&self, earlier: &Header) -> bool {
+        let renewals = big_endian(&self.bytes, 16).wrapping_sub(big_endian(&earlier.bytes, 16));
+        self == earlier || (1..=RENEWALS_MAX).contains(&renewals)
+    }
+
+    /// Whether a frame with this head was written under this header.
+    pub fn is_of(&self, head: &[u8; FRAME_HEAD_BYTES]) -> bool {
+        head[8..16] == self.bytes[16..24]
+    }
+}
+
 /// Goes through a log, frame by frame.
 #[derive(Clone, Debug)]
 pub struct Scanner {
@@ -99,24 +140,23 @@ impl Scanner {
     /// Reads the header. One that does not match its checksum is gone past, with pages of `page_bytes`, which the database
     /// file says, and with the salts that the first frame has.
     pub fn new(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Scanner {
-        let order = match big_endian(header, 0) {
-            MAGIC_LITTLE => Some(Order::Little),
-            MAGIC_BIG => Some(Order::Big),
-            _ => None,
-        };
         let native = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
+        let read = Header::read(header);
+        // The order holds for the frames behind a header that does not match, too.
+        let order = match big_endian(header, 0) {
+            MAGIC_LITTLE => Order::Little,
+            MAGIC_BIG => Order::Big,
+            _ => native,
+        };
         let stored = (big_endian(header, 24), big_endian(header, 28));
-        let said = big_endian(header, 8);
-        let valid = (512..=PAGE_BYTES_MAX).contains(&said) && said.is_power_of_two();
-        let good = order.is_some_and(|order| valid && checksum(order, (0, 0), &header[..24]) == stored);
         let mut salts = [0; 8];
         salts.copy_from_slice(&header[16..24]);
         Scanner {
-            order: order.unwrap_or(native),
-            page_bytes: if good { said } else { page_bytes },
+            order,
+            page_bytes: read.map_or(page_bytes, |read| big_endian(&read.bytes, 8)),
             salts,
             before: stored,
-            header_good: good,
+            header_good: read.is_some(),
             broken: false,
             foreign: false,
             overwritten: false,

@@ -21,6 +21,7 @@ use super::dir::DataDir;
 use super::fault::Fault;
 use super::sync::Log;
 use super::{BUSY_TIMEOUT, durable};
+use crate::durable::Stamped;
 use crate::{Checkpoint, Checkpointer, Result, StoreError};
 
 /// Pages in the log before they are worth copying: 16 MB, or a half of that in a file of an older program, whose pages are
@@ -37,23 +38,45 @@ const LITTLE: u64 = 500;
 const PASSES: u32 = 6;
 
 /// What the writer and its checkpointer share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Gauge {
     /// Whether there is a checkpointer.
     pub(super) attached: AtomicBool,
-    /// Held by whoever copies.
-    turn: Mutex<()>,
+    /// The main file, which nothing but a copy changes. Held by whoever copies.
+    turn: Mutex<Stamped>,
 }
 
-/// What the writer does after a commit.
-pub(super) fn after_commit(connection: &Connection, gauge: &Gauge, log: &Log) -> Result<()> {
-    let Checkpoint { log_pages, moved_pages } = look(connection)?;
+impl Gauge {
+    /// Of a store that has just been opened.
+    pub(super) fn new(dir: &DataDir) -> Gauge {
+        Gauge { attached: AtomicBool::new(false), turn: Mutex::new(Stamped::new(dir.database())) }
+    }
+
+    /// Whether nobody else has written to the main file. While somebody copies that cannot be told: `patient` waits until
+    /// then, others are told nothing.
+    pub(super) fn look(&self, patient: bool) -> Result<(), String> {
+        match self.turn.try_lock() {
+            Ok(main) => main.look(),
+            Err(_) if patient => self.turn.lock().unwrap_or_else(PoisonError::into_inner).look(),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// What the writer does after a commit, with the log as it then is.
+pub(super) fn after_commit(
+    found: Checkpoint,
+    connection: &Connection,
+    gauge: &Gauge,
+    log: &Log,
+) -> Result<()> {
+    let Checkpoint { log_pages, moved_pages } = found;
     let left = log_pages.saturating_sub(moved_pages);
     let attached = gauge.attached.load(Ordering::Relaxed);
     if left == 0 || log_pages < LOG_PAGES || (attached && log_pages < LOG_PAGES_SOFT) {
         return Ok(());
     }
-    let _turn = if attached && log_pages < LOG_PAGES_HARD {
+    let mut main = if attached && log_pages < LOG_PAGES_HARD {
         // Little is left, and nobody is at it who could be slow.
         let Ok(turn) = gauge.turn.try_lock() else { return Ok(()) };
         if left > LITTLE {
@@ -63,18 +86,25 @@ pub(super) fn after_commit(connection: &Connection, gauge: &Gauge, log: &Log) ->
     } else {
         gauge.turn.lock().unwrap_or_else(PoisonError::into_inner)
     };
-    copy(connection, log)
+    copy(connection, log, &mut main)
 }
 
 /// How much is in the log, and how much of that is copied.
-fn look(connection: &Connection) -> Result<Checkpoint> {
+pub(super) fn look(connection: &Connection) -> Result<Checkpoint> {
     checkpoint(connection, "PRAGMA wal_checkpoint(NOOP)").map_err(Fault::reading)
 }
 
-/// Copies what can be, unless the store has stopped writing: then nobody copies either.
-fn copy(connection: &Connection, log: &Log) -> Result<()> {
+/// Copies what can be, unless the store has stopped writing: then nobody copies either. Nor is a log copied that is not the
+/// one that was written, or into a file that is not.
+fn copy(connection: &Connection, log: &Log, main: &mut Stamped) -> Result<()> {
     log.sound()?;
-    match checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::writing) {
+    if let Err(what) = main.look().and_then(|()| log.look()) {
+        // A store that is being closed copies its log itself.
+        return if log.is_closing() { Ok(()) } else { Err(log.poison_overwritten(what)) };
+    }
+    let copied = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").map_err(Fault::writing);
+    main.take();
+    match copied {
         Ok(_) => Ok(()),
         Err(StoreError::Poisoned(cause)) => Err(log.poison(cause)),
         Err(error) => Err(error),
@@ -138,8 +168,8 @@ impl Checkpointer for SqliteCheckpointer {
             if found.log_pages.saturating_sub(found.moved_pages) < enough {
                 return Ok(found);
             }
-            let _turn = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            copy(&self.connection, &self.log)?;
+            let mut main = self.gauge.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            copy(&self.connection, &self.log, &mut main)?;
         }
         look(&self.connection)
     }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
-use tenure_core::durable::{Evidence, Ledger, Loss, Mark, judge};
+use tenure_core::durable::wal::LogState;
+use tenure_core::durable::{Evidence, Ledger, Loss, MarkState, judge};
 
 use super::dir::DataDir;
 use super::fault::Fault;
@@ -30,11 +31,12 @@ pub(super) fn mark(dir: &DataDir) -> Result<MarkFile> {
 
 /// Opens the database in `dir`, which is made if there never was one, and judges it. The connection changes nothing by itself,
 /// not even when it is closed.
-pub(super) fn examine(dir: &DataDir, mark: Option<Mark>) -> Result<Connection, Fault> {
+pub(super) fn examine(dir: &DataDir, mark: MarkState) -> Result<Connection, Fault> {
     let unreadable = |error| StoreError::Unavailable(format!("read its write-ahead log: {error}"));
     let log = log_state(&dir.database()).map_err(unreadable)?;
-    if mark.is_some() && dir.is_empty() {
-        judge(&Evidence { mark, ledger: None, log }).map_err(StoreError::Lost)?;
+    if dir.is_empty() {
+        judge(&Evidence { mark, marked: false, ledger: None, log: LogState::Absent })
+            .map_err(StoreError::Lost)?;
     }
     dir.make_database()?;
     // No URI flag: a path is a path, whatever it looks like.
@@ -45,16 +47,18 @@ pub(super) fn examine(dir: &DataDir, mark: Option<Mark>) -> Result<Connection, F
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
     schema::refuse_unknown(&connection)?;
-    let ledger = durable::ledger(&connection)?;
-    judge(&Evidence { mark, ledger, log }).map_err(StoreError::Lost)?;
+    let (ledger, marked) = (durable::ledger(&connection)?, durable::is_marked(&connection)?);
+    judge(&Evidence { mark, marked, ledger, log }).map_err(StoreError::Lost)?;
     Ok(connection)
 }
 
-/// Keeps the ledger, in the transaction that it counts.
-pub(super) fn put_ledger(connection: &Connection, ledger: &Ledger) -> Result<(), Fault> {
+/// Keeps the ledger, in the transaction that it counts; and whether there is a mark on the disk, once there is.
+pub(super) fn put_ledger(connection: &Connection, ledger: &Ledger, marked: bool) -> Result<(), Fault> {
     connection
-        .prepare_cached("UPDATE ledger SET writes = ?1, messages = ?2 WHERE one = 1")?
-        .execute(params![integer(ledger.writes), integer(ledger.messages)])?;
+        .prepare_cached(
+            "UPDATE ledger SET writes = ?1, messages = ?2, marked = max(marked, ?3) WHERE one = 1",
+        )?
+        .execute(params![integer(ledger.writes), integer(ledger.messages), marked])?;
     Ok(())
 }
 
@@ -62,7 +66,7 @@ impl Sqlite {
     /// What the store in `dir` has lost, if anything. Changes nothing.
     pub fn lost(dir: &Path) -> Result<Option<Loss>> {
         let dir = DataDir::hold(dir)?;
-        match examine(&dir, mark(&dir)?.mark()).map_err(Fault::reading) {
+        match examine(&dir, mark(&dir)?.state()).map_err(Fault::reading) {
             Ok(_) => Ok(None),
             Err(StoreError::Lost(loss)) => Ok(Some(loss)),
             Err(error) => Err(error),
@@ -73,7 +77,7 @@ impl Sqlite {
     /// kept aside, their names ending in `.lost-` and `date`. Nothing is done, and nothing given, if nothing was lost.
     pub fn accept_loss(dir: &Path, date: &str) -> Result<Option<AcceptedLoss>> {
         let dir = DataDir::hold(dir)?;
-        let loss = match examine(&dir, mark(&dir)?.mark()).map_err(Fault::reading) {
+        let loss = match examine(&dir, mark(&dir)?.state()).map_err(Fault::reading) {
             Ok(_) => return Ok(None),
             Err(StoreError::Lost(loss)) => loss,
             Err(error) => return Err(error),
@@ -106,13 +110,10 @@ impl Sqlite {
         use crate::Store;
         let held = DataDir::hold(dir)?;
         let mark = mark(&held)?;
-        let mut findings = Vec::new();
-        if mark.is_damaged() {
-            findings.push("tenure.mark does not read: a lost end of the log would not be noticed".to_owned());
-        }
-        match examine(&held, mark.mark()).map_err(Fault::reading) {
+        match examine(&held, mark.state()).map_err(Fault::reading) {
             Err(StoreError::Lost(loss)) => {
-                findings.push(format!("acknowledged data is lost: {loss}"));
+                let is = if loss.cause.is_certain() { "is" } else { "may be" };
+                let mut findings = vec![format!("acknowledged data {is} lost: {loss}")];
                 // The rest as far as it reads, on a connection that changes nothing.
                 if !held.is_empty()
                     && let Ok(connection) = plain(&held)
@@ -125,8 +126,7 @@ impl Sqlite {
             Err(error) => Err(error),
             Ok(connection) => {
                 drop(connection);
-                findings.extend(Sqlite::open_held(held)?.check()?);
-                Ok(findings)
+                Sqlite::open_held(held)?.check()
             }
         }
     }
@@ -141,11 +141,15 @@ fn plain(dir: &DataDir) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-/// Copies the good part of the log into the main file and cuts the log, so that nothing behind the damage is found again.
+/// Copies the good part of the log into the main file and cuts the log, so that nothing behind the damage is found again. The
+/// next start makes a new mark, and must not miss the old one.
 fn forget_tail(dir: &DataDir) -> Result<()> {
     let settle = || -> Result<(), Fault> {
         let connection = plain(dir)?;
         super::durable(&connection)?;
+        if durable::is_marked(&connection)? {
+            connection.execute("UPDATE ledger SET marked = 0", [])?;
+        }
         super::settle_log(&connection)
     };
     settle().map_err(Fault::reading)

@@ -4,15 +4,17 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
 use tenure_core::durable::{Loss, LossCause};
-use tenure_core::envelope::Lane;
+use tenure_core::envelope::{Body, Envelope, Lane};
 use tenure_core::record::StoreWrite;
 
 use super::*;
+use crate::Checking;
 use crate::conformance::Engine;
 use crate::conformance::messages::{accept, fill, plain, seqs, topic, write};
 
@@ -150,18 +152,14 @@ fn an_older_copy_and_another_store_are_told() {
     fs::copy(other.path().join(DATABASE), dir.path().join(DATABASE)).unwrap();
     assert_eq!(loss(dir.path()).cause, LossCause::DatabaseReplaced);
     fs::remove_file(dir.path().join(MARK)).unwrap();
-    assert_eq!(
-        seqs(&dir.open(), &topic("t"), Lane(0)).len(),
-        99,
-        "a backup of the database alone has no mark"
-    );
+    // A backup of the database alone has no mark.
+    assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), 99);
 }
 
 #[test]
 fn a_flipped_bit_is_told_even_without_a_mark() {
     let dir = acknowledged(60);
     fs::remove_file(dir.path().join(MARK)).unwrap();
-    assert_eq!(killed(dir.path()).open().check(), Ok(vec![]), "no mark is no loss");
     change(dir.path(), LOG, |log| {
         let middle = log.len() / 2;
         log[middle] ^= 1;
@@ -171,13 +169,51 @@ fn a_flipped_bit_is_told_even_without_a_mark() {
     assert!(lost.writes.unwrap() > 20, "{lost:?}");
 }
 
+/// What a mark that is gone or does not read leaves open, with half of the log cut off beside it.
 #[test]
-fn a_damaged_mark_is_a_finding_and_not_a_loss() {
+fn a_mark_that_is_missing_or_does_not_read_is_told() {
+    type Attack = (fn(&Path), LossCause);
+    let attacks: [Attack; 3] = [
+        (|mark| fs::remove_file(mark).unwrap(), LossCause::MarkGone),
+        (|mark| fs::write(mark, vec![0; 8192]).unwrap(), LossCause::MarkDamaged),
+        (|mark| fs::write(mark, "").unwrap(), LossCause::MarkDamaged),
+    ];
+    for (attacked, cause) in attacks {
+        let dir = acknowledged(60);
+        change(dir.path(), LOG, |log| log.truncate(log.len() / 2));
+        attacked(&dir.path().join(MARK));
+        let lost = loss(dir.path());
+        assert_eq!((lost.cause, lost.messages, lost.writes), (cause, None, None));
+        assert_eq!(loss(dir.path()), lost, "it is said again");
+        let said = Sqlite::open(dir.path()).unwrap_err().to_string();
+        assert!(said.contains("may have lost") && said.contains("recover --accept-loss"), "{said}");
+        let findings = Sqlite::findings(dir.path()).unwrap();
+        assert!(findings[0].contains("acknowledged data may be lost"), "{findings:?}");
+        assert_eq!(Sqlite::accept_loss(dir.path(), "20261117").unwrap().unwrap().loss, lost);
+        let mut store = dir.open();
+        assert!((20..40).contains(&seqs(&store, &topic("t"), Lane(0)).len()));
+        store.apply(&[message(1_000)]).unwrap();
+        drop(store);
+        assert_eq!(Sqlite::findings(dir.path()), Ok(vec![]), "there is a new one");
+    }
+}
+
+#[test]
+fn a_store_that_never_had_a_mark_is_opened_without_one() {
     let dir = acknowledged(10);
-    fs::write(dir.path().join(MARK), vec![7; 8192]).unwrap();
-    let findings = Sqlite::findings(dir.path()).unwrap();
-    assert!(findings.len() == 1 && findings[0].contains("tenure.mark"), "{findings:?}");
-    assert_eq!(Sqlite::findings(dir.path()), Ok(vec![]), "it is made anew");
+    fs::remove_file(dir.path().join(MARK)).unwrap();
+    // As a program left it that did not say whether there was one.
+    let connection = Connection::open(dir.path().join(DATABASE)).unwrap();
+    connection.execute("UPDATE ledger SET marked = 0", []).unwrap();
+    drop(connection);
+    let mut store = dir.open();
+    assert_eq!(store.check(), Ok(vec![]));
+    assert_eq!(seqs(&store, &topic("t"), Lane(0)).len(), 10);
+    // From the next write on it is missed.
+    store.apply(&[message(10)]).unwrap();
+    let left = killed(dir.path());
+    fs::remove_file(left.path().join(MARK)).unwrap();
+    assert_eq!(loss(left.path()).cause, LossCause::MarkGone);
 }
 
 #[test]
@@ -215,6 +251,198 @@ fn files_that_are_removed_or_replaced_poison_the_store() {
             assert_eq!(store.apply(&[message(2)]).unwrap_err(), poisoned, "nothing is acknowledged any more");
         }
     }
+}
+
+/// The files that a backup has.
+fn backup(dir: &Path) -> Vec<(&'static str, Vec<u8>)> {
+    [DATABASE, LOG, MARK].map(|file| (file, fs::read(dir.join(file)).unwrap())).into()
+}
+
+/// Writes over files as `cp` does: they stay the same files.
+fn put_back(dir: &Path, files: &[(&str, Vec<u8>)]) {
+    files.iter().for_each(|(file, bytes)| fs::write(dir.join(file), bytes).unwrap());
+}
+
+/// Looks after the store until its guard says what is wrong; nothing is acknowledged then, nothing copied at the end, and the
+/// next start says what is missing.
+fn is_noticed(dir: &TempDir, mut store: Sqlite, file: &str, acknowledged: u64) {
+    let poisoned = store.guard().unwrap().unwrap().look().unwrap_err();
+    assert!(matches!(&poisoned, StoreError::Poisoned(why) if why.contains(file)), "{poisoned}");
+    assert_eq!(store.apply(&[message(10_000)]).unwrap_err(), poisoned, "nothing is acknowledged any more");
+    let files = [DATABASE, LOG].map(|file| fs::read(dir.path().join(file)).unwrap());
+    drop(store);
+    let left = [DATABASE, LOG].map(|file| fs::read(dir.path().join(file)).unwrap());
+    assert!(files == left, "a store that stopped writing copies nothing");
+    let lost = loss(dir.path());
+    if lost.cause == LossCause::Overwritten {
+        return;
+    }
+    assert_eq!(Sqlite::accept_loss(dir.path(), "20261117").unwrap().unwrap().loss, lost);
+    let there = seqs(&dir.open(), &topic("t"), Lane(0)).len() as u64;
+    assert_eq!(lost.messages, Some(acknowledged - there));
+    assert!(there < acknowledged);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_log_that_is_cut_while_it_is_in_use_poisons_the_store() {
+    // With and without a write behind it, which makes the file long again; also one that a guard never saw before.
+    for (writes, looked) in [(0, true), (5, true), (0, false), (5, false)] {
+        let dir = TempDir::new().unwrap();
+        let mut store = dir.open();
+        let mut guard = store.guard().unwrap().unwrap();
+        (0..50).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+        if looked {
+            guard.look().unwrap();
+        }
+        fs::OpenOptions::new().write(true).truncate(true).open(dir.path().join(LOG)).unwrap();
+        (50..50 + writes).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+        assert!(looked || guard.look().is_err());
+        if looked {
+            is_noticed(&dir, store, LOG, 50 + writes);
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_older_log_over_the_one_in_use_poisons_the_store() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    (0..20).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    let old = backup(dir.path());
+    (20..50).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    store.guard().unwrap().unwrap().look().unwrap();
+    put_back(dir.path(), &old[1..2]);
+    // What follows is written behind a hole, and the file is as long as it should be.
+    (50..60).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    is_noticed(&dir, store, LOG, 60);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_older_copy_over_the_database_in_use_poisons_the_store() {
+    for all in [false, true] {
+        let dir = TempDir::new().unwrap();
+        let mut store = dir.open();
+        (0..20).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+        let old = backup(dir.path());
+        let mut checkpointer = store.checkpointer().unwrap().unwrap();
+        let n = super::message_tests::fill_log(&mut store, 20, i64::try_from(LOG_PAGES).unwrap());
+        checkpointer.run().unwrap();
+        store.guard().unwrap().unwrap().look().unwrap();
+        put_back(dir.path(), if all { &old } else { &old[..1] });
+        (n..n + 10).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+        if all {
+            // It holds the directory as the store does.
+            drop(checkpointer);
+            is_noticed(&dir, store, DATABASE, n + 10);
+        } else {
+            assert!(store.guard().unwrap().unwrap().look().is_err());
+            assert!(checkpointer.run().is_err(), "nothing is copied into it");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_store_that_is_closed_before_anybody_looked_copies_nothing_into_files_of_others() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    (0..20).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    let old = backup(dir.path());
+    (20..50).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    put_back(dir.path(), &old);
+    drop(store);
+    let lost = loss(dir.path());
+    assert_eq!((lost.cause, lost.messages), (LossCause::EndMissing, Some(30)), "the mark is ours again");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_mark_that_is_written_over_poisons_the_store_and_is_written_again() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    let mut guard = store.guard().unwrap().unwrap();
+    (0..20).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    guard.look().unwrap();
+    fs::write(dir.path().join(MARK), "").unwrap();
+    assert!(matches!(guard.look(), Err(StoreError::Poisoned(why)) if why.contains(MARK)));
+    fs::write(dir.path().join(MARK), vec![0; 8192]).unwrap();
+    assert!(guard.look().is_err());
+    let mark = MarkFile::open(&dir.path().join(MARK)).unwrap().mark().unwrap();
+    assert_eq!((mark.ledger.messages, mark.poisoned), (20, true), "whoever writes over it writes last");
+}
+
+/// Dropped, it tells the other threads that it is over.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A message that fills a good part of a page.
+fn large(n: u64) -> Write {
+    let envelope = Envelope { body: Body::Text("x".repeat(4_000)), ..plain(n) };
+    write(StoreWrite::Accept(Arc::new(accept(topic("t"), envelope))))
+}
+
+/// Everything that the store itself does to its files, from several threads, while a guard looks without a rest.
+#[test]
+fn nothing_that_the_store_does_itself_is_taken_for_somebody_elses() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    store.begin_run(0).unwrap();
+    let (mut guard, mut reader) = (store.guard().unwrap().unwrap(), store.reader().unwrap());
+    let mut checkpointer = store.checkpointer().unwrap().unwrap();
+    let mut syncer = store.syncer().unwrap().unwrap();
+    let over = AtomicBool::new(false);
+    let until_over = |mut work: Box<dyn FnMut() + Send>| {
+        while !over.load(Ordering::SeqCst) {
+            work();
+            std::thread::yield_now();
+        }
+    };
+    let pages = |store: &Sqlite| checkpoint::look(&store.connection).unwrap();
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| until_over(Box::new(|| guard.look().unwrap())));
+        scope.spawn(|| until_over(Box::new(|| _ = checkpointer.run().unwrap())));
+        scope.spawn(|| until_over(Box::new(|| syncer.sync().unwrap())));
+        scope.spawn(|| {
+            let mut checking = Checking::default();
+            until_over(Box::new(move || {
+                if reader.check_slice(&mut checking).unwrap() {
+                    checking = Checking::default();
+                }
+            }));
+        });
+        let (mut n, mut before, mut renewals) = (0, 0, 0);
+        while renewals < 3 {
+            store.stage(&(n..n + 100).map(large).collect::<Vec<_>>()).unwrap();
+            // One that is undone.
+            TempDir::starve(&mut store, true);
+            let full = store.apply(&(n + 100..n + 200).map(large).collect::<Vec<_>>());
+            assert!(matches!(full, Err(StoreError::Unavailable(_))), "{full:?}");
+            TempDir::starve(&mut store, false);
+            store.apply(&[message(n + 100)]).unwrap();
+            n += 101;
+            let mut found = pages(&store);
+            renewals += u32::from(found.log_pages < before);
+            before = found.log_pages;
+            // The checkpointer's turn; then the log can begin anew.
+            while found.log_pages - found.moved_pages >= LOG_PAGES {
+                std::thread::yield_now();
+                found = pages(&store);
+            }
+            assert!(n < 101 * 1_000, "the log was never begun anew");
+        }
+    });
+    store.guard().unwrap().unwrap().look().unwrap();
+    drop((store, checkpointer));
+    assert_eq!(Sqlite::findings(dir.path()), Ok(vec![]));
 }
 
 #[test]

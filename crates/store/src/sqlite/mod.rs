@@ -72,7 +72,7 @@ use tenure_core::durable::Ledger;
 use tenure_core::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
-use crate::durable::{MarkFile, Watch, ledger};
+use crate::durable::{MarkFile, ledger};
 use crate::{
     Checkpointer, Guard, Identity, Result, Run, Store, StoreError, StoreReader, StoredLease, Syncer, Write,
 };
@@ -81,7 +81,7 @@ use checkpoint::{Gauge, SqliteCheckpointer};
 use dir::DataDir;
 use fault::Fault;
 use read::SqliteReader;
-use sync::{Log, SqliteGuard, SqliteSyncer};
+use sync::{Files, Log, SqliteGuard, SqliteSyncer};
 
 pub use lost::AcceptedLoss;
 
@@ -108,7 +108,7 @@ pub struct Sqlite {
     gauge: Arc<Gauge>,
     /// As of the last transaction.
     ledger: Ledger,
-    watch: Watch,
+    files: Files,
     dir: Arc<DataDir>,
 }
 
@@ -147,8 +147,9 @@ impl Sqlite {
             }
         };
         let log = Arc::new(Log::open(&dir.log(), ledger, mark).map_err(Fault::reading)?);
-        let (cache, gauge, watch) = (Cache::default(), Arc::default(), dir.watch());
-        let store = Sqlite { connection, log, cache, gauge, ledger, watch, dir };
+        let (cache, gauge) = (Cache::default(), Arc::new(Gauge::new(&dir)));
+        let files = Files { log: log.clone(), gauge: gauge.clone(), watch: dir.watch() };
+        let store = Sqlite { connection, log, cache, gauge, ledger, files, dir };
         // One that cannot be written now is tried again by the guard.
         let _ = store.log.sync_mark();
         Ok(store)
@@ -168,23 +169,29 @@ impl Sqlite {
     ) -> Result<T> {
         self.log.sound()?;
         self.log.make_way()?;
-        let begun = self.log.begin();
+        let mut begun = self.log.begin();
+        let marked = self.log.is_marked();
         let mut ledger = Ledger { writes: self.ledger.writes + 1, ..self.ledger };
         let outcome = transact(&mut self.connection, |transaction| {
             let value = work(transaction, &mut self.cache)?;
             ledger.messages += std::mem::take(&mut self.cache.accepted);
-            lost::put_ledger(transaction, &ledger)?;
+            lost::put_ledger(transaction, &ledger, marked)?;
             Ok(value)
         });
         if outcome.is_ok() {
             self.ledger = ledger;
             self.log.committed(ledger);
         }
+        // Also one that failed may have begun the log anew.
+        let found = checkpoint::look(&self.connection).ok();
+        begun.left(found.map(|found| found.log_pages));
         drop(begun);
         let fault = match outcome {
             Ok(value) => {
                 // An error of the copy is not the commit's; one that the disk made is met again by the next.
-                let _ = checkpoint::after_commit(&self.connection, &self.gauge, &self.log);
+                let copies =
+                    |found| checkpoint::after_commit(found, &self.connection, &self.gauge, &self.log);
+                let _ = found.map(copies);
                 return Ok(value);
             }
             Err(fault) => fault,
@@ -214,11 +221,9 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     /// Copies the log into the main file, which is then all there is; unless the store has stopped writing, or its files are
-    /// not the ones at their places.
+    /// not the ones at their places, or not what was written to them.
     fn drop(&mut self) {
-        if let Err(what) = self.watch.look() {
-            self.log.poison(what);
-        }
+        let _ = self.files.look(true);
         self.log.close();
         if self.log.sync().is_ok() {
             // Readers and the checkpointer may still be open, so closing would not do it.
@@ -227,6 +232,8 @@ impl Drop for Sqlite {
         } else {
             // Closing would copy the log. Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            self.log.restate_mark();
+            let _ = self.log.sync_mark();
         }
     }
 }
@@ -244,7 +251,7 @@ fn transact<T>(
 
 fn connect(dir: &DataDir, mark: &MarkFile) -> Result<(Connection, Ledger), Fault> {
     // Before anything changes the file: what a newer program wrote, or what has lost something, stays untouched.
-    let mut connection = lost::examine(dir, mark.mark())?;
+    let mut connection = lost::examine(dir, mark.state())?;
 
     // Only a file that is made now takes it.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
@@ -361,7 +368,8 @@ impl Store for Sqlite {
     }
 
     fn guard(&self) -> Result<Option<Box<dyn Guard>>> {
-        Ok(Some(Box::new(SqliteGuard { log: self.log.clone(), watch: self.dir.watch() })))
+        let (log, gauge) = (self.log.clone(), self.gauge.clone());
+        Ok(Some(Box::new(SqliteGuard(Files { log, gauge, watch: self.dir.watch() }))))
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {

@@ -11,13 +11,14 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tenure_core::durable::wal::UNSYNCED_TRANSACTIONS;
 use tenure_core::durable::{Ledger, Mark};
 
+use super::checkpoint::Gauge;
 use super::fault::Fault;
-use crate::durable::{MarkFile, Watch, is_removed};
+use crate::durable::{LogWatch, MarkFile, Watch, is_removed};
 use crate::{Guard, Result, StoreError, Syncer};
 
 /// The file of the write-ahead log, and how much of it is on the disk.
@@ -36,19 +37,35 @@ pub(super) struct Log {
     readers: AtomicU64,
     /// Why the store writes no more, once it does not.
     poison: OnceLock<String>,
+    /// Whether somebody else wrote over the database or its log.
+    overwritten: AtomicBool,
     /// The store is being closed, which removes files of its own.
     closing: AtomicBool,
     /// The ledger as of the last transaction that is over.
     ledger: Mutex<Ledger>,
     /// The ledger as of the last sync, outside of the database; and why the last try to write it failed.
     mark: Mutex<(MarkFile, Option<String>)>,
+    /// Whether a mark is on the disk.
+    marked: AtomicBool,
+    /// What is in the log. Held while a transaction writes to it.
+    tail: Mutex<Tail>,
+}
+
+/// What is in the log, and what was there when somebody looked last.
+#[derive(Debug)]
+struct Tail {
+    watch: LogWatch,
+    /// Frames that the writer has in it; nothing when SQLite could not say.
+    frames: Option<u64>,
 }
 
 impl Log {
-    /// The log of the database at `path`, which is open and has come as far as `ledger` says. All of it is on the disk.
+    /// The log at `path` of a database which is open and has come as far as `ledger` says. All of it is on the disk.
     pub(super) fn open(path: &Path, ledger: Ledger, mark: MarkFile) -> Result<Log, Fault> {
         let unavailable = |error| StoreError::Unavailable(format!("its write-ahead log: {error}"));
         let file = File::options().write(true).open(path).map_err(unavailable)?;
+        // What a start without room left in it is known with the first commit.
+        let tail = Tail { watch: LogWatch::open(path).map_err(unavailable)?, frames: None };
         let log = Log {
             file: Mutex::new(file),
             begun: AtomicU64::new(0),
@@ -57,9 +74,12 @@ impl Log {
             changed: Condvar::new(),
             readers: AtomicU64::new(0),
             poison: OnceLock::new(),
+            overwritten: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ledger: Mutex::new(ledger),
             mark: Mutex::new((mark, None)),
+            marked: AtomicBool::new(false),
+            tail: Mutex::new(tail),
         };
         log.set_mark(ledger);
         Ok(log)
@@ -68,6 +88,40 @@ impl Log {
     /// The store is about to be closed: files that go from now on are no surprise.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Whether a mark is on the disk.
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody but the writer has changed the log, else what became of it. Waits for a transaction that is under way.
+    pub(super) fn look(&self) -> Result<(), String> {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let Tail { watch, frames } = &mut *tail;
+        frames.map_or(Ok(()), |frames| watch.look(frames))
+    }
+
+    /// Whether nobody else has written to the mark, else what became of it.
+    fn look_at_mark(&self) -> Result<(), String> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner).0.look()
+    }
+
+    /// The store writes no more, and the next start must find how far it had come: whoever wrote over the files may have
+    /// written over the mark too, then or later.
+    pub(super) fn restate_mark(&self) {
+        {
+            let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+            if mark.0.look().is_ok() {
+                return;
+            }
+            mark.1 = mark.0.restate().err().map(|error| error.to_string());
+        }
+        let _ = self.sync_mark();
     }
 
     /// A transaction is over that took the store as far as `ledger` says.
@@ -89,15 +143,16 @@ impl Log {
     /// is safe; the guard tells.
     fn set_mark(&self, ledger: Ledger) {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        let poisoned = self.poison.get().is_some();
+        let (poisoned, overwritten) = (self.poison.get().is_some(), self.overwritten.load(Ordering::SeqCst));
         // Two syncs may come here in either order.
         let older = mark.0.mark().is_some_and(|mark| {
             mark.ledger.store == ledger.store
                 && mark.ledger.writes >= ledger.writes
-                && mark.poisoned == poisoned
+                && (mark.poisoned, mark.overwritten) == (poisoned, overwritten)
         });
         if !older {
-            mark.1 = mark.0.write(Mark { ledger, poisoned }).err().map(|error| error.to_string());
+            mark.1 =
+                mark.0.write(Mark { ledger, poisoned, overwritten }).err().map(|error| error.to_string());
         }
     }
 
@@ -111,13 +166,16 @@ impl Log {
             }
             mark.0.unsynced().map_err(|error| unavailable(error.to_string()))?
         };
-        handle.map_or(Ok(()), |file| file.sync_data()).map_err(|error| unavailable(error.to_string()))
+        handle.map_or(Ok(()), |file| file.sync_data()).map_err(|error| unavailable(error.to_string()))?;
+        self.marked.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A transaction begins. Before its first write, so that no reader sees it that does not count it.
     pub(super) fn begin(&self) -> Begun<'_> {
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         self.begun.fetch_add(1, Ordering::SeqCst);
-        Begun(self)
+        Begun { log: self, tail }
     }
 
     /// Waits for the disk. When it returns, every transaction that was over before is durable, unless it failed.
@@ -181,6 +239,13 @@ impl Log {
         StoreError::Poisoned(cause)
     }
 
+    /// As [`Log::poison`], because somebody else wrote over the database or its log: the next start must not trust them,
+    /// even if they read.
+    pub(super) fn poison_overwritten(&self, what: String) -> StoreError {
+        self.overwritten.store(true, Ordering::SeqCst);
+        self.poison(what)
+    }
+
     /// Whether the store still writes, else why not.
     pub(super) fn sound(&self) -> Result<()> {
         self.poison.get().map_or(Ok(()), |cause| Err(StoreError::Poisoned(cause.clone())))
@@ -188,21 +253,31 @@ impl Log {
 }
 
 /// A transaction that is under way; dropped when it is over, with or without success.
-pub(super) struct Begun<'a>(&'a Log);
+pub(super) struct Begun<'a> {
+    log: &'a Log,
+    tail: MutexGuard<'a, Tail>,
+}
+
+impl Begun<'_> {
+    /// So many frames are now in the log, if SQLite can say.
+    pub(super) fn left(&mut self, frames: Option<u64>) {
+        self.tail.frames = frames;
+    }
+}
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.0.over.fetch_add(1, Ordering::SeqCst);
+        self.log.over.fetch_add(1, Ordering::SeqCst);
         if std::thread::panicking() {
             // No sync follows, and readers must not wait for one.
-            self.0.poison("a transaction did not come to its end".to_owned());
+            self.log.poison("a transaction did not come to its end".to_owned());
         }
     }
 }
 
 /// A hand on the log for another thread.
 #[derive(Debug)]
-pub(super) struct SqliteSyncer(pub(super) std::sync::Arc<Log>);
+pub(super) struct SqliteSyncer(pub(super) Arc<Log>);
 
 impl Syncer for SqliteSyncer {
     fn sync(&mut self) -> Result<()> {
@@ -210,21 +285,45 @@ impl Syncer for SqliteSyncer {
     }
 }
 
-/// Looks after the files of a store: the mark, and whether each is still in its place.
+/// The files of an open store, which are where they were, and which nobody else writes to.
 #[derive(Debug)]
-pub(super) struct SqliteGuard {
-    pub(super) log: std::sync::Arc<Log>,
+pub(super) struct Files {
+    pub(super) log: Arc<Log>,
+    pub(super) gauge: Arc<Gauge>,
     pub(super) watch: Watch,
 }
 
+impl Files {
+    /// Whether that is so; else the store is poisoned, unless it is being closed. What the store does itself is no difference:
+    /// each file is looked at while nobody of ours writes to it; `patient` waits for that also where it can take long.
+    pub(super) fn look(&self, patient: bool) -> Result<()> {
+        let content = self.gauge.look(patient).and_then(|()| self.log.look());
+        let place = self.watch.look();
+        let mark = self.log.look_at_mark();
+        if self.log.is_closing() {
+            return Ok(());
+        }
+        place.map_err(|what| self.log.poison(what))?;
+        content.map_err(|what| self.log.poison_overwritten(what))?;
+        mark.map_err(|what| self.log.poison(what))
+    }
+}
+
+/// Looks after the files of a store: the mark, and whether each is still what it was.
+#[derive(Debug)]
+pub(super) struct SqliteGuard(pub(super) Files);
+
 impl Guard for SqliteGuard {
     fn look(&mut self) -> Result<()> {
-        self.log.sound()?;
-        if let Err(what) = self.watch.look()
-            && !self.log.closing.load(Ordering::SeqCst)
-        {
-            return Err(self.log.poison(what));
+        let log = &self.0.log;
+        if let Err(error) = log.sound() {
+            if !log.is_closing() {
+                log.restate_mark();
+            }
+            return Err(error);
         }
-        self.log.sync_mark()
+        let looked = self.0.look(false);
+        let synced = log.sync_mark();
+        looked.and(synced)
     }
 }

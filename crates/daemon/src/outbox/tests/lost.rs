@@ -114,3 +114,70 @@ async fn files_that_are_removed_poison_the_outbox_within_a_second() {
         assert!(matches!(outbox.accept(request, 10).await, Err(DbError::Poisoned(_))));
     }
 }
+
+/// Waits until the outbox says what is wrong with its files.
+async fn noticed(outbox: &Outbox) -> String {
+    let noticed = async {
+        while outbox.fault().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), noticed).await.unwrap();
+    outbox.fault().unwrap()
+}
+
+#[tokio::test]
+async fn files_that_are_written_over_poison_the_outbox_and_the_next_start_says_so() {
+    for file in ["outbox.db", "outbox.db-wal"] {
+        let dir = TempDir::new().unwrap();
+        let outbox = open(dir.path());
+        insert(&outbox, "one", "body").await;
+        let old = fs::read(dir.path().join(file)).unwrap();
+        insert(&outbox, "two", "body").await;
+        // As `cp` does it: the same file with what it was before.
+        fs::write(dir.path().join(file), if file == "outbox.db" { old } else { Vec::new() }).unwrap();
+        let fault = noticed(&outbox).await;
+        assert!(fault.contains(file) && fault.contains("overwritten"), "{fault}");
+        drop(outbox);
+        let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+        assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("lost rows")), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_mark_that_does_not_read_is_told_and_recovered_from() {
+    let dir = killed().await;
+    fs::write(dir.path().join("outbox.mark"), vec![0; 8192]).unwrap();
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("may have lost rows")), "{refused}");
+    let Recovered::Saved { salvage, .. } = recover(dir.path(), 1_794_805_200_000).unwrap() else {
+        panic!("nothing was saved")
+    };
+    assert_eq!(salvage.saved, ROWS);
+    assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
+}
+
+/// What the outbox itself does to its files, until its log was copied and begun anew a few times.
+#[tokio::test]
+async fn nothing_that_the_outbox_does_itself_is_taken_for_somebody_elses() {
+    let dir = TempDir::new().unwrap();
+    let outbox = open(dir.path());
+    let log = dir.path().join("outbox.db-wal");
+    let salt = || fs::read(&log).map(|log| log.get(16..20).map(<[u8]>::to_vec)).unwrap();
+    let (mut seen, mut renewals, body) = (None, 0, "x".repeat(60_000));
+    for n in 0.. {
+        insert(&outbox, &format!("id {n}"), &body).await;
+        assert_eq!(outbox.fault(), None);
+        if n % 50 == 0 {
+            let found = salt();
+            renewals += u32::from(found != seen);
+            seen = found;
+            assert!(n < 10_000, "the log was never begun anew");
+        }
+        if renewals > 3 {
+            break;
+        }
+    }
+    drop(outbox);
+    drop(open(dir.path()));
+}
