@@ -42,8 +42,41 @@ struct State {
     wanted: bool,
     over: bool,
     last: Option<Checked>,
-    /// Why the store writes no more, if the files say so.
+    /// Why the store writes no more, if it does not.
     lost: Option<String>,
+    /// What a read met that is damaged, until a check finds nothing.
+    unreadable: Option<String>,
+    /// What the last check found that could be done.
+    found: Option<String>,
+    /// Why the last check could not be done, if it could not.
+    failed: Option<String>,
+}
+
+impl State {
+    /// All that is wrong with the store, in a sentence for each; the worst first.
+    fn reason(&self) -> Option<String> {
+        let reasons = [&self.lost, &self.unreadable, &self.found, &self.failed];
+        let reasons: Vec<&str> = reasons.into_iter().flatten().map(String::as_str).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// A check is over: what is wrong now.
+    fn finish(&mut self, checked: Checked) {
+        let count = checked.findings.len();
+        let found = |first: &String| {
+            format!(
+                "a check of the store found {count} problems, the first: {first}; run `tenure check --running`"
+            )
+        };
+        self.failed = checked.failed.as_ref().map(|error| format!("the store could not be checked: {error}"));
+        if self.failed.is_none() {
+            self.found = checked.findings.first().map(found);
+        }
+        if self.failed.is_none() && self.found.is_none() {
+            self.unreadable = None;
+        }
+        (self.running, self.last) = (None, Some(checked));
+    }
 }
 
 /// What the thread and those who ask share.
@@ -51,6 +84,8 @@ struct State {
 pub(crate) struct Checks {
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while the meshes are told, so that they hear last what is true last.
+    telling: Mutex<()>,
 }
 
 impl Checks {
@@ -79,10 +114,43 @@ impl Checks {
         self.changed.notify_all();
     }
 
-    /// The store's files are not what they were: no later check says otherwise.
+    /// The store writes no more: no later check says otherwise.
     pub(crate) fn lose(&self, shared: &Shared, reason: &str) {
         self.state().lost = Some(reason.to_owned());
-        tell(shared, Some(reason.to_owned()));
+        self.tell(shared);
+    }
+
+    /// Why the store writes no more, if it does not.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.state().lost.clone()
+    }
+
+    /// A read came to something that is damaged. The first is told; a check says more.
+    pub(crate) fn met_damage(&self, shared: &Shared, what: &str) {
+        {
+            let mut state = self.state();
+            if state.unreadable.is_some() {
+                return;
+            }
+            let reason =
+                format!("the store is damaged and does not read: {what}; run `tenure check --running`");
+            state.unreadable = Some(reason);
+        }
+        self.tell(shared);
+    }
+
+    /// All that is wrong with the store, if anything is.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.state().reason()
+    }
+
+    /// Tells every mesh what is wrong with the store now.
+    fn tell(&self, shared: &Shared) {
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = self.reason();
+        for mesh in shared.meshes.handles() {
+            mesh.tell_blocking(MeshMsg::Input(Input::StoreChecked { reason: reason.clone() }));
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -166,31 +234,14 @@ fn finish(shared: &Shared, checked: Checked) {
             tracing::error!(event = "store_checked", took_ms, findings, violations);
         }
     }
-    let reason = checked.findings.first().map(|first| {
-        let count = checked.findings.len();
-        format!(
-            "a check of the store found {count} problems, the first: {first}; run `tenure check --running`"
-        )
-    });
-    let lost = {
+    {
         let mut state = shared.checks.state();
         // What was there at the last check is not counted again.
         let known = state.last.as_ref().map_or(0, |last| last.violations);
         shared.metrics.violations.inc_by(checked.violations.saturating_sub(known));
-        let failed = checked.failed.is_some();
-        (state.running, state.last) = (None, Some(checked));
-        if failed {
-            return;
-        }
-        state.lost.clone()
-    };
-    tell(shared, lost.or(reason));
-}
-
-fn tell(shared: &Shared, reason: Option<String>) {
-    for mesh in shared.meshes.handles() {
-        mesh.tell_blocking(MeshMsg::Input(Input::StoreChecked { reason: reason.clone() }));
+        state.finish(checked);
     }
+    shared.checks.tell(shared);
 }
 
 #[cfg(test)]
@@ -219,5 +270,36 @@ mod tests {
         assert_eq!(checks.look(), (true, Some(5), None));
         checks.end();
         assert_eq!(checks.wait(), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_until_a_check_finds_nothing() {
+        let found = |findings: &[&str]| Checked {
+            findings: findings.iter().map(|finding| (*finding).to_owned()).collect(),
+            ..Checked::default()
+        };
+        let failed = || Checked { failed: Some("no view".to_owned()), ..Checked::default() };
+        let mut state = State { unreadable: Some("a page".to_owned()), ..State::default() };
+        state.finish(failed());
+        let reason = state.reason().unwrap();
+        assert_eq!(reason, "a page; the store could not be checked: no view");
+        state.finish(found(&["a hole", "another"]));
+        let reason = state.reason().unwrap();
+        assert!(
+            reason.starts_with("a page; a check of the store found 2 problems, the first: a hole"),
+            "{reason}"
+        );
+        state.finish(failed());
+        let reason = state.reason().unwrap();
+        assert!(
+            reason.contains("a hole") && reason.ends_with("no view"),
+            "a check that fails mends nothing: {reason}"
+        );
+        state.lost = Some("gone".to_owned());
+        state.finish(found(&[]));
+        assert_eq!(state.reason().as_deref(), Some("gone"), "no check gives a file back");
+        let mut state = State { unreadable: Some("a page".to_owned()), ..State::default() };
+        state.finish(found(&[]));
+        assert_eq!(state.reason(), None);
     }
 }

@@ -58,11 +58,12 @@ pub(crate) fn check_door(shared: &Shared, headers: &HeaderMap) -> Result<String,
 }
 
 async fn readyz(State(app): State<App>) -> Response {
-    let refuse = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    let refuse = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     if !app.shared.ready.load(Ordering::Acquire) {
-        refuse("starting or stopping\n")
+        refuse("starting or stopping\n".to_owned())
     } else if !app.shared.store_sound.load(Ordering::Relaxed) {
-        refuse("the store cannot write\n")
+        let why = app.shared.checks.lost().map(|why| format!(": {why}")).unwrap_or_default();
+        refuse(format!("the store cannot write{why}\n"))
     } else {
         "ready\n".into_response()
     }

@@ -12,7 +12,7 @@ use tenure_core::effect::Note;
 use tenure_core::operate::{Act, Operation};
 use tenure_core::record::StoreWrite;
 use tenure_core::relay::places;
-use tenure_core::{House, MeshConfig, setting};
+use tenure_core::{House, Input, MeshConfig, setting};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::MemberKey;
 use tenure_proto::name::{MeshName, ServiceName};
@@ -20,7 +20,7 @@ use tenure_store::{Store, Write};
 use tokio_util::task::TaskTracker;
 
 use crate::log::Log;
-use crate::mesh_task::{self, Beginning, Heard, MeshHandle, Ways};
+use crate::mesh_task::{self, Beginning, Heard, MeshHandle, MeshMsg, Ways};
 use crate::reader::Readers;
 use crate::relay;
 use crate::shared::Shared;
@@ -82,7 +82,11 @@ impl Maker {
         // Before the first stream: none is given that nobody would cut.
         self.tasks.spawn(relay::listen_for_cuts(shared.clone(), name.clone(), routes.cuts()));
         let ways = Ways { heard, routes, writes, reads };
-        shared.meshes.open(name.clone(), handle, beginning.access.founded);
+        shared.meshes.open(name.clone(), handle.clone(), beginning.access.founded);
+        // Whoever finds out more from here on tells this mesh too.
+        if let Some(reason) = shared.checks.reason() {
+            handle.tell(MeshMsg::Input(Input::StoreChecked { reason: Some(reason) }));
+        }
         // Before the first hello: that is told these numbers. Where they do not hold, the mesh says so itself.
         let base = &shared.house.config;
         let config = setting::apply(base, &beginning.access.settings).map_or(base.clone(), Arc::new);

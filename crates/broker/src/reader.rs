@@ -9,7 +9,7 @@ use tenure_core::Input;
 use tenure_core::effect::ReadId;
 use tenure_core::record::{StoreFound, StoreRead};
 use tenure_proto::name::MeshName;
-use tenure_store::StoreReader;
+use tenure_store::{StoreError, StoreReader};
 use tokio::sync::mpsc;
 
 use crate::mesh_task::MeshMsg;
@@ -127,6 +127,9 @@ impl Reader {
                 self.shared.metrics.failed_reads.inc();
                 if std::mem::replace(&mut self.sound, false) {
                     tracing::error!(event = "store_read_failed", %error);
+                }
+                if let StoreError::Corrupt(what) = &error {
+                    self.shared.checks.met_damage(&self.shared, what);
                 }
                 StoreFound::Unavailable
             }

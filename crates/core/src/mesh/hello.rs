@@ -200,13 +200,23 @@ impl Mesh {
         }
     }
 
+    /// What is told to who needs the store, which cannot write: also why, if the shell has found that out.
+    pub(super) fn store_refusal(&self) -> Refusal {
+        let text = match self.trouble.reason() {
+            Some(reason) => format!("the store cannot write: {reason}"),
+            None => "the store cannot write now; try again in a moment".to_owned(),
+        };
+        let error = WireError::new(ErrorCode::Unavailable, text);
+        Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy)
+    }
+
     /// The store could not take the new lease: it never was.
     pub(super) fn not_begun(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         self.joining.remove(&session);
         let Some(lease) = self.forget(&session) else { return };
         if let State::Beginning(Some(knock)) = lease.state {
             self.knocking.remove(&knock.conn);
-            refuse(knock, store_refusal(), effects);
+            refuse(knock, self.store_refusal(), effects);
         }
     }
 
@@ -482,9 +492,9 @@ impl Mesh {
             if matches!(ending, Ending::Banned | Ending::Kicked) { now } else { lease.until(&self.config) };
         lease.granted_until = Some(over.max(now.plus(STORE_RETRY_MS)));
         if let Ending::Bye(conn, request) = ending {
-            let outcome = Err(store_refusal().error);
+            let outcome = Err(self.store_refusal().error);
             effects.push(Effect::Respond { conn, request, outcome });
-            effects.push(Effect::Close { conn, closing: store_refusal().closing });
+            effects.push(Effect::Close { conn, closing: self.store_refusal().closing });
         }
         match waiting {
             Some(knock) => self.come_back(now, knock, effects),
@@ -516,11 +526,6 @@ pub(super) fn outrun(hello: &Admission) -> Refusal {
     let mut refusal = Refusal::new(error, Reason::SessionReplaced);
     refusal.closing.instance_id = Some(hello.instance.clone());
     refusal
-}
-
-pub(super) fn store_refusal() -> Refusal {
-    let error = WireError::new(ErrorCode::Unavailable, "the store cannot write now; try again in a moment");
-    Refusal::new(error.retry_after(STORE_RETRY_MS), Reason::Busy)
 }
 
 pub(super) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {

@@ -25,7 +25,7 @@ use crate::record::{StoreFound, StoreRead};
 use crate::time::Millis;
 
 use super::Mesh;
-use super::hello::{STORE_RETRY_MS, outrun, refuse, store_refusal};
+use super::hello::{STORE_RETRY_MS, outrun, refuse};
 use super::reads::Purpose;
 
 /// A hello that waits until the store has said what is at the places that it lists.
@@ -151,7 +151,7 @@ impl Mesh {
         let Comparison { mut knock, mut rewound, asked } = comparison;
         self.comparing.remove(&knock.admission.session);
         self.compared_conns.remove(&knock.conn);
-        let Some(found) = found else { return refuse(knock, store_refusal(), effects) };
+        let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
         let mut proven = BTreeMap::new();
         for (((log, seq), had), is) in asked.into_iter().zip(found) {
             match (had, is) {

@@ -20,6 +20,11 @@ impl Trouble {
         self.damaged == 0 && self.reason.is_none()
     }
 
+    /// What the shell found out about the files, if anything.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
     /// A sentence for each thing that is wrong.
     pub(super) fn reasons(&self) -> impl Iterator<Item = String> {
         let count = self.damaged;

@@ -341,3 +341,20 @@ fn what_a_check_found_is_why_health_is_degraded_until_one_finds_nothing() {
     world.input(Input::StoreChecked { reason: None });
     assert_eq!(health(&mut world).0, HealthStatus::Ok);
 }
+
+#[test]
+fn who_is_refused_because_the_store_writes_no_more_is_told_why() {
+    let mut world = World::new();
+    world.disk(Disk::Fails);
+    let told = |world: &mut World, n| {
+        let conn = world.hello(knock(n));
+        assert_eq!(world.refusal(conn).0, ErrorCode::Unavailable);
+        match &world.socket(conn).answer {
+            Some(Err(error)) => error.message.clone(),
+            _ => panic!("it was let in"),
+        }
+    };
+    assert_eq!(told(&mut world, 1), "the store cannot write now; try again in a moment");
+    world.input(Input::StoreChecked { reason: Some("tenure.db was removed".to_owned()) });
+    assert_eq!(told(&mut world, 2), "the store cannot write: tenure.db was removed");
+}
