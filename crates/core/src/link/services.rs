@@ -204,8 +204,9 @@ impl Link {
         self.offers.asked = self.offers.asked.saturating_sub(1);
         let results = match outcome {
             Ok(result) => result.results,
-            // Refused for now, it is renewed again in a moment anyway.
-            Err(error) if error.retryable => return,
+            // Refused for now, it is renewed again in a moment anyway. And a socket that does not carry the session any more
+            // is about to be closed: its end is told, or all is said anew on the next.
+            Err(error) if error.retryable || error.code == ErrorCode::LeaseExpired => return,
             Err(error) => return self.refuse_offers(&error, effects),
         };
         for ((handle, revision), verdict) in asked.iter().zip(results) {

@@ -180,3 +180,11 @@ fn a_session_offers_so_many_and_each_name_once_and_hears_its_end() {
     assert!(ended(&effects).is_some());
     assert_eq!(told(&effects).len(), tenure_proto::limits::SERVICES_PER_SESSION);
 }
+
+#[test]
+fn that_its_socket_lost_the_session_is_no_verdict_on_an_offer() {
+    let mut peer = Peer::new();
+    let (_, effects) = peer.try_offer(offer("web")).unwrap();
+    let frame = one(&effects, "service.renew");
+    assert!(told(&peer.refuse(id_of(&frame), "lease_expired", None)).is_empty());
+}
