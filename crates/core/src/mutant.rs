@@ -74,6 +74,8 @@ mutants! {
     GapToldOnce "gap-told-once" "A reader is told once what of its topic is gone, whether it hears that or not.";
     StatusDoesNotWait "status-does-not-wait" "`send.status` is answered before sends that came before it are decided.";
     RequeueByIdAlone "requeue-by-id-alone" "A daemon takes what the broker has under a row's id for that row, whatever it is.";
+    PlaceAlone "place-alone" "An entry whose place was settled counts as settled, whatever message it is now.";
+    SubNameReused "sub-name-reused" "A new subscription gets the name of one that a client brought from another history.";
     RewindUnnoticed "rewind-unnoticed" "A store that came back with another history is not told apart from the old one.";
     TagWithoutId "tag-without-id" "A tag settles whatever message stands at its place.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";

@@ -45,6 +45,9 @@ pub(super) struct Book {
     seen: Option<u64>,
     /// What is with the application, or on its way to being settled.
     in_hand: BTreeMap<u64, DeliveryId>,
+    /// The same of a history that is not the log's any more: told apart by id when the number comes again, and nothing to its
+    /// runs.
+    in_hand_before: BTreeMap<u64, DeliveryId>,
     acked: Runs,
     /// Where a reader that gets every entry wanted to begin: nothing before it is its business, also when the
     /// subscription had to be made again from further back for the sake of another partition.
@@ -94,15 +97,17 @@ impl Book {
         self.newest.is_some() || self.seen.is_some() || self.first.is_some()
     }
 
-    /// The history of its log is another one now: its numbers name other messages. What is in hand stays there, told apart by
-    /// id when its number comes again. `since` is when the subscription was first opened.
+    /// The history of its log is another one now: its numbers name other messages. What is in hand stays there. `since` is
+    /// when the subscription was first opened.
     pub(super) fn rewind(&mut self, since: u64) {
         let next = (self.reading == Reading::Sole).then_some(1);
+        let mut in_hand_before = std::mem::take(&mut self.in_hand_before);
+        in_hand_before.append(&mut self.in_hand);
         *self = Book {
             partition: self.partition,
             reading: self.reading,
             next,
-            in_hand: std::mem::take(&mut self.in_hand),
+            in_hand_before,
             first: self.first,
             rewound_since: Some(self.rewound_since.unwrap_or(since)),
             ..Book::default()
@@ -130,13 +135,26 @@ impl Book {
     }
 
     /// The delivery that `seq` is in hand by.
-    pub(super) fn in_hand(&self, seq: u64) -> Option<DeliveryId> {
+    fn in_hand(&self, seq: u64) -> Option<DeliveryId> {
         self.in_hand.get(&seq).copied()
+    }
+
+    /// The deliveries that an entry at `seq` may be in hand by: of this history, and of the one before.
+    pub(super) fn in_hand_by(&self, seq: u64) -> [Option<DeliveryId>; 2] {
+        [self.in_hand(seq), self.in_hand_before.get(&seq).copied()]
+    }
+
+    /// `seq` came again, and is in hand by `id`: if it was there in the history before, it is in this one, too.
+    pub(super) fn again(&mut self, seq: u64, id: DeliveryId) {
+        if self.in_hand_before.get(&seq) == Some(&id) {
+            self.in_hand_before.remove(&seq);
+            self.take(seq, id);
+        }
     }
 
     /// How many are in hand.
     pub(super) fn hands(&self) -> usize {
-        self.in_hand.len()
+        self.in_hand.len() + self.in_hand_before.len()
     }
 
     /// Runs of what was acked, and of what is done.
@@ -149,6 +167,11 @@ impl Book {
     pub(super) fn is_over(&self, seq: u64, id: MessageId) -> bool {
         let earlier = || self.rewound_since.is_none_or(|since| id.unix_ms() < since);
         self.acked.contains(seq) || (self.first.is_some_and(|first| seq < first) && earlier())
+    }
+
+    /// Whether a message at `seq` was settled for good.
+    pub(super) fn is_settled(&self, seq: u64) -> bool {
+        self.acked.contains(seq) || self.buried.contains_key(&seq)
     }
 
     /// How `seq` was given up for good, if this `attempt` is none that came after it was fetched from the dead
@@ -195,6 +218,8 @@ impl Book {
         let own = self.in_hand(seq) == Some(id);
         if own {
             self.in_hand.remove(&seq);
+        } else if self.in_hand_before.get(&seq) == Some(&id) {
+            self.in_hand_before.remove(&seq);
         }
         own
     }
@@ -202,6 +227,7 @@ impl Book {
     /// Forgets what is in hand and what was acked, for a mutant.
     pub(super) fn forget(&mut self) {
         self.in_hand.clear();
+        self.in_hand_before.clear();
         self.acked = Runs::default();
         self.buried.clear();
     }
@@ -389,7 +415,10 @@ mod tests {
             book.acked(5, DeliveryId(5));
             assert!(book.is_over(5, ID) && book.is_over(4, at(2_000)));
             book.rewind(900);
-            assert_eq!((book.newest(), book.in_hand(6), book.hands()), (None, Some(DeliveryId(6)), 1));
+            assert_eq!(
+                (book.newest(), book.in_hand_by(6), book.hands()),
+                (None, [None, Some(DeliveryId(6))], 1)
+            );
             assert!(!book.is_over(5, at(2_000)) && !book.is_over(2, at(2_000)), "they are other messages");
             assert!(book.is_over(2, at(899)), "it was there before the reader was");
             assert!(!book.is_over(7, at(899)));

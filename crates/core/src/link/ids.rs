@@ -27,6 +27,8 @@ enum Fate {
 pub(super) struct Ids {
     order: VecDeque<MessageId>,
     fates: BTreeMap<MessageId, Fate>,
+    /// The greatest that was forgotten: of greater ones all that were handled are known.
+    forgotten: Option<MessageId>,
 }
 
 impl Ids {
@@ -53,6 +55,11 @@ impl Ids {
         }
     }
 
+    /// Whether a message was certainly never handled.
+    pub(super) fn is_new(&self, id: &MessageId) -> bool {
+        !self.fates.contains_key(id) && self.forgotten.is_none_or(|forgotten| forgotten < *id)
+    }
+
     /// Forgets all, for a mutant.
     pub(super) fn forget(&mut self) {
         *self = Ids::default();
@@ -67,6 +74,7 @@ impl Ids {
             && let Some(oldest) = self.order.pop_front()
         {
             self.fates.remove(&oldest);
+            self.forgotten = self.forgotten.max(Some(oldest));
         }
     }
 }
@@ -85,6 +93,8 @@ mod tests {
         }
         assert_eq!(ids.len(), IDS);
         assert_eq!(ids.handled(&MessageId(0), 1), None, "the oldest is forgotten");
+        assert!(!ids.is_new(&MessageId(0)), "it may have been handled");
+        assert!(!ids.is_new(&MessageId(1)) && ids.is_new(&MessageId(99_999)));
         assert_eq!(ids.handled(&MessageId(1), 9), Some(&Verb::Ack));
         ids.buried(MessageId(99_999), 2, dead.clone());
         assert_eq!(ids.handled(&MessageId(99_999), 2), Some(&dead));

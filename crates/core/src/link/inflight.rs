@@ -17,7 +17,8 @@ use tenure_proto::subscribe::AckMode;
 
 use super::delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubHandle, Verb};
 use super::requests::{Purpose, transient};
-use super::{Link, LinkEffect};
+use super::{Link, LinkEffect, SessionEvent};
+use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
 
 /// Tags of one request that settles.
@@ -395,19 +396,29 @@ impl Link {
 
     /// Takes a delivery in hand; `None` when the application has nothing to do with it. What was `pulled` is
     /// taken however much is in hand: the application asked for it.
+    ///
+    /// A place that was settled may be a new message's: the broker's history is another one, and it could not tell, because
+    /// what we had there is pruned in its log. Then the numbers of that log mean nothing any more.
     pub(super) fn take(
         &mut self,
         handle: SubHandle,
         delivery: Box<Delivery>,
         pulled: bool,
+        effects: &mut Vec<LinkEffect>,
     ) -> Option<Handed> {
         let (sub, ids) = self.subs.reader(handle)?;
         let auto = sub.ack_mode() == AckMode::Auto;
         // What is acked is the broker's again before it says so: it may be far ahead of its answers.
         let room = sub.room();
         let full = !pulled && sub.hands() >= room && self.hands.unsettled(handle) >= room;
+        let since = sub.since();
         let book = sub.book(&delivery.message.log);
         let (seq, message) = (delivery.message.seq.get(), delivery.message.id);
+        if book.is_settled(seq) && ids.is_new(&message) && !mutant::on(Mutant::PlaceAlone) {
+            book.rewind(since);
+            let logs = vec![delivery.message.log.clone()];
+            effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+        }
         book.came(seq, message);
         let known = ids.handled(&message, delivery.attempt).cloned();
         if auto {
@@ -422,8 +433,11 @@ impl Link {
             self.hands.queue.entry(verb).or_default().push(Item::Echo(delivery.tag));
             return None;
         }
-        if book.in_hand(seq).is_some_and(|id| self.hands.again(id, &delivery)) {
-            return None;
+        for id in book.in_hand_by(seq).into_iter().flatten() {
+            if self.hands.again(id, &delivery) {
+                book.again(seq, id);
+                return None;
+            }
         }
         if full {
             // Nobody has read for so long that the broker took back what it gave: let others have this one.

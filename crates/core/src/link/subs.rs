@@ -95,6 +95,11 @@ impl Sub {
         self.wish.as_ref().map_or(AckMode::Manual, |wish| wish.ack_mode)
     }
 
+    /// When it was first open, by the broker's clock; the beginning of time if that is not known.
+    pub(super) fn since(&self) -> u64 {
+        self.since.unwrap_or(0)
+    }
+
     /// Deliveries that it takes in hand, besides those that are on their way to being settled.
     pub(super) fn room(&self) -> usize {
         let prefetch = match &self.wish {
@@ -245,7 +250,7 @@ impl Subs {
     pub(super) fn rewind(&mut self, is_rewound: impl Fn(&str, &Book) -> bool) -> BTreeSet<String> {
         let mut rewound = BTreeSet::new();
         for sub in self.table.values_mut() {
-            let since = sub.since.unwrap_or(0);
+            let since = sub.since();
             for (log, book) in sub.books.iter_mut().filter(|(log, book)| is_rewound(log, book)) {
                 book.rewind(since);
                 sub.rewound |= book.partition.is_some();
@@ -408,7 +413,7 @@ impl Link {
         let outcome = outcome.map(|result| {
             let mut taken = Vec::new();
             for delivery in result.messages {
-                let handed = self.take(handle, Box::new(delivery), true);
+                let handed = self.take(handle, Box::new(delivery), true, effects);
                 taken.extend(handed.and_then(|handed| self.run_came(handle, handed, effects)));
             }
             taken
@@ -508,7 +513,7 @@ impl Link {
         match self.subs.ids.get(&delivery.sub_id).copied() {
             Some(handle) => {
                 let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
-                if !leaving && let Some(handed) = self.take(handle, delivery, false) {
+                if !leaving && let Some(handed) = self.take(handle, delivery, false, effects) {
                     self.hand_on(handle, handed, effects);
                 }
             }

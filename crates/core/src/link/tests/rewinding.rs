@@ -115,6 +115,30 @@ fn new_messages_at_old_places_are_read_and_old_ones_are_recognised_by_their_ids(
 }
 
 #[test]
+fn a_place_that_was_settled_hides_no_message_that_the_broker_took_for_the_old_one() {
+    let mut peer = Peer::new();
+    let inbox = format!("inbox/s/{}", "01".repeat(32));
+    let dead = Verb::Nack { delay_ms: None, dead: true, reason: None };
+    for n in 1..=5 {
+        read(&mut peer, entry("inbox", &inbox, n, id(n, n)));
+    }
+    let buried = get(&mut peer, entry("inbox", &inbox, 6, id(6, 6)));
+    peer.settle(buried, dead);
+    let frame = only(&peer.flush(), "nack");
+    peer.reply(id_of(&frame), json!({"settled": frame["params"]["tags"], "stale": []}));
+    peer.cut();
+    // The newest entry is pruned in the broker's log, old or new: it counts as equal.
+    assert!(told(&peer.welcome("kept", "resumed", None)).is_empty());
+    let effects = peer.event("message", entry("inbox", &inbox, 6, id(100, 106)));
+    assert_eq!((told(&effects), messages(&effects).len()), (vec![vec![inbox.clone()]], 1));
+    for n in 3..=5 {
+        read(&mut peer, entry("inbox", &inbox, n, id(100, 100 + n)));
+    }
+    assert_eq!(recognised(&mut peer, entry("inbox", &inbox, 2, id(2, 2))), "ack");
+    assert_eq!(recognised(&mut peer, entry("inbox", &inbox, 5, id(100, 105))), "ack");
+}
+
+#[test]
 fn a_private_reader_begins_where_it_first_did_in_time() {
     for ack_mode in [AckMode::Manual, AckMode::Auto] {
         let mut peer = Peer::new();
