@@ -14,6 +14,9 @@
 //! | server | – | dropped: `close_server_side` | `server_only` |
 //! | listed twice | – | the first counts, the others `close_client_side` | `duplicate` |
 //!
+//! A lone reader's place is its subscription's own. If it was there at the start, and is known under another name, it is that of
+//! another history, wherever that has got to: the server drops it, and the client's is one that only the client knows.
+//!
 //! A subscription that only the client knows and whose topic was deleted is `close_client_side`, reason `deleted`, whatever the
 //! policy. What cannot be made again is closed: `invalid` when its numbers are none that `subscribe` would take, `too_many`
 //! past the bound of a session. `inbox` and `member` need no listing: listed they are kept (`implicit`), unlisted
@@ -44,6 +47,8 @@ pub struct SubView {
     pub ack_mode: AckMode,
     /// Deliveries that may be unsettled at once.
     pub prefetch: u32,
+    /// Whether it was there at the start: then its history may be another one than the client's.
+    pub restored: bool,
 }
 
 /// What is decided, and what the mesh has to do about it.
@@ -180,8 +185,12 @@ impl<'a> Work<'a> {
             self.plan.drop.push(view.sub.clone());
             return self.close(listed, Some(view), "settings_differ");
         }
-        self.living += 1;
         let same = view.sub == listed.sub_id;
+        if !same && view.group.is_none() && view.restored {
+            self.plan.drop.push(view.sub.clone());
+            return self.judge_client_only(listed);
+        }
+        self.living += 1;
         let reason = if same { "same" } else { "renamed" };
         self.say(ReconcileAction::Keep, &view.sub, Some(listed), Some(view), reason);
     }
@@ -213,6 +222,7 @@ impl<'a> Work<'a> {
             partition: listed.partition,
             ack_mode: listed.ack_mode,
             prefetch: listed.prefetch,
+            restored: false,
         };
         self.plan.restore.push(Restore { verdict: self.plan.verdicts.len(), view, positions });
         self.say(ReconcileAction::Keep, &sub, Some(listed), None, "restored");

@@ -21,6 +21,7 @@ fn view(name: &str, topic: &str) -> SubView {
         partition: None,
         ack_mode: AckMode::Manual,
         prefetch: 32,
+        restored: false,
     }
 }
 
@@ -97,6 +98,27 @@ fn another_name_alone_is_taken_over_from_the_server() {
             run(policy, &[view("s1", "a"), view("s2", "b")], &[view("s1", "b"), view("s2", "a")], resumed);
         assert_eq!(rows(&plan), [(Keep, "s2", "s1", "s2", "renamed"), (Keep, "s1", "s2", "s1", "renamed")]);
         assert!(plan.drop.is_empty() && plan.restore.is_empty());
+    }
+}
+
+/// A lone reader was kept under the place of a subscription of another history, and what lay between was swallowed.
+#[test]
+fn a_lone_readers_place_from_before_the_start_is_its_own_under_its_name_only() {
+    for (policy, resumed) in CASES {
+        let restored = |view: SubView| SubView { restored: true, ..view };
+        let same = run(policy, &[view("s9", "a")], &[restored(view("s9", "a"))], resumed);
+        assert_eq!(rows(&same), [(Keep, "s9", "s9", "s9", "same")]);
+        let crew = |name| shared(name, "a", "crew");
+        let renamed = run(policy, &[crew("s9")], &[restored(crew("s1"))], resumed);
+        assert_eq!(rows(&renamed), [(Keep, "s1", "s9", "s1", "renamed")], "it is the crew's");
+        let plan = run(policy, &[view("s9", "a")], &[restored(view("s1", "a"))], resumed);
+        let verdict = match (policy, resumed) {
+            (Conservative, true) => (CloseClientSide, "s9", "s9", "-", "client_only"),
+            (Conservative, false) => (RecreateClientSide, "s9", "s9", "-", "client_only"),
+            (RestoreClient, _) => (Keep, "s9", "s9", "-", "restored"),
+        };
+        assert_eq!((rows(&plan), &plan.drop), (vec![verdict], &vec![sub("s1")]));
+        assert_eq!(plan.restore.len(), usize::from(policy == RestoreClient));
     }
 }
 

@@ -3,7 +3,8 @@
 //! A store can come back with another history: a memory store that starts again, a directory that was wiped, a backup that was
 //! restored. New messages then have the places of old ones. A hello lists for each log the newest entry that its client
 //! has; a log that ends before it, or has another message there, is *rewound*. One equal id proves everything before it, and
-//! a place whose entry is gone (pruned, moved, damaged) counts as equal.
+//! a place whose entry is gone (pruned, moved, damaged) counts as equal, unless the client comes with the token of another
+//! cluster: then nothing that it has read is ours.
 //!
 //! What is not in memory is read from the store, and the hello waits for that as others wait for a write: it is never
 //! answered before the comparison is known.
@@ -16,7 +17,7 @@ use tenure_proto::hello::{HelloReconcile, LogPosition};
 use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::log::LogName;
 
-use crate::admit::{Admission, Refusal};
+use crate::admit::{Admission, Refusal, TokenVerdict};
 use crate::effect::Effect;
 use crate::envelope::Lane;
 use crate::lease::{Compared, Knock};
@@ -153,9 +154,12 @@ impl Mesh {
         self.compared_conns.remove(&knock.conn);
         let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
         let mut proven = BTreeMap::new();
+        // Nothing that another cluster's client has read is ours: what is gone at its place proves nothing.
+        let foreign = knock.admission.token == TokenVerdict::Rejected("other_cluster");
         for (((log, seq), had), is) in asked.into_iter().zip(found) {
             match (had, is) {
                 (Some(had), Some(is)) if had != is => rewound.push(log),
+                (Some(_), None) if foreign => rewound.push(log),
                 (None, Some(is)) => _ = proven.insert((log, seq), is),
                 _ => {}
             }

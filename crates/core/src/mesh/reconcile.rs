@@ -103,7 +103,8 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> (ReconcileResult, bool) {
         let Some(lease) = self.leases.get(&session) else { return (ReconcileResult::default(), false) };
-        let views: Vec<SubView> = lease.subs.iter().filter_map(|(id, sub)| view(id, sub)).collect();
+        let views = lease.subs.iter().filter_map(|(id, sub)| view(id, sub, self.is_restored(sub)));
+        let views: Vec<SubView> = views.collect();
         let mut plan = reconcile(params, &views, resumed);
         for listed in params.subscriptions.iter().filter(|sub| self.messages.was_deleted(&sub.topic)) {
             plan.close_deleted(&listed.sub_id);
@@ -246,6 +247,12 @@ impl Mesh {
         InflightResult::Kept
     }
 
+    /// Whether a place of a subscription was there at the start.
+    fn is_restored(&self, sub: &Sub) -> bool {
+        let mut places = sub.groups.iter().filter_map(|place| self.messages.readings.get(place));
+        places.any(|reading| reading.restored_at.is_some())
+    }
+
     /// Makes a subscription again that only the client knows, after what it has.
     fn restore_subscription(
         &mut self,
@@ -254,7 +261,9 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<(), &'static str> {
         let Restore {
-            view: SubView { sub: id, topic, group, partition, ack_mode, prefetch }, positions, ..
+            view: SubView { sub: id, topic, group, partition, ack_mode, prefetch, .. },
+            positions,
+            ..
         } = restore;
         self.may(session, Right::Read).map_err(|_| "forbidden")?;
         self.may_owe().map_err(|_| "too_many")?;
@@ -329,7 +338,7 @@ impl Mesh {
     }
 }
 
-fn view(id: &SubId, sub: &Sub) -> Option<SubView> {
+fn view(id: &SubId, sub: &Sub, restored: bool) -> Option<SubView> {
     let Source::Topic { topic, group, partition } = &sub.source else { return None };
     Some(SubView {
         sub: id.clone(),
@@ -338,6 +347,7 @@ fn view(id: &SubId, sub: &Sub) -> Option<SubView> {
         partition: *partition,
         ack_mode: sub.ack_mode,
         prefetch: sub.prefetch,
+        restored,
     })
 }
 

@@ -17,6 +17,7 @@ use tenure_proto::subscribe::{
 use crate::effect::{Answer, Effect};
 use crate::envelope::Lane;
 use crate::group::Holder;
+use crate::mutant::{self, Mutant};
 use crate::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord};
 use crate::subs::{INBOX, MEMBER, Source, Sub};
 
@@ -108,6 +109,18 @@ impl Mesh {
         Ok(())
     }
 
+    /// A name that no subscription of the session has: one that a client brought from another history may look like ours.
+    fn new_sub_id(&mut self, session: SessionKey) -> Option<SubId> {
+        loop {
+            let number = self.next_number();
+            let id: SubId = format!("s{}-{number}", self.run).parse().ok()?;
+            let taken = self.leases.get(&session)?.subs.get(&id).is_some();
+            if !taken || mutant::on(Mutant::SubNameReused) {
+                return Some(id);
+            }
+        }
+    }
+
     /// Gives a session a subscription: its places are made or joined, and the store is told.
     pub(super) fn add_subscription(
         &mut self,
@@ -117,10 +130,9 @@ impl Mesh {
         from: impl Fn(u32) -> From,
         effects: &mut Vec<Effect>,
     ) -> Option<SubId> {
-        let number = self.next_number();
-        let id: SubId = match name {
+        let id = match name {
             Some(name) => name,
-            None => format!("s{}-{number}", self.run).parse().ok()?,
+            None => self.new_sub_id(session)?,
         };
         let Source::Topic { topic, group, partition } = sub.source.clone() else { return None };
         let owner = self.leases.get(&session).filter(|_| group.is_some()).map(|lease| lease.member);

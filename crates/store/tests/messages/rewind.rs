@@ -1,6 +1,6 @@
 //! A store that comes back with another history: a hello that lists what its client has read is told so.
 
-use tenure_core::admit::Admission;
+use tenure_core::admit::{Admission, TokenVerdict};
 use tenure_core::input::Call;
 use tenure_core::record::StoreRead;
 use tenure_proto::error::ErrorCode;
@@ -97,6 +97,22 @@ fn a_place_that_was_pruned_counts_as_equal() {
 }
 
 #[test]
+fn of_another_clusters_client_it_does_not() {
+    let mut w = World::new(Engine::sqlite(), MeshConfig::default());
+    let a = w.join(1);
+    w.create(a, "t", 1, Some(1_000));
+    let ids: Vec<_> = (1..=3).map(|n| w.post(a, letter(topic("t"), &format!("t{n}"))).id).collect();
+    w.pass(4 * 3_600_000);
+    let positions = vec![at("topic/t/0", 2, ids[2])];
+    for (reason, logs) in [("bad_signature", 0), ("other_cluster", 1)] {
+        let token = TokenVerdict::Rejected(reason);
+        let conn = w.dial(Admission { positions: positions.clone(), token, ..knock(2) });
+        assert_eq!(w.hello(conn).rewound.len(), logs, "{reason}");
+        w.drop_socket(conn);
+    }
+}
+
+#[test]
 fn a_store_that_cannot_read_lets_nobody_in_unchecked() {
     let (mut w, posted, _) = sent(Engine::sqlite());
     w.restart();
@@ -112,17 +128,22 @@ fn a_store_that_cannot_read_lets_nobody_in_unchecked() {
     assert_eq!(rewound(&mut w, positions), Vec::<String>::new());
 }
 
-/// Session 2 comes back with a subscription that only it knows, having read up to `positions`.
-fn restored(w: &mut World, positions: Vec<LogPosition>, read: u64) -> ConnId {
-    let subscription = ClientSubscription {
-        sub_id: "s1".parse().unwrap(),
-        topic: "t".parse().unwrap(),
+/// A subscription as its client knows it.
+fn known(sub: &str, topic: &str, read: u64) -> ClientSubscription {
+    ClientSubscription {
+        sub_id: sub.parse().unwrap(),
+        topic: topic.parse().unwrap(),
         group: None,
         partition: None,
         ack_mode: AckMode::Manual,
         prefetch: 32,
         positions: [("0".to_owned(), U53::saturating(read))].into(),
-    };
+    }
+}
+
+/// Session 2 comes back with a subscription that only it knows, having read up to `positions`.
+fn restored(w: &mut World, positions: Vec<LogPosition>, read: u64) -> ConnId {
+    let subscription = known("s1", "t", read);
     let policy = ReconcilePolicy::RestoreClient;
     let params = ReconcileParams { policy, subscriptions: vec![subscription], inflight: Vec::new() };
     let reconcile = Some(HelloReconcile::Now(Box::new(params)));
@@ -153,4 +174,24 @@ fn in_the_same_history_it_goes_on_after_what_the_client_has() {
     w.bye(b);
     let b = restored(&mut w, vec![at("topic/t/0", 2, posted[1])], 2);
     assert_eq!(w.drain(b), ["t3"]);
+}
+
+/// The name of a new subscription was that of one which its client had brought, and took its place.
+#[test]
+fn a_name_that_a_client_brings_is_given_to_no_other_subscription() {
+    let mut w = World::new(Engine::memory(), MeshConfig::default());
+    let a = w.join(1);
+    let brought: Vec<_> = (1..=40).map(|n| known(&format!("s1-{n}"), &format!("t{n}"), 0)).collect();
+    let policy = ReconcilePolicy::RestoreClient;
+    let params = ReconcileParams { policy, subscriptions: brought.clone(), inflight: Vec::new() };
+    let reconcile = Some(HelloReconcile::Now(Box::new(params)));
+    let b = w.dial(Admission { reconcile, ..knock(2) });
+    for n in 0..20 {
+        let new = w.subscribe(b, subscription(&format!("new{n}"), None)).sub_id;
+        assert!(brought.iter().all(|old| old.sub_id != new), "{new:?}");
+    }
+    for n in 1..=40 {
+        w.post(a, letter(topic(&format!("t{n}")), &format!("m{n}")));
+    }
+    assert_eq!(w.drain(b).len(), 40);
 }
