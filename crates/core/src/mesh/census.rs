@@ -80,6 +80,7 @@ impl Mesh {
             count("sockets", self.conns.len(), leases),
             count("hellos that wait", self.knocking.len(), leases),
             count("hellos that are compared", self.comparing.len(), bound.max(self.config.max_sessions)),
+            count("sockets whose tags are proven", self.proving.len(), self.messages.reads.len()),
             count("deadlines of leases", self.deadlines.len(), leases),
             count("sessions that can take events", served, self.conns.len()),
             count("restored leases that wait", self.startup.waiting.len(), leases),

@@ -479,6 +479,16 @@ impl Messages {
     /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
     /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
     pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
+    /// Whether the store is asked what the message of a tag is: also of a settled entry, which may be another history's.
+    pub(super) fn wants_proof(&self, id: GroupId, tag: &TagParts) -> bool {
+        let is_settled = |reading: &Reading| {
+            let group = &reading.group;
+            tag.attempt > 0 && tag.seq <= group.cursor() && group.open(tag.seq).is_none()
+        };
+        let settled = self.readings.get(&id).is_some_and(is_settled) && self.fits(id, tag).is_none();
+        settled || self.needs_proof(id, tag)
+    }
+
         if !self.is_believable(id, tag) {
             return;
         }

@@ -81,6 +81,7 @@ pub use census::SessionState;
 pub use clocks::{ClockDoubt, Clocks};
 use drain::Drain;
 use messages::Messages;
+use proof::Behind;
 use quota::Quota;
 use services::Services;
 use trouble::Trouble;
@@ -120,6 +121,8 @@ pub struct Mesh {
     comparing: BTreeMap<SessionKey, (ConnId, ReadId)>,
     /// The same by socket.
     compared_conns: BTreeMap<ConnId, SessionKey>,
+    /// Sockets with a call that waits for the store to prove its tags, and what came behind it.
+    proving: BTreeMap<ConnId, VecDeque<Behind>>,
     deadlines: Deadlines<SessionKey>,
     presence: Presence,
     /// What leases that begin will look like once the store has them.
@@ -207,6 +210,7 @@ impl Mesh {
             compared_conns: BTreeMap::new(),
             deadlines: Deadlines::default(),
             presence: Presence::default(),
+            proving: BTreeMap::new(),
             joining: BTreeMap::new(),
             caught_up: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -246,7 +250,10 @@ impl Mesh {
             Input::Request { conn, at: heard, request, call } => {
                 self.alive(conn, heard);
                 self.count_question(conn);
-                self.call(at, conn, request, call, effects);
+                if let Some(Behind::Call(request, call)) = self.wait_behind(conn, Behind::Call(request, call))
+                {
+                    self.call(at, conn, request, call, effects);
+                }
             }
             Input::Garbled { conn, at: heard, message } => {
                 self.alive(conn, heard);
@@ -258,7 +265,9 @@ impl Mesh {
                 if by_client {
                     self.alive(conn, heard);
                 }
-                self.closed(conn, "closed", effects);
+                if self.wait_behind(conn, Behind::Closed).is_some() {
+                    self.closed(conn, "closed", effects);
+                }
             }
             Input::Committed { through, outcomes } => self.committed(at, through, outcomes, effects),
             Input::Found { id, found } => self.found(id, found, effects),

@@ -2,6 +2,9 @@
 //!
 //! Of what was handed out in this run the ends of the ids are in memory. Of what was handed out before a start they are not:
 //! a call that settles such an entry, or says that it is in hand, waits until the store has told which message is there.
+//! What comes on its socket meanwhile waits behind it: requests of one socket take effect in the order of their arrival.
+
+use std::collections::VecDeque;
 
 use tenure_proto::ids::{ConnId, MessageId, RequestId, SessionKey, Tag};
 use tenure_proto::log::LogName;
@@ -25,6 +28,15 @@ pub(super) struct Proof {
     places: Vec<(LogName, u64)>,
 }
 
+/// What came on a socket behind a call that waits.
+#[derive(Debug)]
+pub(super) enum Behind {
+    /// A request; at most `MAX_INFLIGHT` of a socket, as its shell sees to.
+    Call(RequestId, Call),
+    /// Its end.
+    Closed,
+}
+
 impl Mesh {
     /// The places of tags of `session` that would take effect on messages which are not in memory.
     pub(super) fn unproven<'a>(
@@ -36,7 +48,7 @@ impl Mesh {
             let parts = TagParts::parse(tag.as_str()).filter(|parts| parts.session == *session)?;
             let id = GroupId(parts.group);
             let log = &self.messages.readings.get(&id)?.record.log;
-            self.messages.needs_proof(id, &parts).then(|| (log.clone(), parts.seq))
+            self.messages.wants_proof(id, &parts).then(|| (log.clone(), parts.seq))
         };
         let mut places: Vec<_> = tags.filter_map(place).collect();
         places.sort();
@@ -67,7 +79,19 @@ impl Mesh {
         let (request, call) = (request.clone(), Box::new(call));
         let proof = Proof { conn, request, session, call, places: places.clone() };
         self.read(Purpose::Prove(Box::new(proof)), StoreRead::Ids { places }, effects);
+        self.proving.insert(conn, VecDeque::new());
         None
+    }
+
+    /// Lets what came on a socket wait if a call before it does; gives it back otherwise.
+    pub(super) fn wait_behind(&mut self, conn: ConnId, behind: Behind) -> Option<Behind> {
+        match self.proving.get_mut(&conn) {
+            Some(waiting) => {
+                waiting.push_back(behind);
+                None
+            }
+            None => Some(behind),
+        }
     }
 
     /// The store has told which messages are at the places of a call's tags, or cannot read now.
@@ -78,15 +102,26 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         let Proof { conn, request, session, call, places } = proof;
+        let behind = self.proving.remove(&conn).unwrap_or_default();
         if self.conns.get(&conn) != Some(&session) {
             return;
         }
-        let Some(found) = found else {
-            return effects.push(Effect::Respond { conn, request, outcome: Err(unreadable()) });
-        };
-        let proven = places.into_iter().zip(found).filter_map(|(place, id)| Some((place, id?)));
-        self.messages.proven = proven.collect();
-        self.answer_message(self.now, conn, request, session, *call, effects);
-        self.messages.proven.clear();
+        match found {
+            Some(found) => {
+                let proven = places.into_iter().zip(found).filter_map(|(place, id)| Some((place, id?)));
+                self.messages.proven = proven.collect();
+                self.answer_message(self.now, conn, request, session, *call, effects);
+                self.messages.proven.clear();
+            }
+            None => effects.push(Effect::Respond { conn, request, outcome: Err(unreadable()) }),
+        }
+        for behind in behind {
+            // One of these may wait in its turn.
+            match self.wait_behind(conn, behind) {
+                Some(Behind::Call(request, call)) => self.call(self.now, conn, request, call, effects),
+                Some(Behind::Closed) => self.closed(conn, "closed", effects),
+                None => {}
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Who may settle what, and when it is too late.
 
 use tenure_core::MeshConfig;
-use tenure_core::effect::{Note, Push};
+use tenure_core::effect::{Answer, Note, Push};
 use tenure_core::group::OPEN_MAX;
-use tenure_core::input::Call;
-use tenure_core::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreWrite};
+use tenure_core::input::{Call, Input};
+use tenure_core::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreRead, StoreWrite};
 use tenure_core::stream::PENDING_EVENTS;
 use tenure_proto::dead::DeadRetryParams;
 use tenure_proto::error::ErrorCode;
@@ -14,7 +14,7 @@ use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{NackParams, SendState, TagsParams};
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
-use tenure_proto::subscribe::{AckMode, SubscribeParams};
+use tenure_proto::subscribe::{AckMode, SubscribeParams, UnsubscribeParams};
 use tenure_store::Write;
 
 use super::inbox::fill;
@@ -139,6 +139,57 @@ fn a_settle_by_a_former_holder_is_stale_also_after_another_settled_it() {
         assert_eq!(w.resume_with(2, a, params).1.inflight[0].result, InflightResult::Requeued);
         assert_eq!(w.settle(b, settle).settled.len(), 1, "who settled it may say so again");
         assert_eq!(w.dead(b, &job.entry.log).len(), usize::from(dead), "and nothing else came of it");
+    }
+}
+
+/// What a settle came to that waited for the store was dropped with its socket, and others did the work again.
+#[test]
+fn what_follows_a_settle_that_waits_for_the_store_waits_behind_it() {
+    for bye in [true, false] {
+        let (mut w, a, b, job) = crew(MeshConfig::default());
+        let unsubscribe = Call::Unsubscribe(UnsubscribeParams { sub_id: job.sub.clone() });
+        let leave = if bye { Call::Bye } else { unsubscribe };
+        w.restart();
+        let b = w.resume(1, b);
+        let (hello, a) = w.dialing(w.resuming(2, a));
+        let (ack, acked) = w.request(a, Call::Ack(TagsParams { tags: vec![tag(&job)] }));
+        let (leave, left) = w.request(a, leave);
+        let at = w.now().at;
+        w.reads.clear();
+        w.tell_all(vec![hello, ack, leave, Input::Closed { conn: a, at, by_client: true }]);
+        assert!(w.reads.iter().any(|read| matches!(read, StoreRead::Ids { .. })), "it waited");
+        let answer = w.answered(a, &acked).expect("an answer").unwrap();
+        assert!(matches!(answer, Answer::Settle(result) if result.settled.len() == 1));
+        assert!(w.answered(a, &left).is_some());
+        w.pass(200_000);
+        assert!(w.pushes(b).is_empty(), "nobody does it again");
+    }
+}
+
+/// After a start, the tag of another store's message was answered as settled if the message at its place was.
+#[test]
+fn a_tag_of_another_history_settles_nothing_that_is_settled() {
+    for engine in [Engine::memory as fn() -> Engine, Engine::sqlite] {
+        let one = |engine: Engine| {
+            let mut w = World::new(engine, MeshConfig::default());
+            let (a, b) = (w.join(1), w.join(2));
+            w.subscribe(b, subscription("jobs", Some("crew")));
+            (w, a, b)
+        };
+        let (mut w, a, b) = one(engine());
+        w.post(a, letter(topic("jobs"), "old"));
+        let old = w.pushes(b);
+        let (mut w, a, b) = one(engine());
+        w.next_message();
+        w.post(a, letter(topic("jobs"), "new"));
+        let new = w.pushes(b);
+        assert_eq!((old[0].entry.seq, new.len()), (new[0].entry.seq, 1));
+        w.ack_all(b, &new);
+        w.restart();
+        let b = w.resume(2, b);
+        let stale = w.ack(b, &old);
+        assert_eq!((stale.settled.len(), stale.stale[0].reason.as_str()), (0, "unknown_tag"));
+        w.ack_all(b, &new);
     }
 }
 
