@@ -227,6 +227,10 @@ impl Writer {
         if let Some(syncing) = self.syncing {
             syncing.join();
         }
+        // The next start compares the wall clock with when this run ended; if it cannot be written, with the last beat.
+        if self.store.apply(&[heartbeat(self.run, &self.teller.shared)]).is_ok() {
+            self.teller.bell.ring();
+        }
     }
 
     /// How long after the last record of the run's uptime the next is due.
@@ -297,11 +301,7 @@ impl Writer {
         let shared = &self.teller.shared;
         if self.beaten.elapsed() >= self.beat_in() {
             self.beaten = Instant::now();
-            let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
-            let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);
-            let (now, clocks) = shared.clocks();
-            let believed_at = (!clocks.are_astray()).then_some(now.wall);
-            writes.push(Write::Heartbeat { run: self.run, uptime_ms, believed_at });
+            writes.push(heartbeat(self.run, shared));
         }
         if writes.is_empty() {
             // All that was taken is lost with what failed before.
@@ -348,6 +348,15 @@ impl Writer {
         let told = queue.taking.done(batch, Err(()));
         queue.lane.tell(told);
     }
+}
+
+/// How long the run has lasted, and the wall clock if it is believed.
+fn heartbeat(run: u64, shared: &Shared) -> Write {
+    let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
+    let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);
+    let (now, clocks) = shared.clocks();
+    let believed_at = (!clocks.are_astray()).then_some(now.wall);
+    Write::Heartbeat { run, uptime_ms, believed_at }
 }
 
 #[cfg(test)]

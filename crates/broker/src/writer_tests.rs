@@ -180,6 +180,8 @@ impl Fixture {
 
     /// Asks no more, and waits for the writer's end.
     fn end(self) -> Arc<Shared> {
+        // One more transaction, if somebody holds them: the last record of the run's uptime.
+        let _ = self.go.send(());
         drop(self.writes);
         self.thread.join().unwrap();
         self.shared

@@ -72,7 +72,8 @@ pub struct Run {
     pub number: u64,
     /// When it began, Unix milliseconds, as the caller said.
     pub started_at: u64,
-    /// When a run before it last believed its wall clock, Unix milliseconds; `None` if none ever said so.
+    /// When a run before it last believed its wall clock, Unix milliseconds; `None` for the first, of which the next is told
+    /// when it began, if it never said.
     pub believed_at: Option<u64>,
 }
 
@@ -175,9 +176,9 @@ pub trait Syncer: Send {
 
 /// Looks after the files of a store.
 pub trait Guard: Send {
-    /// Makes the high-water mark durable, and sees whether the files are still where they were. To be called at least once
-    /// a second. [`StoreError::Poisoned`]: a file was removed or replaced, and nothing is acknowledged any more. Any other
-    /// error says that the mark is old: try again later.
+    /// Makes the high-water mark durable, and sees whether the files are still what they were. To be called at least once
+    /// a second. [`StoreError::Poisoned`]: a file was removed, replaced or written over, and nothing is acknowledged any
+    /// more; called again, it keeps the mark. Any other error says that the mark is old: try again later.
     fn look(&mut self) -> Result<()>;
 }
 

@@ -28,11 +28,14 @@ async fn ask(broker: &Broker, line: &str) -> (u16, Value) {
     (answer.status, serde_json::from_str(&answer.body).unwrap_or_default())
 }
 
+fn wall() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
 /// Makes the store believe that it last ran so long ago: what a clock that is ahead looks like.
 fn last_ran(dir: &Path, ago_ms: u64) {
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let mut store = Sqlite::open(dir).unwrap();
-    let believed_at = Some(wall - ago_ms);
+    let believed_at = Some(wall() - ago_ms);
     store.apply(&[Write::Heartbeat { run: 1, uptime_ms: 0, believed_at }]).unwrap();
 }
 
@@ -73,4 +76,21 @@ async fn a_start_in_doubt_says_so_holds_expiry_and_ends_by_confirmation() {
     assert_eq!(audit["rows"][0]["act"], "clock.confirm", "{audit}");
     a.bye().await;
     broker.stop("end").await;
+}
+
+#[tokio::test]
+async fn a_run_that_ends_before_its_first_beat_leaves_what_the_clock_said() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first run of a store; then one that found an older time, of the day before.
+    for ago_ms in [None, Some(20 * 3_600_000)] {
+        if let Some(ago_ms) = ago_ms {
+            last_ran(dir.path(), ago_ms);
+        }
+        let broker = start(dir.path()).await;
+        assert_eq!(ask(&broker, "GET /v1/admin/clock").await.1["believed"], true);
+        broker.stop("end").await;
+        let now = wall();
+        let found = Sqlite::open(dir.path()).unwrap().begin_run(now).unwrap().believed_at.unwrap();
+        assert!(now.abs_diff(found) < 3_600_000, "{found} is not {now}");
+    }
 }

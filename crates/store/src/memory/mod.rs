@@ -180,7 +180,10 @@ impl Store for Memory {
         let mut state = self.write()?;
         let number = state.last_run() + 1;
         state.runs.insert(number, 0);
-        Ok(Run { number, started_at: now_wall_ms, believed_at: state.believed_at })
+        let believed_at = state.believed_at;
+        // The first run believes the clock that it finds, and may end before its first beat.
+        state.believed_at.get_or_insert(now_wall_ms);
+        Ok(Run { number, started_at: now_wall_ms, believed_at })
     }
 
     fn apply(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {

@@ -27,6 +27,10 @@ pub(super) fn begin(connection: &Connection, now_wall_ms: u64) -> Result<Run, Fa
         .query_row([], |row| row.get(0))
         .optional()?;
     let believed_at = believed.map(|at| natural(at, "believed_at")).transpose()?;
+    if believed_at.is_none() {
+        // The first run believes the clock that it finds, and may end before its first beat.
+        believe(connection, now_wall_ms)?;
+    }
     Ok(Run { number, started_at: now_wall_ms, believed_at })
 }
 
@@ -38,13 +42,18 @@ pub(super) fn heartbeat(
     believed_at: Option<u64>,
 ) -> Result<(), Fault> {
     if let Some(at) = believed_at {
-        connection
-            .prepare_cached("INSERT OR REPLACE INTO clock (one, believed_at) VALUES (1, ?1)")?
-            .execute([integer(at)])?;
+        believe(connection, at)?;
     }
     connection
         .prepare_cached("UPDATE runs SET uptime_ms = ?2 WHERE run = ?1 AND uptime_ms < ?2")?
         .execute([integer(run), integer(uptime_ms)])?;
+    Ok(())
+}
+
+fn believe(connection: &Connection, at: u64) -> Result<(), Fault> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO clock (one, believed_at) VALUES (1, ?1)")?
+        .execute([integer(at)])?;
     Ok(())
 }
 
