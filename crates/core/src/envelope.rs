@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
+use serde_json::{Map, Value};
 use tenure_proto::codec::Codec;
 use tenure_proto::fingerprint::{Fingerprint, fingerprint};
-use tenure_proto::ids::{MemberKey, MessageId};
+use tenure_proto::ids::{MemberKey, MessageId, RunId};
 use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Bytes, Fallback, Message, MessageKind, Meta, Priority, Sender};
@@ -98,6 +99,31 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// Says that it came at `wall`: its id, and the times that count from then, move with it.
+    pub fn stamp(&mut self, wall: u64) {
+        let sent_at = std::mem::replace(&mut self.sent_at, wall);
+        let moved = |at: u64| wall.saturating_add(at.saturating_sub(sent_at));
+        self.expires_at = self.expires_at.map(moved);
+        self.not_before = self.not_before.map(moved);
+        self.id = MessageId::from_parts(wall, self.id.0);
+        if self.kind == MessageKind::Run {
+            self.meta = Some(Envelope::run_meta(self.id));
+        }
+    }
+
+    /// What the message of a run says of it: a run has the id of its message.
+    pub fn run_meta(id: MessageId) -> Meta {
+        Meta(Map::from_iter([("runId".to_owned(), Value::String(RunId(id.0).to_string()))]))
+    }
+
+    /// How long nobody gets it yet at `wall`, if so; never longer than it was to wait when it came. What was stamped by a
+    /// clock that was ahead, and has been set right since, would wait for that time to come again.
+    pub fn delay_left(&self, wall: u64) -> Option<u64> {
+        let until = self.not_before?;
+        let left = until.saturating_sub(wall).min(until.saturating_sub(self.sent_at));
+        (left > 0).then_some(left)
+    }
+
     /// Within what its sender's id for it is remembered.
     pub fn scope(&self) -> MemberKey {
         crate::accept::scope(self.from.member)

@@ -237,6 +237,17 @@ impl Group {
         self.put(seq, Open::new(0, state, origin));
     }
 
+    /// Takes so much off every delay: they were measured by a wall clock that was behind.
+    pub fn delays_are_shorter(&mut self, by_ms: u64) {
+        for (until, seq) in std::mem::take(&mut self.delayed) {
+            let sooner = Millis(until.0.saturating_sub(by_ms));
+            if let Some(OpenState::Delayed(until, _)) = self.open.get_mut(&seq).map(|open| &mut open.state) {
+                *until = sooner;
+                self.delayed.insert((sooner, seq));
+            }
+        }
+    }
+
     /// Hands out an entry that was given back; says which attempt this is.
     pub fn take_ready(&mut self, seq: u64, holder: Holder, until: Option<Millis>) -> Option<u32> {
         if !self.ready.remove(&seq) {

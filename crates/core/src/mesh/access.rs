@@ -59,7 +59,7 @@ impl Mesh {
 
     /// How a hello is let in, if it is.
     pub(super) fn entry(&self, hello: &Admission) -> Result<Entry, Refusal> {
-        self.roll.entry(&hello.member, &hello.presented, self.wall).map_err(|error| {
+        self.roll.entry(&hello.member, &hello.presented, self.shown).map_err(|error| {
             let reason = if error.code == ErrorCode::Busy { Reason::Busy } else { Reason::Unauthorized };
             Refusal::new(error, reason)
         })

@@ -54,6 +54,7 @@ impl Mesh {
         let (mut envelope, fingerprint) = (prepared.envelope, prepared.fingerprint);
         let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
         envelope.from = Sender { member, session, name };
+        self.stamp(&mut envelope);
         let route = match &envelope.to {
             Address::Session(to) => self.route_to_session(to),
             Address::Member(to) if self.knows_member(to) => Route::Log(LogName::Member(*to)),

@@ -46,7 +46,7 @@ impl Mesh {
         }
         let outcome = match call {
             Call::Bye => return self.bye(conn, request, effects),
-            Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.wall) })),
+            Call::Ping => Ok(Answer::Ping(PingResult { ts: U53::saturating(self.shown) })),
             Call::PresenceList(params) => self.presence_list(now, &params),
             Call::ProfileSet(patch) => self.profile_set(session, &patch),
             Call::ServicesList(params) => self.services_list(&params),

@@ -5,12 +5,17 @@
 //! a mistake until it has proven otherwise: then nothing expires and nothing is pruned, and health says so. It is believed
 //! again when it is back, when it has gone steadily for an hour from where it went, or when an operator confirms it: a
 //! machine that slept or was switched off, or a clock that was set right, must not stop expiry for good.
+//!
+//! What is accepted meanwhile is stamped with the later of the two times that may be right ([`Clocks::stamp`]). One of them is
+//! believed in the end: by that, it has at least the time that it was given, and its id is known for as long as was promised.
 
 use crate::config::DAY_MS;
 use crate::effect::{Effect, Note};
+use crate::envelope::Envelope;
 use crate::time::{Millis, Now};
 
 use super::Mesh;
+use super::messages::Messages;
 
 /// How far the wall clock may stray from the monotonic one before it is not believed.
 const STRAY_MS: u64 = 3_600_000;
@@ -128,6 +133,14 @@ impl Clocks {
         self.believed.wall.saturating_add(now.since(self.believed.at))
     }
 
+    /// The time that things are stamped with and measured by: what the wall clock shows, and while that is not believed, the
+    /// later of it and what it should show. Behind neither, so that whichever turns out right, nothing that was accepted
+    /// in doubt is at its end when the doubt is.
+    pub fn stamp(&self, now: Now) -> u64 {
+        let expected = self.strayed.map(|_| self.expected(now.at));
+        expected.map_or(now.wall, |expected| expected.max(now.wall))
+    }
+
     fn look(&mut self, now: Now) -> Option<Turn> {
         let stray = apart(self.believed, now);
         let tolerance_ms = if self.since_start { AWAY_MS } else { STRAY_MS };
@@ -164,18 +177,36 @@ impl Mesh {
         if clocks.are_astray() {
             self.roll.keep_ended = true;
             self.time_runs_from(clocks.expected(self.now));
+            self.wall = clocks.stamp(self.both());
+            self.messages.restored_behind(self.wall.saturating_sub(self.shown), self.wall);
         }
         self
     }
 
+    /// Both clocks at the last input, as the shell sees them.
+    fn both(&self) -> Now {
+        Now { at: self.thaw.shell(self.now), wall: self.shown }
+    }
+
+    /// Stamps a message with the time that is believed here. Its connection has looked at the wall clock a moment ago, which
+    /// may have shown something else altogether.
+    pub(super) fn stamp(&self, envelope: &mut Envelope) {
+        if envelope.sent_at.abs_diff(self.wall) > STRAY_MS {
+            envelope.stamp(self.wall);
+        }
+    }
+
     /// Why the wall clock is not believed, if it is not.
     pub fn clock_doubt(&self) -> Option<ClockDoubt> {
-        self.clocks.doubt(Now { at: self.thaw.shell(self.now), wall: self.wall })
+        self.clocks.doubt(self.both())
     }
 
     /// Notices that the wall clock went where the monotonic one did not, and when it can be believed again.
     pub(super) fn watch_clocks(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let Some(turn) = self.clocks.look(now) else { return };
+        self.shown = now.wall;
+        let turn = self.clocks.look(now);
+        self.wall = self.clocks.stamp(now);
+        let Some(turn) = turn else { return };
         match turn {
             Turn::Jumped(ms) => {
                 self.clock_turned();
@@ -188,8 +219,9 @@ impl Mesh {
 
     /// An operator says that the wall clock is right.
     pub(super) fn confirm_clock(&mut self, effects: &mut Vec<Effect>) {
-        let now = Now { at: self.thaw.shell(self.now), wall: self.wall };
+        let now = self.both();
         if let Some(ms) = self.clocks.confirm(now) {
+            self.wall = now.wall;
             self.clock_believed(ms, effects);
         }
     }
@@ -205,6 +237,25 @@ impl Mesh {
     fn clock_turned(&mut self) {
         self.roll.keep_ended = self.clocks.are_astray();
         self.health_changed();
+    }
+}
+
+impl Messages {
+    /// What a start took up was measured by a wall clock that is so far behind `wall`.
+    fn restored_behind(&mut self, behind_ms: u64, wall: u64) {
+        if behind_ms == 0 {
+            return;
+        }
+        for topic in self.topics.values_mut().filter(|topic| topic.used_at > 0) {
+            topic.used_at = wall;
+        }
+        let ids: Vec<_> = self.readings.keys().copied().collect();
+        for id in ids {
+            if let Some(reading) = self.readings.get_mut(&id) {
+                reading.group.delays_are_shorter(behind_ms);
+            }
+            self.touch(id);
+        }
     }
 }
 
@@ -242,6 +293,24 @@ mod tests {
         assert!(!clocks.are_astray());
         assert_eq!(clocks.look(now(6 + HOUR, day + HOUR)), None);
         assert!(matches!(clocks.look(now(7 + HOUR, 0)), Some(Turn::Jumped(_))), "and can go astray again");
+    }
+
+    #[test]
+    fn a_stamp_is_the_later_of_what_a_doubted_clock_shows_and_what_it_should() {
+        let mut clocks = Clocks::new(now(0, 5 * HOUR));
+        assert_eq!(
+            clocks.stamp(now(10, 5 * HOUR + 20)),
+            now(0, 5 * HOUR + 20).wall,
+            "a believed clock says it"
+        );
+        clocks.look(now(10, 0));
+        assert_eq!(clocks.stamp(now(30, 20)), now(0, 5 * HOUR + 30).wall, "behind");
+        clocks.look(now(40, 9 * HOUR));
+        assert_eq!(clocks.stamp(now(50, 9 * HOUR + 10)), now(0, 9 * HOUR + 10).wall, "ahead");
+        clocks.look(now(60, 5 * HOUR + 90));
+        assert_eq!(clocks.stamp(now(60, 5 * HOUR + 90)), now(0, 5 * HOUR + 90).wall, "back");
+        let clocks = Clocks::at_start(now(0, 0), Some(now(0, 60 * 24 * HOUR).wall));
+        assert_eq!(clocks.stamp(now(7, 7)), now(0, 60 * 24 * HOUR + 7).wall, "since the start");
     }
 
     #[test]

@@ -291,9 +291,12 @@ impl Messages {
             {
                 continue;
             }
-            // A crash may have forgotten that it was to wait.
-            if let Some(wall) = entry.envelope.not_before.filter(|wall| *wall > moment.wall) {
-                let delay = (moment.now.plus(wall - moment.wall), wall);
+            // A crash may have forgotten that it was to wait. What was handed out once has waited, whatever the clock says now.
+            let unseen = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.attempt == 0);
+            // So has what comes from the future of a clock that was set right: its delay was measured when it was first met.
+            let unseen = unseen && entry.envelope.sent_at <= moment.wall;
+            if let Some(left) = entry.envelope.delay_left(moment.wall).filter(|_| unseen) {
+                let delay = (moment.now.plus(left), moment.wall.saturating_add(left));
                 self.readings.get_mut(&id)?.group.give_back(seq, Some(delay), false);
                 continue;
             }
@@ -324,10 +327,10 @@ impl Messages {
             self.pass(id, &entry);
             let origin = Some(origin(&entry)).filter(|_| entry.log.is_inbox());
             let reading = self.readings.get_mut(&id)?;
-            match entry.envelope.not_before.filter(|wall| *wall > moment.wall) {
-                Some(wall) => {
-                    let until = moment.now.plus(wall - moment.wall);
-                    reading.group.delay_new(seq, until, wall, origin);
+            match entry.envelope.delay_left(moment.wall) {
+                Some(left) => {
+                    let wall = moment.wall.saturating_add(left);
+                    reading.group.delay_new(seq, moment.now.plus(left), wall, origin);
                 }
                 None => {
                     reading.group.take_new(seq, holder.clone(), until, origin);
@@ -476,9 +479,6 @@ impl Messages {
         tag.attempt > 0 && (reading.group.open(tag.seq).is_some() || beyond)
     }
 
-    /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
-    /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
-    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
     /// Whether the store is asked what the message of a tag is: also of a settled entry, which may be another history's.
     pub(super) fn wants_proof(&self, id: GroupId, tag: &TagParts) -> bool {
         let is_settled = |reading: &Reading| {
@@ -489,6 +489,9 @@ impl Messages {
         settled || self.needs_proof(id, tag)
     }
 
+    /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
+    /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
+    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
         if !self.is_believable(id, tag) {
             return;
         }

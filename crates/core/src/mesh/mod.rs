@@ -102,9 +102,11 @@ pub struct Mesh {
     broker_id: String,
     started: Millis,
     thaw: Thaw,
-    /// The clocks at the last input: thawed time, and the wall.
+    /// The clocks at the last input: thawed time; the time that things are stamped with and measured by, which is what the wall
+    /// clock shows while it is believed ([`Clocks::stamp`]); and what it shows, for what was signed or is shown by it.
     now: Millis,
     wall: u64,
+    shown: u64,
     clocks: Clocks,
     /// Bounded by `lease_bound`.
     leases: BTreeMap<SessionKey, Lease>,
@@ -119,10 +121,10 @@ pub struct Mesh {
     /// Sessions whose hello waits until the store has said what is at the places that it lists: its socket and its read.
     /// At most one of each session, and as many as there may be sessions.
     comparing: BTreeMap<SessionKey, (ConnId, ReadId)>,
-    /// The same by socket.
-    compared_conns: BTreeMap<ConnId, SessionKey>,
     /// Sockets with a call that waits for the store to prove its tags, and what came behind it.
     proving: BTreeMap<ConnId, VecDeque<Behind>>,
+    /// The same by socket.
+    compared_conns: BTreeMap<ConnId, SessionKey>,
     deadlines: Deadlines<SessionKey>,
     presence: Presence,
     /// What leases that begin will look like once the store has them.
@@ -200,6 +202,7 @@ impl Mesh {
             started: now.at,
             now: now.at,
             wall: now.wall,
+            shown: now.wall,
             clocks: Clocks::new(now),
             leases: BTreeMap::new(),
             lease_bound: 0,
@@ -207,10 +210,10 @@ impl Mesh {
             conns: BTreeMap::new(),
             knocking: BTreeMap::new(),
             comparing: BTreeMap::new(),
+            proving: BTreeMap::new(),
             compared_conns: BTreeMap::new(),
             deadlines: Deadlines::default(),
             presence: Presence::default(),
-            proving: BTreeMap::new(),
             joining: BTreeMap::new(),
             caught_up: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -359,7 +362,6 @@ impl Mesh {
     }
 
     fn look(&mut self, now: Now, effects: &mut Vec<Effect>) -> Millis {
-        self.wall = now.wall;
         if let Some(ms) = self.thaw.look(now.at) {
             effects.push(Effect::Note(Note::Frozen { ms }));
         }

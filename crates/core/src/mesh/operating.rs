@@ -169,7 +169,7 @@ impl Mesh {
             Act::PutToken(token) => {
                 label("name", &token.name)?;
                 check_caps(token.caps.as_deref())?;
-                if token.expires_at.is_some_and(|end| end <= self.wall) {
+                if token.expires_at.is_some_and(|end| end <= self.shown) {
                     return Err(WireError::bad_request("expiresAt is in the past"));
                 }
                 self.roll.check_token(&token.id)?;

@@ -46,6 +46,7 @@ impl Mesh {
         let Prepared { mut envelope, fingerprint, refusal } = prepared;
         let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
         envelope.from = Sender { member: lease.member, session, name };
+        self.stamp(&mut envelope);
         let mut refusal =
             self.may(session, Right::Send).err().or(refusal).or_else(|| self.count_send(session));
         let counted = refusal.is_none();

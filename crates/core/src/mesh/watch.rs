@@ -23,7 +23,7 @@ impl Mesh {
             self.store_particulars(now, session, effects);
         }
         // It is let in no longer, as if the token had been revoked.
-        if self.token_end(&session).is_some_and(|end| end <= self.wall) {
+        if self.token_end(&session).is_some_and(|end| end <= self.shown) {
             return self.evict(session, Reason::Kicked, effects);
         }
         let Some(lease) = self.leases.get(&session) else { return };
@@ -75,7 +75,7 @@ impl Mesh {
 
     /// The moment at which that is to be looked at: the wall clock decides then, and may have been set meanwhile.
     pub(super) fn token_due(&self, session: &SessionKey) -> Millis {
-        let left = |end: u64| self.now.plus(end.saturating_sub(self.wall));
+        let left = |end: u64| self.now.plus(end.saturating_sub(self.shown));
         self.token_end(session).map_or(Millis(u64::MAX), left)
     }
 
@@ -88,12 +88,12 @@ impl Mesh {
     }
 
     fn send_tick(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
-        let wall = self.wall;
+        let shown = self.shown;
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
         carrier.sent = now;
         carrier.unflushed = Some(now);
-        let event = Arc::new(EventBody::Tick(Tick { ts: U53::saturating(wall) }));
+        let event = Arc::new(EventBody::Tick(Tick { ts: U53::saturating(shown) }));
         let direct = vec![(lease.stream.number(), event)];
         let batch = Batch { direct, ..Batch::default() };
         effects.push(Effect::Events { conn: carrier.conn, batch });

@@ -3,12 +3,12 @@
 //! As with a `send`, a request beyond a bound may be the retry of one that was accepted: its refusal travels with it
 //! and counts only if its key is not known.
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::{canonical_input, fingerprint};
-use tenure_proto::ids::{MemberKey, MessageId, RunId, SessionKey};
+use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS, RUN_TIMEOUT_MS};
-use tenure_proto::message::{Address, Fallback, MessageKind, Meta, Priority, Sender};
+use tenure_proto::message::{Address, Fallback, MessageKind, Priority, Sender};
 use tenure_proto::run::RunStartParams;
 
 use crate::envelope::{Body, Envelope};
@@ -44,7 +44,6 @@ pub fn prepare(
     let print = fingerprint(&to, None, Priority::Now, None, body.as_bytes())?;
     let timeout_ms = timeout_ms.map_or(RUN_TIMEOUT_MS, |ms| ms.get());
     let refusal = beyond_bounds(body.len(), timeout_ms, max_payload).err();
-    let meta = Map::from_iter([("runId".to_owned(), Value::String(RunId(id.0).to_string()))]);
     let envelope = Envelope {
         id,
         client_message_id: format!("run:{key}").into(),
@@ -53,7 +52,7 @@ pub fn prepare(
         key: None,
         priority: Priority::Now,
         reply_to: None,
-        meta: Some(Meta(meta)),
+        meta: Some(Envelope::run_meta(id)),
         body: Body::Text(body),
         content_type: Some("application/json".to_owned()),
         sent_at: wall,
