@@ -3,7 +3,7 @@
 use tenure_core::Now;
 use tenure_core::link::Verb as LinkVerb;
 use tenure_core::link::{
-    Handed as LinkHanded, LinkEffect, Patience, SessionEvent, Settlement, SubHandle, SubItem,
+    Handed as LinkHanded, LinkEffect, Patience, SessionEvent, Settlement, SubEnd, SubHandle, SubItem,
 };
 use tenure_proto::WireError;
 use tenure_proto::event::{EventBody, ReceiptState};
@@ -70,7 +70,8 @@ impl Process {
 
     fn subscribe(&mut self, now: Now, params: SubscribeParams, effects: &mut Vec<LinkEffect>) {
         let (place, from_start) = (place(&params), params.from == From::Earliest);
-        if !self.has_topics() || self.subs.values().any(|other| *other == place) {
+        let asked = self.refused.contains(&place) || self.subs.values().any(|other| *other == place);
+        if !self.has_topics() || asked {
             return;
         }
         if let Ok(handle) = self.link.subscribe(now, params, PATIENCE_MS, effects) {
@@ -347,7 +348,7 @@ impl Process {
                 self.desk_detached();
             }
             SessionEvent::Waiting { .. } => {}
-            SessionEvent::HistoryRewound { .. } => self.seen.push(Seen::HistoryRewound(life)),
+            SessionEvent::HistoryRewound { logs } => self.seen.push(Seen::HistoryRewound(life, logs)),
             SessionEvent::Event { seq, body } => match *body {
                 EventBody::Presence(event) => self.seen.push(Seen::Presence {
                     life,
@@ -371,6 +372,7 @@ impl Process {
 
     fn attached(&mut self, hello: &HelloResult) {
         self.token = Some(hello.resume.token.clone());
+        self.refused.clear();
         if self.wary && hello.lease == LeaseFate::New {
             self.topics.clear();
         }
@@ -404,6 +406,9 @@ impl Process {
             SubItem::Ended(end) => {
                 self.subs.remove(&handle);
                 self.hand.retain(|_, work| work.place != place);
+                if matches!(&end, SubEnd::BrokerError { code, .. } if code == "bad_request") {
+                    self.refused.insert(place.clone());
+                }
                 self.seen.push(Seen::SubEnded(life, place, end.to_string()));
             }
             SubItem::Message(handed) => self.handed(world, place, handed),

@@ -108,6 +108,8 @@ pub(crate) struct Process {
     pub(crate) status: crate::seen::Status,
     /// The topics that are there, by their index.
     pub(crate) topics: BTreeSet<usize>,
+    /// What it was refused for good since it was last attached: a topic that was made again may have fewer partitions.
+    pub(crate) refused: BTreeSet<Place>,
     /// Whether it has begun to read them.
     pub(crate) reading: bool,
     /// Whether the broker may lose its topics: then they are made again with every new lease.
@@ -183,6 +185,7 @@ impl Process {
             inquires: None,
             status: crate::seen::Status::Idle,
             topics: BTreeSet::new(),
+            refused: BTreeSet::new(),
             reading: false,
             wary: false,
             ended: false,

@@ -422,7 +422,7 @@ pub enum Seen {
     /// A start was refused because the store had lost its end, and an operator accepts that.
     LossAccepted,
     /// The SDK says that the broker's logs are not those that it has read.
-    HistoryRewound(Life),
+    HistoryRewound(Life, /* logs */ Vec<String>),
     /// The disk cannot be read for now.
     Blind,
     /// The disk takes nothing for now, or takes again.

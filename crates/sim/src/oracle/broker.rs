@@ -32,10 +32,26 @@ pub(super) struct Sight {
     pub(super) run: u64,
 }
 
-impl Sight {
+/// All that was told of one thing: the first of each start. They are not one, because each is proof in its own history.
+#[derive(Clone, Debug)]
+pub(super) struct Sights(Vec<Sight>);
+
+impl Sights {
+    pub(super) fn new(first: Sight) -> Sights {
+        Sights(vec![first])
+    }
+
     /// It was told once more.
-    pub(super) fn again(&mut self, other: Sight) {
-        (self.at, self.run) = (self.at.min(other.at), self.run.max(other.run));
+    pub(super) fn add(&mut self, sight: Sight) {
+        match self.0.iter_mut().find(|known| known.run == sight.run) {
+            Some(known) => known.at = known.at.min(sight.at),
+            None => self.0.push(sight),
+        }
+    }
+
+    /// When it was first told.
+    pub(super) fn first_at(&self) -> u64 {
+        self.0.iter().map(|sight| sight.at).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -125,9 +141,37 @@ impl Broker {
         calm.map_or(0, |calm| self.awake - calm.max(since))
     }
 
-    /// Whether what was told must be there still: no rewind can have taken it away.
+    /// Whether what was told must be there still. Copies make a tree of histories: it must have been told in the one that is
+    /// now, or before the copy was made that this began with, in the history that was copied; and so on.
     pub(super) fn keeps(&self, sight: Sight) -> bool {
-        self.rewinds.iter().all(|rewind| sight.at < rewind.copied_at || sight.run >= rewind.run)
+        let mut end = u64::MAX;
+        loop {
+            let began = self.rewinds.iter().rfind(|rewind| rewind.at < end);
+            if sight.at < end && sight.run >= began.map_or(0, |rewind| rewind.run) {
+                return true;
+            }
+            let Some(rewind) = began else { return false };
+            end = rewind.copied_at;
+        }
+    }
+
+    /// The same of something that was told several times.
+    pub(super) fn keeps_any(&self, sights: &Sights) -> bool {
+        sights.0.iter().any(|sight| self.keeps(*sight))
+    }
+
+    /// Whether what was first asked for and told at these times cannot be there any more: no part of the history that is now
+    /// was written meanwhile.
+    pub(super) fn has_lost(&self, asked_at: u64, told_at: u64) -> bool {
+        let mut end = u64::MAX;
+        loop {
+            let began = self.rewinds.iter().rfind(|rewind| rewind.at < end);
+            if asked_at <= end && told_at >= began.map_or(0, |rewind| rewind.at) {
+                return false;
+            }
+            let Some(rewind) = began else { return true };
+            end = rewind.copied_at;
+        }
     }
 
     /// Whether the store went back after `at`.
@@ -190,5 +234,30 @@ impl Broker {
         self.max_attempts = self.max_attempts.min(numbers.max_attempts);
         self.tolerance_ms = self.tolerance_ms.max(numbers.freeze_tolerance_ms);
         self.ttl_max_ms = self.ttl_max_ms.max(numbers.lease_ttl_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_copy_brings_back_is_not_lost() {
+        let mut broker = Broker::default();
+        let mut rewind = |at, copied_at| {
+            broker.see(at, &Seen::Rewound { copied_at });
+            broker.see(at, &Seen::BrokerUp(Vec::new()));
+        };
+        rewind(100, 0);
+        rewind(200, 80);
+        rewind(300, 250);
+        let lost = |at| broker.has_lost(at, at);
+        assert!(!lost(50) && !lost(80), "the second copy is older than the first rewind");
+        assert!(lost(90) && lost(150), "they are in no copy");
+        assert!(!lost(240) && lost(260) && !lost(301));
+        assert!(!broker.has_lost(90, 210), "it may have been written again");
+        let keeps = |at, run| broker.keeps(Sight { at, run });
+        assert!(keeps(50, 0) && keeps(240, 2) && keeps(310, 3));
+        assert!(!keeps(150, 1) && !keeps(90, 0) && !keeps(260, 2), "they are in no copy");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::seen::{DeadLetter, Fallback, Fate, Key, Seen, To};
+use crate::seen::{DeadLetter, Fallback, Fate, Key, Letter, Seen, To};
 
 use super::Court;
 use super::hands::Hands;
@@ -97,14 +97,17 @@ impl Causes<'_> {
         };
         let fits = match (&record.letter.to, fate) {
             (_, Fate::Accepted | Fate::Unknown) => true,
-            (_, Fate::Expired) => may_have_expired(key, self.letters, self.world),
+            (_, Fate::Expired) => {
+                let mut ids = record.messages().iter().map(|message| &message.id);
+                ids.any(|id| may_have_expired(key, id, self.letters, self.world))
+            }
             (To::Topic(_), Fate::Delivered) => false,
             (To::Topic(_), Fate::Dead) => self.may_be_crowded_out(),
             (_, Fate::Delivered) => any(&|trail| trail.acks > 0),
             (_, Fate::Dead) => {
                 let worn_out = any(&|trail| trail.retries >= self.world.broker.max_attempts);
                 let buried = any(&|trail| trail.burials > 0);
-                buried || worn_out || self.may_have_failed(record)
+                buried || worn_out || self.may_have_failed(&record.letter, record)
             }
         };
         if !fits {
@@ -119,16 +122,18 @@ impl Causes<'_> {
     }
 
     /// Whether a letter may be dead because its receiver's lease ended.
-    fn may_have_failed(&self, record: &Record) -> bool {
-        let To::Session(to) = &record.letter.to else { return false };
-        record.letter.fallback == Fallback::Fail && self.world.may_have_ended_since(*to, record.first_at)
+    fn may_have_failed(&self, letter: &Letter, record: &Record) -> bool {
+        let To::Session(to) = &letter.to else { return false };
+        letter.fallback == Fallback::Fail && self.world.may_have_ended_since(*to, record.first_at)
     }
 
     fn check_dead(&self, log: &str, key: &Key, letter: &DeadLetter, court: &mut Court) {
         let Some(record) = self.letters.get(key) else { return };
         let (rule, fits) = match letter.reason.as_str() {
-            "expired" => ("dead", may_have_expired(key, self.letters, self.world)),
-            "lease_expired" => ("dead", self.may_have_failed(record)),
+            "expired" => ("dead", may_have_expired(key, &letter.spot.id, self.letters, self.world)),
+            "lease_expired" => {
+                ("dead", record.may_be(&letter.spot.id, |letter| self.may_have_failed(letter, record)))
+            }
             // Nobody flips bits here.
             "damaged" => ("dead", false),
             "retention" => ("dead", self.may_be_crowded_out()),

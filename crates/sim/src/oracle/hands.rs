@@ -2,11 +2,12 @@
 //! have at once, and nobody what is in somebody else's hand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Spot, Verb};
 
 use super::broker::Sight;
-use super::letters::Letters;
+use super::letters::{Letters, Record};
 use super::readers::words;
 use super::session::SLACK_MS;
 use super::trail::{Reader, Trails};
@@ -41,6 +42,12 @@ fn common(life: Life, place: &Place, spot: &Spot, lane: Lane) -> Common {
 /// Whether the socket of a process is younger than `at`: what it brings was pushed after that.
 fn is_younger(life: Life, at: u64, world: &World) -> bool {
     world.session(life.slot).is_some_and(|session| session.admitted_at > at)
+}
+
+/// Whether a rewind may have undone that an entry was buried. Then it may be given back, and its next attempt is to an SDK
+/// one that somebody fetched from the dead letters.
+fn may_be_unburied(hand: &Hand, handed: &Handed, world: &World) -> bool {
+    handed.attempt > hand.attempt && hand.buried.is_some_and(|sight| !world.broker.keeps(sight))
 }
 
 impl Hands {
@@ -86,6 +93,9 @@ impl Hands {
             }
             Seen::Unsubscribes(life, place) => self.leave(*life, place, false),
             Seen::SubEnded(life, place, _) => self.leave(*life, place, true),
+            Seen::Gap(life, place, Some(partition), (from, to)) => {
+                self.gone(*life, place, *partition, *from..=*to);
+            }
             // What a process had in hand is claimed until its session loses it; what it remembered is gone.
             Seen::Killed(life) | Seen::Ended(life, _) => self.forget(*life),
             _ => {}
@@ -132,6 +142,7 @@ impl Hands {
         let Some(hand) = self.trays.get(&name).and_then(|tray| tray.get(&at(spot))) else { return true };
         let before = match hand.state() {
             State::Held if self.may_be_lost(&name, hand, world) => return true,
+            State::Done if may_be_unburied(hand, handed, world) => return true,
             State::Asked(Verb::Retry(_) | Verb::Dead | Verb::Progress) => return true,
             State::Held => "has it in hand",
             State::Asked(Verb::Ack) => "has acked it",
@@ -227,12 +238,24 @@ impl Hands {
     fn check_credit(&self, name: &TrayName, letters: &Letters, world: &World, court: &mut Court) {
         let Some(tray) = self.trays.get(name) else { return };
         let (life, place, _) = name;
-        let counts = |hand: &&Hand| {
-            let age = world.now.saturating_sub(letters.sent_at(&hand.key));
+        let attached = world.being(*life).attached.unwrap_or(world.now);
+        let counts = |(at, hand): &(&At, &Hand)| {
+            let sent_at = letters.sent_at(&hand.key);
+            let age = world.now.saturating_sub(sent_at);
             let timed_out = is_crew(place) && age + SLACK_MS >= world.broker.ack_timeout_ms;
-            !timed_out && !self.may_be_lost(name, hand, world)
+            // What a topic had no room for is not there any more; a start cannot prove that who has it in hand was handed it,
+            // and takes it back.
+            let restarted = world.broker.down_at.is_some_and(|down| down >= hand.pushed_after);
+            let capped = world.broker.forgets.is_some_and(|(_, unread)| unread);
+            // Nor is what expired before its reader came back to a broker that did not know it was handed out.
+            let over = |ttl: u64| world.broker.clock_jumped || sent_at + ttl <= attached + SLACK_MS;
+            let mortal = |record: &Record| record.may_be(&at.2, |letter| letter.ttl_ms.is_some_and(over));
+            let expired = is_private(place) && letters.get(&hand.key).is_some_and(mortal);
+            let dropped = restarted && (matches!(place, Place::Topic { .. }) && capped || expired);
+            !timed_out && !dropped && !self.may_be_lost(name, hand, world)
         };
-        let (held, may) = (tray.held().filter(counts).count(), prefetch(place));
+        let held = tray.entries().filter(|(_, hand)| hand.state() == State::Held);
+        let (held, may) = (held.filter(counts).count(), prefetch(place));
         if held > may {
             let text =
                 format!("{} has {held} in hand through {}, and may have {may}", who(*life), words(place));
@@ -288,6 +311,7 @@ impl Hands {
             (Verb::Progress, ..) => tray.remove(&at),
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
                 let (attempt, sight) = (hand.attempt, world.sight(life));
+                hand.buried = (verb == Verb::Dead).then_some(sight);
                 tray.turn(&at, State::Done);
                 self.trails.done(&spot.id, &Reader::of(life, place), world.now);
                 if is_crew(place) {
@@ -300,6 +324,17 @@ impl Hands {
             // An answer to a later word about an entry that was settled before.
             _ => {}
         }
+    }
+
+    /// A lone reader is told that entries are gone: what it has in hand of them is not lent to it any more.
+    fn gone(&mut self, life: Life, place: &Place, partition: u32, seqs: RangeInclusive<u64>) {
+        let Place::Topic { topic, group: None, .. } = place else { return };
+        let log = format!("topic/{topic}/{partition}");
+        let Some(tray) = self.trays.get_mut(&tray_name(life, place, Lane::Now)) else { return };
+        let is_gone =
+            |(at, hand): &(&At, &Hand)| at.0 == log && seqs.contains(&at.1) && hand.state() == State::Held;
+        let gone: Vec<At> = tray.entries().filter(is_gone).map(|(at, _)| at.clone()).collect();
+        gone.iter().for_each(|at| tray.remove(at));
     }
 
     fn let_go(&mut self, life: Life, entry: &Common) {

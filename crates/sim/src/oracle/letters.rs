@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Fallback, Handed, Key, Letter, Life, Place, Seen, Slot, Spot, To};
 
-use super::broker::{Rewind, Sight};
+use super::broker::{Rewind, Sight, Sights};
 use super::world::World;
 use super::{Court, who};
 
@@ -34,9 +34,11 @@ pub(super) struct Record {
 pub(super) struct Message {
     /// The broker's id.
     pub(super) id: String,
-    sight: Sight,
-    /// Its number in each log that it was seen in.
-    spots: BTreeMap<String, u64>,
+    sights: Sights,
+    /// Its number in each log that it was seen in, and when it was seen there.
+    spots: BTreeMap<String, (u64, Sights)>,
+    /// What it says, once somebody has read it.
+    body: Option<String>,
     pub(super) accepted: Option<Accepted>,
 }
 
@@ -147,7 +149,7 @@ impl Letters {
             }
             Ok((spot, duplicate)) => {
                 self.ids.entry(spot.id.clone()).or_insert_with(|| key.clone());
-                record.is_at(key, spot, world.sight(life), world, court);
+                record.is_at(key, spot, None, world.sight(life), world, court);
                 record.is_accepted(life, key, contradicts, (&spot.id, *duplicate), world, court);
             }
         }
@@ -186,7 +188,7 @@ impl Letters {
                 format!("{reader} was handed {} from {}, meant for {:?}", key.id, handed.spot.log, letter.to);
             court.accuse("misdelivered", text);
         }
-        record.is_at(key, &handed.spot, world.sight(life), world, court);
+        record.is_at(key, &handed.spot, Some(&handed.body), world.sight(life), world, court);
     }
 
     /// An entry of a topic's log, as it stands there.
@@ -202,7 +204,7 @@ impl Letters {
             court.accuse("ghost", text);
         }
         let sight = Sight { at: world.now, run: world.broker.run };
-        record.is_at(&key, &spot, sight, world, court);
+        record.is_at(&key, &spot, Some(body), sight, world, court);
     }
 }
 
@@ -214,13 +216,32 @@ impl Record {
 
     /// The message that must be at the broker, whatever its store went through.
     pub(super) fn kept(&self, world: &World) -> Option<&Message> {
-        self.messages.iter().rev().find(|message| world.broker.keeps(message.sight))
+        self.messages.iter().rev().find(|message| world.broker.keeps_any(&message.sights))
     }
 
     /// The same, if its sender was told yes to the letter that was first sent under its key.
     pub(super) fn promised(&self, world: &World) -> Option<&Message> {
         let own = |accepted: &Accepted| !accepted.contradicts;
         self.kept(world).filter(|message| message.accepted.as_ref().is_some_and(own))
+    }
+
+    /// The letters that a message may be: the one that it says, or as yet those that its sender was told yes to.
+    pub(super) fn letters_of(&self, id: &str) -> impl Iterator<Item = &Letter> {
+        let message = self.messages.iter().find(|message| message.id == id);
+        let body = message.and_then(|message| message.body.as_deref());
+        let accepted = message.and_then(|message| message.accepted.as_ref());
+        let other = accepted.map(|accepted| accepted.contradicts);
+        let is = move |letter: &&Letter| match (body, other) {
+            (Some(body), _) => letter.body == body,
+            (None, Some(other)) => other == (letter.body != self.letter.body),
+            (None, None) => true,
+        };
+        std::iter::once(&self.letter).chain(&self.others).filter(is)
+    }
+
+    /// Whether a letter that a message may be is so.
+    pub(super) fn may_be(&self, id: &str, so: impl Fn(&Letter) -> bool) -> bool {
+        self.letters_of(id).any(so)
     }
 
     /// Whether its sender was ever told yes.
@@ -254,7 +275,7 @@ impl Record {
     ) {
         let fresh = !duplicate;
         // What a rewind may have taken away may be accepted again.
-        let stands = |message: &&Message| message.id == id || world.broker.keeps(message.sight);
+        let stands = |message: &&Message| message.id == id || world.broker.keeps_any(&message.sights);
         let known = self.messages.iter().filter(stands).filter_map(|message| message.accepted.as_ref());
         for known in known {
             if known.contradicts != contradicts {
@@ -277,10 +298,18 @@ impl Record {
 
     /// One key has one id and one place; only a fallback moves it, from the session's inbox to the member's. Another id
     /// is that of what was sent again after a rewind that may have taken the first away.
-    fn is_at(&mut self, key: &Key, spot: &Spot, sight: Sight, world: &World, court: &mut Court) {
+    fn is_at(
+        &mut self,
+        key: &Key,
+        spot: &Spot,
+        body: Option<&str>,
+        sight: Sight,
+        world: &World,
+        court: &mut Court,
+    ) {
         let first_at = self.first_at;
         let lost = |known: &Message| {
-            let may = |rewind: &Rewind| first_at <= rewind.at && known.sight.at >= rewind.copied_at;
+            let may = |rewind: &Rewind| first_at <= rewind.at && known.sights.first_at() >= rewind.copied_at;
             world.broker.rewinds.iter().any(may)
         };
         if !self.messages.iter().any(|message| message.id == spot.id) {
@@ -289,20 +318,33 @@ impl Record {
                 court.accuse("doubled", text);
             }
             let (id, spots) = (spot.id.clone(), BTreeMap::new());
-            self.messages.push(Message { id, sight, spots, accepted: None });
+            self.messages.push(Message { id, sights: Sights::new(sight), spots, body: None, accepted: None });
         }
+        if let (Some(message), Some(body)) = (self.messages.iter_mut().find(|m| m.id == spot.id), body) {
+            message.body.get_or_insert_with(|| body.to_owned());
+        }
+        let may_move = self.may_be(&spot.id, |letter| {
+            matches!(letter.to, To::Session(_)) && letter.fallback == Fallback::Member
+        });
         let Some(message) = self.messages.iter_mut().find(|message| message.id == spot.id) else { return };
-        message.sight.again(sight);
-        let seq = *message.spots.entry(spot.log.clone()).or_insert(spot.seq);
-        let may_move = matches!(self.letter.to, To::Session(_)) && self.letter.fallback == Fallback::Member;
-        if seq != spot.seq {
-            // It may have moved, and moved again after a rewind.
-            if !(may_move && lost(message)) {
+        message.sights.add(sight);
+        let spots = message.spots.entry(spot.log.clone());
+        let (seq, known) = spots.or_insert_with(|| (spot.seq, Sights::new(sight)));
+        if *seq != spot.seq {
+            // A rewind may have undone its move, after which it moved again; and what an old socket still brings may be of
+            // either history.
+            let (stood, stands) = (world.broker.keeps_any(known), world.broker.keeps(sight));
+            if !may_move || (stood && stands) {
                 let text = format!("{} lies twice in {}, at {seq} and {}", key.id, spot.log, spot.seq);
                 court.accuse("doubled", text);
             }
-            message.spots.insert(spot.log.clone(), spot.seq);
-        } else if message.spots.len() > 1 && !(may_move && message.spots.len() == 2) {
+            if stands || !stood {
+                (*seq, *known) = (spot.seq, Sights::new(sight));
+            }
+            return;
+        }
+        known.add(sight);
+        if message.spots.len() > 1 && !(may_move && message.spots.len() == 2) {
             let logs: Vec<&str> = message.spots.keys().map(String::as_str).collect();
             court.accuse("doubled", format!("{} lies in several logs: {}", key.id, logs.join(", ")));
         }
@@ -312,12 +354,12 @@ impl Record {
 impl Message {
     /// Where it was seen: log and number.
     pub(super) fn spots(&self) -> impl Iterator<Item = (&String, u64)> {
-        self.spots.iter().map(|(log, seq)| (log, *seq))
+        self.spots.iter().map(|(log, (seq, _))| (log, *seq))
     }
 
     /// Its number in a log, if it was seen there.
     pub(super) fn seq_in(&self, log: &str) -> Option<u64> {
-        self.spots.get(log).copied()
+        self.spots.get(log).map(|(seq, _)| *seq)
     }
 }
 

@@ -137,7 +137,7 @@ impl End<'_> {
             let Some(history) = self.look.histories.get(log) else { continue };
             let found = history.get(&seq);
             let same = found.is_some_and(|(id, body)| *id == message.id && *body == record.letter.body);
-            let expired = found.is_none() && may_have_expired(key, self.letters, self.world);
+            let expired = found.is_none() && may_have_expired(key, &message.id, self.letters, self.world);
             if !same && !expired && !self.may_be_forgotten(log, seq, record) {
                 let text = format!("{} was accepted as {log} {seq}, and is not there", key.id);
                 court.accuse("lost", text);
@@ -235,14 +235,15 @@ impl End<'_> {
     /// Whether it is not the time for a letter yet, or not any more.
     fn is_early(&self, key: &Key, record: &Record, message: &Message, reader: &Reader) -> bool {
         let accepted = message.accepted.as_ref().map_or(self.world.now, |accepted| accepted.at);
-        let delayed = record.letter.delay_ms.map_or(0, |delay| accepted + delay);
+        let delay = record.letters_of(&message.id).filter_map(|letter| letter.delay_ms).max();
+        let delayed = delay.map_or(0, |delay| accepted + delay);
         let put_off = self.hands.trails.get(&message.id, reader).map_or(0, |trail| trail.waits_until);
         let due = delayed.max(put_off);
         // A start reads what is left of a delay off the wall clock.
         let clock = self.world.broker.clock_jumped && due > 0;
         (due > 0 && self.world.now < due + MARGIN_MS)
             || clock
-            || may_have_expired(key, self.letters, self.world)
+            || may_have_expired(key, &message.id, self.letters, self.world)
     }
 
     /// What a crew must have got: everything from where it began, if somebody of it is here.
@@ -310,10 +311,11 @@ impl End<'_> {
                         self.entries(&log, sub.begins(*start, self.world))
                     {
                         // Where a lease ended, a reader's position says nothing of what was yet to come.
-                        let put_off = record.letter.delay_ms.is_some()
+                        let put_off = record.may_be(&message.id, |letter| letter.delay_ms.is_some())
                             && self.world.may_have_ended_since(life.slot, record.first_at);
                         let excused = put_off
-                            || sub.misses(*partition, seq)
+                            || sub.misses(&log, *partition, seq, record.first_at, self.world)
+                            || sub.may_be_pruned(&log, seq, record.first_at, self.world)
                             || seq < *start && !sub.is_owed(&log, record.first_at, self.world)
                             || self.fates.is_dead(key, None)
                             || self.is_early(key, record, message, &reader);

@@ -139,7 +139,8 @@ impl Oracle {
             }
             Seen::Attack(what, true) => court.accuse("attack", format!("an attack worked: {what}")),
             Seen::EndLost => self.end_lost = true,
-            Seen::LossAccepted => self.end_lost = false,
+            // Whatever is there now is another store, with its own end.
+            Seen::LossAccepted | Seen::Rewound { .. } => self.end_lost = false,
             Seen::BrokerUp(_) if std::mem::take(&mut self.end_lost) => {
                 court.accuse("damage", "a start did not notice that the store had lost its end".to_owned());
             }

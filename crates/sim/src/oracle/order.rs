@@ -110,11 +110,13 @@ impl Order {
     ) {
         let Handed { place, spot, lane, key, attempt, .. } = handed;
         let name = tray_name(life, place, *lane);
-        let mortal = letters.get(key).is_none_or(|record| record.letter.ttl_ms.is_some());
+        let mortal =
+            letters.get(key).is_none_or(|record| record.may_be(&spot.id, |letter| letter.ttl_ms.is_some()));
         if mortal && world.broker.clock_jumped {
             return;
         }
-        let delayed = letters.get(key).is_none_or(|record| record.letter.delay_ms.is_some());
+        let delayed =
+            letters.get(key).is_none_or(|record| record.may_be(&spot.id, |letter| letter.delay_ms.is_some()));
         let before = hands.trails.get(&spot.id, &Reader::of(life, place)).is_some();
         if delayed || before || *attempt > 1 || hands.is_crowded(&name) {
             return;
@@ -145,7 +147,9 @@ impl Order {
         let sent_at = letters.sent_at(&handed.key);
         let waits = |back: &Back| {
             let Some(since) = back.since.filter(|since| *since < sent_at) else { return false };
-            let mortal = letters.get(&back.key).is_none_or(|record| record.letter.ttl_ms.is_some());
+            let mortal = letters
+                .get(&back.key)
+                .is_none_or(|record| record.may_be(&back.id, |letter| letter.ttl_ms.is_some()));
             let retries = hands.trails.inbox(&back.id).map_or(u32::MAX, |trail| trail.retries);
             let worn_out = retries >= world.broker.max_attempts;
             // Another process of the session may have settled it: then giving it back comes to nothing.

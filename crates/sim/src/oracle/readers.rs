@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Handed, Life, Place, Seen, Slot};
 
-use super::broker::Sight;
+use super::broker::{Sight, Sights};
 use super::letters::partition_of;
+use super::session::SLACK_MS;
 use super::world::World;
 use super::{Court, who};
 
@@ -21,7 +22,16 @@ pub(super) struct Sub {
     /// When something of each log first came through it.
     read: BTreeMap<String, u64>,
     /// What it was told is missing.
-    gaps: Vec<(Option<u32>, u64, u64)>,
+    gaps: Vec<(Option<u32>, u64, u64, Sight)>,
+    /// When its process was first attached since the store last went back.
+    back: Option<u64>,
+    /// Whether its lease was a new one then: the store that it came back to did not know what it reads.
+    fresh: bool,
+    /// The highest number that came of each log, and that had come when its process was then attached.
+    newest: BTreeMap<String, u64>,
+    had: BTreeMap<String, u64>,
+    /// When it was told that a log is rewound.
+    told: BTreeMap<String, u64>,
 }
 
 impl Sub {
@@ -42,10 +52,37 @@ impl Sub {
         read && self.is_rewound(world) && !world.broker.rewound_since(sent_at) && !world.broker.clock_jumped
     }
 
-    /// Whether it was told that an entry is missing.
-    pub(super) fn misses(&self, partition: u32, seq: u64) -> bool {
-        let of = |gap: &&(Option<u32>, u64, u64)| gap.0.is_none_or(|p| p == partition);
-        self.gaps.iter().filter(of).any(|(_, from, to)| (*from..=*to).contains(&seq))
+    /// Whether an entry may have been pruned before its process came back to a store that does not know it: nobody kept it.
+    /// It is told that the history is another one, unless what it had read last is pruned, which counts as equal.
+    pub(super) fn may_be_pruned(&self, log: &str, seq: u64, sent_at: u64, world: &World) -> bool {
+        let unknown = self.fresh || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
+        let old = |(after_ms, _): (u64, bool)| {
+            let over = |back: u64| sent_at + after_ms <= back + SLACK_MS;
+            world.broker.clock_jumped || self.back.is_some_and(over)
+        };
+        let told = self.told.get(log).is_some_and(|at| !world.broker.rewound_since(*at));
+        let equal = self.had.get(log).is_none_or(|had| seq <= *had);
+        unknown && world.broker.forgets.is_some_and(old) && (told || equal)
+    }
+
+    /// Its process is attached.
+    fn attached(&mut self, kept: bool, world: &World) {
+        if self.is_rewound(world) && self.back.is_none_or(|back| world.broker.rewound_since(back)) {
+            (self.back, self.fresh) = (Some(world.now), !kept);
+            self.had = std::mem::take(&mut self.newest);
+        }
+    }
+
+    /// Whether it was told that an entry is missing, and that is so in the history that is now, or nobody told it since that
+    /// the log is another one: then it reads on after the gap. What was sent after that word is not what it was told of.
+    pub(super) fn misses(&self, log: &str, partition: u32, seq: u64, sent_at: u64, world: &World) -> bool {
+        let unaware = |at: u64| sent_at <= at && self.told.get(log).is_none_or(|told| *told < at);
+        let stands = |sight: Sight| {
+            world.broker.keeps(sight) || !world.broker.rewound_since(sight.at) || unaware(sight.at)
+        };
+        self.gaps.iter().any(|(of, from, to, sight)| {
+            of.is_none_or(|of| of == partition) && (*from..=*to).contains(&seq) && stands(*sight)
+        })
     }
 }
 
@@ -59,6 +96,8 @@ pub(super) struct Readers {
     pub(super) careless: BTreeSet<(String, String)>,
     /// Sessions that read their member's inbox.
     pub(super) of_member: BTreeSet<Slot>,
+    /// Partitions of topics that were seen.
+    partitions: BTreeMap<(String, u32), Sights>,
 }
 
 impl Readers {
@@ -80,16 +119,22 @@ impl Readers {
                 let sub = Sub { asked_at: world.now, ..Sub::default() };
                 self.subs.entry(*life).or_default().insert(place.clone(), sub);
             }
-            Seen::Opened(life, place, starts) => self.opened(*life, place, starts, world, court),
-            Seen::Rewound { .. } => {
-                self.subs.values_mut().flat_map(BTreeMap::values_mut).for_each(|sub| sub.gaps.clear());
+            Seen::Attached { life, kept, .. } => {
+                self.subs.entry(*life).or_default().values_mut().for_each(|sub| sub.attached(*kept, world));
             }
+            Seen::HistoryRewound(life, logs) => {
+                for sub in self.subs.entry(*life).or_default().values_mut() {
+                    sub.told.extend(logs.iter().map(|log| (log.clone(), world.now)));
+                }
+            }
+            Seen::Opened(life, place, starts) => self.opened(*life, place, starts, world, court),
             Seen::Unsubscribes(life, place) => {
                 if let Some(sub) = self.subs.entry(*life).or_default().get_mut(place) {
                     sub.leaving = true;
                 }
             }
             Seen::SubEnded(life, place, why) => {
+                self.check_refused(*life, place, why, world, court);
                 let ended = self.subs.entry(*life).or_default().remove(place);
                 if ended.is_none() && matches!(place, Place::Topic { .. }) {
                     let text = format!(
@@ -102,7 +147,7 @@ impl Readers {
             }
             Seen::Gap(life, place, partition, (from, to)) => {
                 if let Some(sub) = self.subs.entry(*life).or_default().get_mut(place) {
-                    sub.gaps.push((*partition, *from, *to));
+                    sub.gaps.push((*partition, *from, *to, world.sight(*life)));
                 }
             }
             Seen::Handed(life, handed) => self.handed(*life, handed, world, court),
@@ -142,10 +187,27 @@ impl Readers {
         };
         let sight = world.sight(life);
         (sub.starts, sub.opened) = (Some(starts.clone()), Some(sight));
-        let Place::Topic { topic, group: Some(group), .. } = place else { return };
+        let Place::Topic { topic, group, .. } = place else { return };
+        for partition in starts.keys() {
+            let seen = self.partitions.entry((topic.clone(), *partition));
+            seen.or_insert_with(|| Sights::new(sight)).add(sight);
+        }
+        let Some(group) = group else { return };
         for (partition, seq) in starts {
             let log = format!("topic/{topic}/{partition}");
             self.crews.entry((log, group.clone())).or_default().push((*seq, sight));
+        }
+    }
+
+    /// Nobody is refused a partition that is there.
+    fn check_refused(&self, life: Life, place: &Place, why: &str, world: &World, court: &mut Court) {
+        if let Place::Topic { topic, partition: Some(partition), .. } = place
+            && why.starts_with("bad_request")
+            && let Some(seen) = self.partitions.get(&(topic.clone(), *partition))
+            && world.broker.keeps_any(seen)
+        {
+            let text = format!("{} was refused {}, and it is there", who(life), words(place));
+            court.accuse("refused", text);
         }
     }
 
@@ -160,6 +222,8 @@ impl Readers {
         };
         if let Some(sub) = self.subs.get_mut(&life).and_then(|subs| subs.get_mut(place)) {
             sub.read.entry(spot.log.clone()).or_insert(world.now);
+            let newest = sub.newest.entry(spot.log.clone()).or_default();
+            *newest = spot.seq.max(*newest);
         }
         let sub = self.subs.get(&life).and_then(|subs| subs.get(place)).filter(|sub| !sub.leaving);
         let Some(starts) = sub.and_then(|sub| sub.starts.as_ref()) else {

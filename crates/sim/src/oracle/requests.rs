@@ -218,7 +218,7 @@ fn told(seen: &Seen) -> Option<Life> {
         | Seen::StatusTaken(life, _)
         | Seen::OfferJudged(life, ..)
         | Seen::Inquired(life, ..)
-        | Seen::HistoryRewound(life)
+        | Seen::HistoryRewound(life, _)
         | Seen::Event(life, ..) => Some(*life),
         _ => None,
     }

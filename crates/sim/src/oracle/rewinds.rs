@@ -1,4 +1,5 @@
-//! Rewinds: whoever has read a history that is not the broker's any more is told so, once for each time, and nobody else.
+//! Rewinds: whoever has read a history that is not the broker's any more is told so, once for each time and log, and nobody
+//! else.
 //!
 //! Where doubt begins: only a topic tells for sure, in a world that forgets nothing, and only if the last that came of it was
 //! asked for after the store had been copied. What was pruned counts as known, and an inbox prunes what is settled.
@@ -20,25 +21,29 @@ pub(super) struct Rewinds {
 /// What one process knows.
 #[derive(Debug, Default)]
 struct Reader {
-    /// The highest entry that came, by subscription and log: its number, and when it was first asked for.
-    newest: BTreeMap<(Place, String), (u64, u64)>,
+    /// The highest entry that came, by subscription and log: its number, when it was first asked for, and when it came.
+    newest: BTreeMap<(Place, String), (u64, u64, u64)>,
     /// How often the store had gone back when it was last attached; nothing before that.
     attached: Option<usize>,
-    /// How often it had when it was last told so: nothing of that is news.
-    told: usize,
+    /// How often it had when it was last told so, by log, and when it was first attached: nothing of that is news.
+    told: BTreeMap<String, usize>,
+    first: usize,
     /// Whether it has yet to be told.
     must: bool,
 }
 
 impl Reader {
     /// It is told.
-    fn told(&mut self, life: Life, court: &mut Court) {
+    fn told(&mut self, life: Life, logs: &[String], court: &mut Court) {
         let rewinds = self.attached.unwrap_or(0);
-        if rewinds <= self.told {
-            let text = format!("{} was told that history was rewound, and it was not since", who(life));
-            court.accuse("rewind", text);
+        for log in logs {
+            let before = self.told.insert(log.clone(), rewinds).unwrap_or(self.first);
+            if rewinds <= before {
+                let text = format!("{} was told that {log} was rewound, and it was not since", who(life));
+                court.accuse("rewind", text);
+            }
         }
-        (self.told, self.must) = (rewinds, false);
+        self.must = false;
     }
 
     /// It is attached again, or gone: what it was told since it last was is all.
@@ -51,18 +56,17 @@ impl Reader {
     }
 
     fn attached(&mut self, life: Life, world: &World) {
-        let (rewinds, now) = (&world.broker.rewinds, world.being(life).rewinds);
-        if self.attached.is_none() {
-            self.told = now;
+        let now = world.being(life).rewinds;
+        let before = self.attached.replace(now);
+        if before.is_none() {
+            self.first = now;
         }
-        let since = rewinds.get(self.attached.unwrap_or(now)..now).unwrap_or_default();
-        // Asked for after a copy that it went back to, what came last cannot be there.
-        let lost = |(_, sent_at): &(u64, u64)| since.iter().any(|rewind| *sent_at > rewind.copied_at);
-        self.must = world.broker.forgets.is_none() && self.newest.values().any(lost);
-        if !since.is_empty() {
+        let lost = |(_, sent_at, came_at): &(u64, u64, u64)| world.broker.has_lost(*sent_at, *came_at);
+        let rewound = before.is_some_and(|before| before < now);
+        self.must = rewound && world.broker.forgets.is_none() && self.newest.values().any(lost);
+        if rewound {
             self.newest.clear();
         }
-        self.attached = Some(now);
     }
 }
 
@@ -72,13 +76,13 @@ impl Rewinds {
             Seen::Handed(life, Handed { place: place @ Place::Topic { .. }, spot, key, .. }) => {
                 let reader = self.readers.entry(*life).or_default();
                 let newest = reader.newest.entry((place.clone(), spot.log.clone())).or_default();
-                *newest = (*newest).max((spot.seq, letters.sent_at(key)));
+                *newest = (*newest).max((spot.seq, letters.sent_at(key), world.now));
             }
             Seen::Unsubscribes(life, place) | Seen::SubEnded(life, place, _) => {
                 self.readers.entry(*life).or_default().newest.retain(|(other, _), _| other != place);
             }
-            Seen::HistoryRewound(life) => {
-                self.readers.entry(*life).or_default().told(*life, court);
+            Seen::HistoryRewound(life, logs) => {
+                self.readers.entry(*life).or_default().told(*life, logs, court);
             }
             Seen::Attached { life, .. } => {
                 let reader = self.readers.entry(*life).or_default();

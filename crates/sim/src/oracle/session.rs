@@ -138,6 +138,10 @@ impl Session {
                 (self.carrier, self.away) = (None, None);
             }
             Seen::Rewound { copied_at } => {
+                // A lease that may be over is there again if the copy has it, and may end once more.
+                if *copied_at > 0 && self.run.is_some() && self.may_have_ended(broker) {
+                    self.ends.push(at);
+                }
                 (self.doubtful, self.rewound) = (true, true);
                 self.first_at = self.first_at.filter(|first| first < copied_at);
             }

@@ -126,11 +126,9 @@ fn check_late(
     }
 }
 
-/// Whether a letter's time may be over.
-pub(super) fn may_have_expired(key: &Key, letters: &Letters, world: &World) -> bool {
+/// Whether the time of a message may be over.
+pub(super) fn may_have_expired(key: &Key, id: &str, letters: &Letters, world: &World) -> bool {
     let Some(record) = letters.get(key) else { return true };
-    match record.letter.ttl_ms {
-        None => false,
-        Some(ttl) => world.broker.clock_jumped || world.now + SLACK_MS >= record.first_at + ttl,
-    }
+    let over = |ttl: u64| world.broker.clock_jumped || world.now + SLACK_MS >= record.first_at + ttl;
+    record.may_be(id, |letter| letter.ttl_ms.is_some_and(over))
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Key, Lane, Life, Place, Spot, Verb};
 
+use super::broker::Sight;
+
 /// What each lane of an inbox may have in hand.
 const INBOX_PREFETCH: usize = 32;
 
@@ -33,11 +35,13 @@ pub(super) struct Hand {
     /// It cannot have been pushed before: an ack timeout runs from there at the earliest.
     pub(super) pushed_after: u64,
     pub(super) progress_at: u64,
+    /// When it was told that it is among the dead letters, if it is.
+    pub(super) buried: Option<Sight>,
 }
 
 impl Hand {
     pub(super) fn new(key: &Key, at: u64, attempt: u32, pushed_after: u64) -> Hand {
-        Hand { key: key.clone(), state: State::Held, at, attempt, pushed_after, progress_at: 0 }
+        Hand { key: key.clone(), state: State::Held, at, attempt, pushed_after, progress_at: 0, buried: None }
     }
 
     pub(super) fn state(&self) -> State {
@@ -82,11 +86,6 @@ impl Tray {
     /// How many it works on.
     pub(super) fn len(&self) -> usize {
         self.held.len()
-    }
-
-    /// Those that it works on.
-    pub(super) fn held(&self) -> impl Iterator<Item = &Hand> {
-        self.held.iter().filter_map(|at| self.entries.get(at))
     }
 
     /// All that it was handed and is not known to be given back.

@@ -136,7 +136,8 @@ impl World {
             Seen::Born(life) => _ = self.lives.entry(*life).or_default(),
             Seen::Admitted(life, _) => {
                 let rewinds = self.broker.rewinds.len();
-                self.lives.entry(*life).or_default().knocked.get_or_insert(rewinds);
+                // Who says hello again listens to no earlier socket any more.
+                self.lives.entry(*life).or_default().knocked = Some(rewinds);
             }
             Seen::Attached { life, kept, .. } => {
                 let rewinds = self.broker.rewinds.len();

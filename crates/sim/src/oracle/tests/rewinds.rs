@@ -111,7 +111,7 @@ fn who_has_read_what_is_lost_is_told_so_once() {
         let place = topic(None);
         play.subscribe(life(1), &place, 1).sleep(100).post("a", 1).hand_post(life(1), &place, "a", 1);
         play.acks(life(1), &place, JOBS, 1).sleep(100).rewind(ms);
-        (0..told).for_each(|_| _ = play.see(Seen::HistoryRewound(life(1))));
+        (0..told).for_each(|_| _ = play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()])));
         play.see(Seen::Over);
         play
     };
@@ -121,7 +121,7 @@ fn who_has_read_what_is_lost_is_told_so_once() {
     // What it has read is there.
     read(0, 50).holds();
     let mut play = Play::full();
-    play.see(Seen::HistoryRewound(life(1))).see(Seen::Over).breaks(&["rewind"]);
+    play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()])).see(Seen::Over).breaks(&["rewind"]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_reader_of_its_own_gets_what_was_sent_after_the_rewind_wherever_it_lies() {
         }
         play.sleep(1).rewind(50);
         if read {
-            play.see(Seen::HistoryRewound(life(1)));
+            play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()]));
         }
         play.post("a", 3);
         if handed {
@@ -148,4 +148,38 @@ fn a_reader_of_its_own_gets_what_was_sent_after_the_rewind_wherever_it_lies() {
     posted(true, false).breaks(&["lost"]);
     // Who has read nothing cannot know that its place is another one.
     posted(false, false).holds();
+}
+
+#[test]
+fn only_a_move_that_a_rewind_may_have_undone_is_made_again() {
+    let moved = |back: Option<u64>| {
+        let mut play = Play::full();
+        let mail = Letter { fallback: Fallback::Member, ..letter(To::Session(Slot(1)), "a") };
+        play.sends(life(0), "a", mail).accepted(life(0), "a", spot(INBOX, 1), false).sleep(100);
+        play.see(Seen::Handed(life(0), handed(Place::MemberInbox, "inbox/m/m0", 3, "a"))).sleep(100);
+        if let Some(ms) = back {
+            play.rewind(ms);
+        }
+        play.see(Seen::Handed(life(0), handed(Place::MemberInbox, "inbox/m/m0", 2, "a")));
+        play
+    };
+    moved(Some(150)).holds();
+    moved(Some(50)).breaks(&["doubled"]);
+    moved(None).breaks(&["doubled"]);
+}
+
+#[test]
+fn what_was_buried_after_the_copy_may_come_as_a_later_attempt() {
+    let again = |ms: u64, verb: Verb, attempt: u32| {
+        let (mut play, crew) = (Play::full(), topic(Some("crew")));
+        play.subscribe(life(1), &crew, 1).post("a", 1).hand_post(life(1), &crew, "a", 1).sleep(100);
+        play.settles(life(1), &crew, JOBS, 1, verb).settled(life(1), &crew, JOBS, 1, verb, Settled::Yes);
+        play.sleep(100).rewind(ms);
+        play.see(Seen::Handed(life(1), Handed { attempt, ..handed(crew.clone(), JOBS, 1, "a") }));
+        play
+    };
+    again(150, Verb::Dead, 2).holds();
+    again(150, Verb::Dead, 1).breaks(&["doubled"]);
+    again(150, Verb::Ack, 2).breaks(&["doubled"]);
+    again(50, Verb::Dead, 2).breaks(&["doubled"]);
 }
