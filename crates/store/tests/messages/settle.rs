@@ -1,6 +1,7 @@
 //! Who may settle what, and when it is too late.
 
 use tenure_core::MeshConfig;
+use tenure_core::admit::Admission;
 use tenure_core::effect::{Answer, Note, Push};
 use tenure_core::group::OPEN_MAX;
 use tenure_core::input::{Call, Input};
@@ -9,6 +10,7 @@ use tenure_core::stream::PENDING_EVENTS;
 use tenure_proto::dead::DeadRetryParams;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::{EventBody, ReceiptState, Resync, ResyncWhat};
+use tenure_proto::hello::{HelloReconcile, Later};
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
 use tenure_proto::log::LogName;
@@ -151,12 +153,14 @@ fn what_follows_a_settle_that_waits_for_the_store_waits_behind_it() {
         let leave = if bye { Call::Bye } else { unsubscribe };
         w.restart();
         let b = w.resume(1, b);
-        let (hello, a) = w.dialing(w.resuming(2, a));
+        // Who has yet to tell what it has in hand is handed nothing before that.
+        let reconcile = Some(HelloReconcile::Later(Later::Later));
+        let a = w.dial(Admission { reconcile, ..w.resuming(2, a) });
         let (ack, acked) = w.request(a, Call::Ack(TagsParams { tags: vec![tag(&job)] }));
         let (leave, left) = w.request(a, leave);
         let at = w.now().at;
         w.reads.clear();
-        w.tell_all(vec![hello, ack, leave, Input::Closed { conn: a, at, by_client: true }]);
+        w.tell_all(vec![ack, leave, Input::Closed { conn: a, at, by_client: true }]);
         assert!(w.reads.iter().any(|read| matches!(read, StoreRead::Ids { .. })), "it waited");
         let answer = w.answered(a, &acked).expect("an answer").unwrap();
         assert!(matches!(answer, Answer::Settle(result) if result.settled.len() == 1));

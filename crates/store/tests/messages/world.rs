@@ -309,13 +309,6 @@ impl World {
 
     /// Dials and says hello.
     pub(crate) fn dial(&mut self, admission: Admission) -> ConnId {
-        let (hello, conn) = self.dialing(admission);
-        self.tell(hello);
-        conn
-    }
-
-    /// A hello that is about to be told.
-    pub(crate) fn dialing(&mut self, admission: Admission) -> (Input, ConnId) {
         self.last_conn += 1;
         let (conn, request) = (ConnId(self.last_conn), self.next_request());
         let socket = Socket {
@@ -332,7 +325,8 @@ impl World {
             last_seq: 0,
         };
         self.sockets.insert(conn, socket);
-        (Input::Hello { conn, request, admission: Box::new(admission) }, conn)
+        self.tell(Input::Hello { conn, request, admission: Box::new(admission) });
+        conn
     }
 
     /// Asks for something; the answer comes when it comes.
