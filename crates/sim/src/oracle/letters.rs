@@ -274,8 +274,9 @@ impl Record {
         court: &mut Court,
     ) {
         let fresh = !duplicate;
-        // What a rewind may have taken away may be accepted again.
-        let stands = |message: &&Message| message.id == id || world.broker.keeps_any(&message.sights);
+        // What a rewind may have taken away may be accepted again; and a socket may still tell of a history that is gone.
+        let told = world.broker.keeps(world.sight(life));
+        let stands = |message: &&Message| message.id == id || told && world.broker.keeps_any(&message.sights);
         let known = self.messages.iter().filter(stands).filter_map(|message| message.accepted.as_ref());
         for known in known {
             if known.contradicts != contradicts {

@@ -40,8 +40,10 @@ pub(super) struct Services {
     /// What each process offers.
     wanted: BTreeMap<Life, BTreeSet<String>>,
     /// What each process has given up and not offered again. That reaches the broker when a socket does, and takes the
-    /// name away from whatever other process of the session has it by then.
-    given_up: BTreeMap<Life, BTreeSet<String>>,
+    /// name away from whatever other process of the session has it by then. What is not answered is said again on
+    /// every socket: beside each name is whether another process of the session may have taken it since this one was
+    /// last admitted.
+    given_up: BTreeMap<Life, BTreeMap<String, bool>>,
     watches: BTreeMap<Life, Watch>,
     alive: Option<BTreeSet<Life>>,
 }
@@ -52,21 +54,23 @@ impl Services {
             Seen::Offers(life, name) => {
                 self.given_up.entry(*life).or_default().remove(name);
                 if self.may_have_lapsed(at, life.slot, name) {
-                    *self.withdrawn.entry((life.slot, name.clone())).or_default() += 1;
-                    self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
+                    self.let_go(life.slot, name);
                 }
                 self.unwanted.remove(&(life.slot, name.clone()));
                 self.wanted.entry(*life).or_default().insert(name.clone());
+                if world.session(life.slot).is_some_and(|session| session.carrier == Some(*life)) {
+                    self.may_take(*life);
+                }
             }
             Seen::Withdraws(life, name) => {
                 self.unwanted.insert((life.slot, name.clone()), at);
                 if let Some(wanted) = self.wanted.get_mut(life) {
                     wanted.remove(name);
                 }
-                self.given_up.entry(*life).or_default().insert(name.clone());
-                *self.withdrawn.entry((life.slot, name.clone())).or_default() += 1;
-                self.holders.retain(|held, holder| held != name || holder.slot != life.slot);
+                self.given_up.entry(*life).or_default().insert(name.clone(), false);
+                self.let_go(life.slot, name);
             }
+            Seen::Admitted(life, _) => self.admitted(*life),
             Seen::OfferJudged(life, name, Ok(())) => self.held(at, *life, name, world, court),
             Seen::OfferJudged(life, name, Err(code)) if !REFUSALS.contains(&code.as_str()) => {
                 let text = format!("{} offers {name}, and is refused with {code}", who(*life));
@@ -107,6 +111,31 @@ impl Services {
         }
     }
 
+    /// A session may have lost a name.
+    fn let_go(&mut self, slot: Slot, name: &str) {
+        *self.withdrawn.entry((slot, name.to_owned())).or_default() += 1;
+        self.holders.retain(|held, holder| held != name || holder.slot != slot);
+    }
+
+    /// Who is back may say again what it gave up, and take it away from the process that had the session meanwhile.
+    fn admitted(&mut self, life: Life) {
+        let given_up = self.given_up.get_mut(&life).into_iter().flatten();
+        let again = given_up.filter_map(|(name, taken)| std::mem::take(taken).then(|| name.clone()));
+        for name in again.collect::<Vec<_>>() {
+            self.let_go(life.slot, &name);
+        }
+        self.may_take(life);
+    }
+
+    /// The process that carries a session may take what it offers, also what another process of it has given up.
+    fn may_take(&mut self, life: Life) {
+        let Some(wanted) = self.wanted.get(&life) else { return };
+        let others = self.given_up.iter_mut().filter(|(other, _)| other.slot == life.slot && **other != life);
+        for (name, taken) in others.flat_map(|(_, names)| names) {
+            *taken |= wanted.contains(name);
+        }
+    }
+
     /// Whether a name may have ended because no process of the session that held it has renewed it for too long.
     fn may_have_lapsed(&self, at: u64, slot: Slot, name: &str) -> bool {
         lapsed(&self.wanted, &self.unwanted, at, (slot, name))
@@ -136,7 +165,7 @@ impl Services {
 
     /// Whether some process of a session may give up a name that another has.
     fn may_be_given_up(&self, slot: Slot, name: &str) -> bool {
-        self.given_up.iter().any(|(life, names)| life.slot == slot && names.contains(name))
+        self.given_up.iter().any(|(life, names)| life.slot == slot && names.contains_key(name))
     }
 
     /// In the end a name that somebody here wants is held by one who is here and wants it; and no name is held by who is

@@ -58,6 +58,40 @@ fn what_one_process_has_given_up_another_of_its_session_may_lose() {
 }
 
 #[test]
+fn a_name_is_given_up_again_by_who_was_not_answered() {
+    let twin = |offers: bool, back: bool| {
+        let (first, second) = (life(0), nth(0, 1));
+        let mut play = offered(0);
+        told(&mut play, "online", 0, 1);
+        play.see(Seen::Withdraws(first, "db".into()));
+        told(&mut play, "gone", 0, 2);
+        // The answer is lost. Another process has the name meanwhile; then the first is back, and gives it up again.
+        play.see(Seen::Detached(first)).see(Seen::SocketLost(Slot(0))).see(Seen::Born(second));
+        if offers {
+            play.see(Seen::Offers(second, "db".into()));
+        }
+        play.admit(second, false).attach(second, false).sleep(1);
+        told(&mut play, "online", 0, 3);
+        if back {
+            play.see(Seen::Ended(second, "replaced".into()))
+                .admit(first, false)
+                .attach(first, false)
+                .sleep(1);
+        }
+        told(&mut play, "gone", 0, 4);
+        play
+    };
+    twin(true, true).holds();
+    twin(true, false).breaks(&["service"]);
+    twin(false, true).breaks(&["service"]);
+
+    // Once for each time that another process may have taken it.
+    let mut play = twin(true, true);
+    told(&mut play, "gone", 0, 5);
+    play.breaks(&["service"]);
+}
+
+#[test]
 fn a_name_does_not_go_while_its_lease_lives() {
     let mut play = offered(0);
     told(&mut play, "online", 0, 1);
