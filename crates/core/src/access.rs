@@ -57,6 +57,13 @@ impl Right {
     pub fn from_wire(text: &str) -> Option<Right> {
         Right::ALL.into_iter().find(|right| right.as_str() == text)
     }
+
+    /// The right that a cap grants; of one that grants none, a sentence that says which there are.
+    pub fn of(cap: &Cap) -> Result<Right, String> {
+        Right::from_wire(cap.as_str()).ok_or_else(|| {
+            format!("there is no cap {cap}; there are {}", Right::ALL.map(Right::as_str).join(", "))
+        })
+    }
 }
 
 /// Some of the rights.

@@ -409,14 +409,8 @@ fn label<'a>(what: &str, text: &'a str) -> Result<&'a str, WireError> {
 
 /// Refuses caps that mean nothing: a person who misspells one would lock somebody out.
 fn check_caps(caps: Option<&[tenure_proto::Cap]>) -> Result<(), WireError> {
-    let unknown = caps.unwrap_or_default().iter().find(|cap| Right::from_wire(cap.as_str()).is_none());
-    match unknown {
-        None => Ok(()),
-        Some(cap) => Err(WireError::bad_request(format!(
-            "there is no cap {cap}; there are send, read, run, serve, admin"
-        ))
-        .with_details(serde_json::json!({"field": "caps"}))),
-    }
+    let unknown = |text: String| WireError::bad_request(text).about("caps");
+    caps.unwrap_or_default().iter().try_for_each(|cap| Right::of(cap).map(|_| ()).map_err(unknown))
 }
 
 fn not_found(text: &str) -> WireError {
