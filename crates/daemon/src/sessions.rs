@@ -164,9 +164,8 @@ impl Local {
         let mut held = self.record();
         if self.own && held.max_age_hours != Some(hours) {
             let record = Record { max_age_hours: Some(hours), ..held.clone() };
-            match write_private(&self.path, &serde_json::to_string(&record).unwrap_or_default()) {
-                Ok(()) => *held = record,
-                Err(error) => tracing::debug!(event = "age_not_kept", %error),
+            if let Err(error) = self.keep(&mut held, record) {
+                tracing::debug!(event = "age_not_kept", %error);
             }
         }
     }
@@ -179,12 +178,18 @@ impl Local {
         let mut record = held.clone();
         let changed = change(&mut record)?;
         if changed {
-            write_private(&self.path, &serde_json::to_string(&record).unwrap_or_default())?;
-            *held = record;
+            self.keep(&mut held, record)?;
             drop(held);
             self.topics_changed.send_modify(|version| *version += 1);
         }
         Ok(changed)
+    }
+
+    /// Writes the record down, and holds it once it is written.
+    fn keep(&self, held: &mut Record, record: Record) -> Result<(), SessionError> {
+        write_private(&self.path, &serde_json::to_string(&record).unwrap_or_default())?;
+        *held = record;
+        Ok(())
     }
 
     fn record(&self) -> std::sync::MutexGuard<'_, Record> {
