@@ -52,16 +52,22 @@ fn get(addr: SocketAddr, path: &str) -> String {
     answer
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_lost_its_end_refuses_until_the_loss_is_accepted() {
-    let world = World::new();
-    let (mut first, addr) = broker(&world).await;
-    publish(&world, addr, 20);
-    first.signal("KILL");
-    first.exit_code().await;
+/// A broker that accepted messages is killed, and half of its log cut off; the directory of its store, and the log as it was.
+async fn cut(world: &World) -> (PathBuf, Vec<u8>) {
+    let (mut broker, addr) = broker(world).await;
+    publish(world, addr, 20);
+    broker.signal("KILL");
+    broker.exit_code().await;
     let dir = world.home().join("broker");
     let log = std::fs::read(dir.join("tenure.db-wal")).unwrap();
     std::fs::write(dir.join("tenure.db-wal"), &log[..log.len() / 2]).unwrap();
+    (dir, log)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_lost_its_end_refuses_until_the_loss_is_accepted() {
+    let world = World::new();
+    let (dir, log) = cut(&world).await;
     let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     let said = text(&refused);
@@ -188,13 +194,7 @@ async fn a_page_that_does_not_read_is_why_health_is_degraded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_mark_is_gone_or_does_not_read_refuses() {
     let world = World::new();
-    let (mut first, addr) = broker(&world).await;
-    publish(&world, addr, 20);
-    first.signal("KILL");
-    first.exit_code().await;
-    let dir = world.home().join("broker");
-    let log = std::fs::read(dir.join("tenure.db-wal")).unwrap();
-    std::fs::write(dir.join("tenure.db-wal"), &log[..log.len() / 2]).unwrap();
+    let (dir, _) = cut(&world).await;
     std::fs::write(dir.join("tenure.mark"), vec![0; 8192]).unwrap();
     for _ in 0..2 {
         let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
