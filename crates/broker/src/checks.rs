@@ -42,13 +42,13 @@ struct State {
     wanted: bool,
     over: bool,
     last: Option<Checked>,
-    /// Why the store writes no more, if it does not.
+    /// Why the store writes nothing any more; `None` while it writes.
     lost: Option<String>,
-    /// What a read met that is damaged, until a check finds nothing.
+    /// The damage that a read has met, until a check finds none.
     unreadable: Option<String>,
-    /// What the last check found that could be done.
+    /// What the last completed check found.
     found: Option<String>,
-    /// Why the last check could not be done, if it could not.
+    /// Why the last check was not completed; `None` if it was.
     failed: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl Checks {
         self.tell(shared);
     }
 
-    /// Why the store writes no more, if it does not.
+    /// Why the store writes nothing any more; `None` while it writes.
     pub(crate) fn lost(&self) -> Option<String> {
         self.state().lost.clone()
     }

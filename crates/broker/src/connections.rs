@@ -47,9 +47,9 @@ pub(crate) struct Connections {
     relayed: Arc<Tally>,
     /// Where large messages find room before they are read.
     room: Room,
-    /// Rung when that is too much, and somebody has looked a moment ago.
+    /// Wakes the task that looks at the sum, when that is past the bound and was looked at a moment ago.
     over: Notify,
-    /// When somebody last looked, in milliseconds of our clock.
+    /// When the sum was last looked at, in milliseconds of our clock.
     looked: AtomicU64,
 }
 
