@@ -119,7 +119,8 @@ async fn unready(addr: SocketAddr) -> String {
     let start = Instant::now();
     loop {
         let answer = get(addr, "/readyz");
-        if !answer.starts_with("HTTP/1.1 200") {
+        // That it cannot write may be noticed before the reason is.
+        if answer.contains("cannot write: ") {
             return answer;
         }
         assert!(start.elapsed() < common::patience(), "it was never noticed");

@@ -121,13 +121,11 @@ impl Mesh {
                 self.write_for(Awaiting::Granted(id, Box::new((answer, grant))), write, effects);
                 self.recount_rights(effects);
             }
-            Err(error) => {
-                if audit.is_some() {
-                    let write = AccessWrite { changes: Vec::new(), audit };
-                    self.write(StoreWrite::Access(Box::new(write)), effects);
-                }
-                effects.push(Effect::Operated { id, outcome: Err(error) });
+            Err(error) if audit.is_some() => {
+                let write = StoreWrite::Access(Box::new(AccessWrite { changes: Vec::new(), audit }));
+                self.write_for(Awaiting::Refused(id, Box::new(error)), write, effects);
             }
+            Err(error) => effects.push(Effect::Operated { id, outcome: Err(error) }),
         }
     }
 

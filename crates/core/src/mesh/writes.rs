@@ -71,6 +71,8 @@ pub(super) enum Awaiting {
     Joined(MemberKey, GrantId),
     /// An operator who is answered when it is on disk.
     Operated(OperateId, Box<Operated>),
+    /// The row that an operator was refused something, who is told when it is on disk or could not be written.
+    Refused(OperateId, Box<WireError>),
     /// An operator whose grant holds, and who is answered, when it is on disk.
     Granted(OperateId, Box<(Operated, Grant)>),
     /// What a session left behind moves on.
@@ -189,6 +191,9 @@ impl Mesh {
             (Awaiting::Operated(id, answer), _) => {
                 effects.push(Effect::Operated { id, outcome: Ok(*answer) });
             }
+            (Awaiting::Refused(id, error), _) => {
+                effects.push(Effect::Operated { id, outcome: Err(*error) });
+            }
             (Awaiting::Granted(id, granted), _) => {
                 let (answer, grant) = *granted;
                 self.granted(id, answer, grant, effects);
@@ -285,6 +290,9 @@ impl Mesh {
             Awaiting::Joined(member, invite) => self.not_joined(member, &invite, effects),
             Awaiting::Operated(id, _) => {
                 effects.push(Effect::Operated { id, outcome: Err(unconfirmed()) });
+            }
+            Awaiting::Refused(id, error) => {
+                effects.push(Effect::Operated { id, outcome: Err(*error) });
             }
             Awaiting::Granted(id, granted) => {
                 let error = if self.roll.not_granted(&granted.1) { unconfirmed() } else { unavailable() };
