@@ -220,8 +220,13 @@ impl World {
     pub(crate) fn ask_daemon(&mut self, index: usize, seat: usize, job: Job) {
         let life = self.seats.get(seat).and_then(|seat| seat.process.as_ref());
         let life = life.map_or(0, |process| process.life.number);
+        self.ask_for_life(index, Asked { seat, life, job });
+    }
+
+    /// The disk of a daemon is asked for something, for a process that may be over.
+    fn ask_for_life(&mut self, index: usize, asked: Asked) {
         let Some(daemon) = self.daemons.get_mut(index).filter(|daemon| daemon.up) else { return };
-        daemon.queue.push_back(Asked { seat, life, job });
+        daemon.queue.push_back(asked);
         self.write_daemon(index);
     }
 
@@ -347,7 +352,7 @@ impl World {
             if !unsent.is_empty() {
                 let (lane, verdicts) = (taken.0, Vec::new());
                 let settlement = Settlement { lane, verdicts, unsent, next_attempt_at: 0, take: 0 };
-                self.ask_daemon(index, seat, Job::Settle(Box::new(settlement)));
+                self.ask_for_life(index, Asked { seat, life, job: Job::Settle(Box::new(settlement)) });
             }
             return;
         }

@@ -255,6 +255,7 @@ impl World {
             daemon.outbox.accept(post.sender, &post.params, post.fingerprint, wall - age);
             let letter = post.letter.clone();
             self.see(&Seen::Posts { slot, key: key.clone(), letter, contradicts: false });
+            self.see(&Seen::Aged { key: key.clone(), age_ms: age });
             self.see(&Seen::PostAnswered { slot, key, contradicts: false, outcome: Ok(()) });
         }
     }

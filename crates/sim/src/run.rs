@@ -96,8 +96,8 @@ impl World {
         self.calm = true;
         self.see(&Seen::FaultsOver);
         self.heal();
-        let config = &self.broker.config;
-        let bound = REST_MS + 3 * config.lease_ttl_ms + 2 * config.ack_timeout_ms;
+        let lease_ms = self.longest_lease_ms;
+        let bound = REST_MS + 3 * lease_ms + 2 * self.broker.config.ack_timeout_ms;
         let (end, mut quiet_since) = (self.t + bound, None);
         let mut quiet = false;
         while self.t < end && self.broken.is_none() && !quiet {
@@ -105,7 +105,7 @@ impl World {
             self.run_until(step);
             if self.under_way().is_empty() {
                 let since = *quiet_since.get_or_insert(self.t);
-                quiet = self.t >= since + QUIET_MS.max(2 * self.broker.config.lease_ttl_ms);
+                quiet = self.t >= since + QUIET_MS.max(2 * lease_ms);
             } else {
                 quiet_since = None;
             }

@@ -460,6 +460,13 @@ pub enum Seen {
         /// Whether this is another letter under a key that was used: it must be refused.
         contradicts: bool,
     },
+    /// What was just handed to a daemon has lain in its outbox since before the world began.
+    Aged {
+        /// Its key.
+        key: Key,
+        /// For how long.
+        age_ms: u64,
+    },
     /// The daemon answers: a promise, or a refusal by name.
     PostAnswered {
         /// The session.

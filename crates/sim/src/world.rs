@@ -103,6 +103,8 @@ pub(crate) struct World {
     pub(crate) broker: Broker,
     /// Until when the broker stands still, and since when.
     pub(crate) broker_frozen: Option<u64>,
+    /// The longest lease that anybody may have been promised: who is cut off notices it within that.
+    pub(crate) longest_lease_ms: u64,
     pub(crate) broker_deferred: Vec<Event>,
     pub(crate) round_at: Option<u64>,
     pub(crate) writing: bool,
@@ -154,6 +156,7 @@ impl World {
             net: Net::default(),
             broker,
             broker_frozen: None,
+            longest_lease_ms: 0,
             broker_deferred: Vec::new(),
             round_at: None,
             writing: false,
@@ -234,6 +237,7 @@ impl World {
 
     pub(crate) fn tell_numbers(&mut self) {
         let config = &self.broker.config;
+        self.longest_lease_ms = self.longest_lease_ms.max(config.lease_ttl_ms);
         let numbers = Numbers {
             lease_ttl_ms: config.lease_ttl_ms,
             ping_interval_ms: config.ping_interval_ms,

@@ -244,7 +244,9 @@ impl Drain {
 
     /// A settlement is on the disk, or is not.
     pub fn settled(&mut self, now: Now, lane: LaneId, outcome: Result<Settled, DiskFault>) -> Vec<Effect> {
-        if let Some(Lane::Settling(settlement, wait)) = self.lanes.remove(&lane) {
+        if matches!(self.lanes.get(&lane), Some(Lane::Settling(..)))
+            && let Some(Lane::Settling(settlement, wait)) = self.lanes.remove(&lane)
+        {
             match (outcome, wait) {
                 (Ok(_), Some(wait)) => self.schedule.refused(now.at, lane, wait),
                 (Ok(Settled { more, taken }), None) if taken.is_empty() => {

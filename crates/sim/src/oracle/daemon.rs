@@ -50,8 +50,9 @@ pub(super) struct Daemons {
 struct Post {
     slot: Slot,
     letter: Letter,
-    /// When it was first asked for, in milliseconds.
+    /// When it was first asked for, in milliseconds; and how old it was then.
     at: u64,
+    age_ms: u64,
     /// When it was first asked for and when it was promised, in facts.
     asked: u64,
     promised: Option<u64>,
@@ -65,7 +66,13 @@ impl Daemons {
             Seen::Posts { slot, key, letter, contradicts: false } => {
                 let (slot, letter, asked) = (*slot, letter.clone(), self.facts);
                 let at = world.now;
-                self.posts.entry(key.clone()).or_insert(Post { slot, letter, at, asked, promised: None });
+                let post = Post { slot, letter, at, age_ms: 0, asked, promised: None };
+                self.posts.entry(key.clone()).or_insert(post);
+            }
+            Seen::Aged { key, age_ms } => {
+                if let Some(post) = self.posts.get_mut(key) {
+                    post.age_ms = *age_ms;
+                }
             }
             Seen::PostAnswered { key, contradicts, outcome, .. } => {
                 self.post_answered(key, *contradicts, outcome, court);
@@ -101,7 +108,7 @@ impl Daemons {
         for (key, post) in self.posts.iter().filter(|(_, post)| post.promised.is_some()) {
             // What its sender gave it may have run out before it left, by the clock of its machine.
             let ahead = self.clocks.get(&key.member).map_or(0, |(low, high)| high.abs_diff(*low));
-            let over = post.letter.ttl_ms.is_some_and(|ttl| world.now + ahead >= post.at + ttl);
+            let over = post.letter.ttl_ms.is_some_and(|ttl| world.now + ahead + post.age_ms >= post.at + ttl);
             self.judge_row(key, post, over, letters, fates, world, court);
         }
         for gone in self.kept.difference(&self.inbox) {
@@ -157,7 +164,7 @@ impl Daemons {
     fn requeues(&mut self, old: &Key, new: &Key, world: &World) {
         let Some(Post { slot, letter, .. }) = self.posts.get(old) else { return };
         let (asked, at) = (self.facts, world.now);
-        let post = Post { slot: *slot, letter: letter.clone(), at, asked, promised: Some(asked) };
+        let post = Post { slot: *slot, letter: letter.clone(), at, age_ms: 0, asked, promised: Some(asked) };
         self.posts.insert(new.clone(), post);
         self.requeued.insert(old.clone());
     }
