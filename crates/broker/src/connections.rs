@@ -12,7 +12,6 @@ use tenure_core::buffers::{BufferLimit, Holding};
 use tenure_core::conn::Out;
 use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
 use tenure_mux::Tally;
-use tenure_proto::close::{Closing, Reason};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
@@ -253,7 +252,7 @@ impl Connections {
         guest.gone.store(true, Ordering::Relaxed);
         guest.unfinished.store(0, Ordering::Relaxed);
         match guest.mailbox.get() {
-            Some(mailbox) => mailbox.put(Out::Close(Box::new(Closing::new(Reason::SlowConsumer)))),
+            Some(mailbox) => mailbox.put(Out::LetGo),
             None => guest.cut.cancel(),
         }
         self.count(guest, 0, 0)

@@ -5,7 +5,7 @@
 //! close. Idle it holds no memory, which matters when there are many.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::conn::Out;
 use tokio::sync::Notify;
@@ -14,23 +14,41 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mailbox(Arc<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    queue: Mutex<VecDeque<Out>>,
+    /// None when nobody takes anything out any more.
+    queue: Mutex<Option<VecDeque<Out>>>,
     filled: Notify,
 }
 
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner { queue: Mutex::new(Some(VecDeque::new())), filled: Notify::new() }
+    }
+}
+
 impl Mailbox {
-    /// Puts something in.
+    fn queue(&self) -> MutexGuard<'_, Option<VecDeque<Out>>> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something in, unless it is shut.
     pub(crate) fn put(&self, out: Out) {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(out);
-        self.0.filled.notify_one();
+        if let Some(queue) = &mut *self.queue() {
+            queue.push_back(out);
+            self.0.filled.notify_one();
+        }
+    }
+
+    /// Drops what is in it and what is put in from here on: its socket ends, and may take a while for that.
+    pub(crate) fn shut(&self) {
+        *self.queue() = None;
     }
 
     /// Takes everything out; waits until there is something. Cancel-safe: nothing is taken before it returns.
     pub(crate) async fn take(&self) -> VecDeque<Out> {
         loop {
-            let all = std::mem::take(&mut *self.0.queue.lock().unwrap_or_else(PoisonError::into_inner));
+            let all = self.queue().as_mut().map(std::mem::take).unwrap_or_default();
             if !all.is_empty() {
                 return all;
             }

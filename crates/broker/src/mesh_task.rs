@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::log::Log;
 use crate::mailbox::Mailbox;
-use crate::reader::Reads;
+use crate::reader::{Reads, Share};
 use crate::routes::{Cut, Routes};
 use crate::shared::Shared;
 use crate::stop::Stopping;
@@ -44,6 +44,8 @@ pub(crate) enum MeshMsg {
     Hello(Input, ConnId, Mailbox),
     /// An operator asks, and is answered here.
     Operate(Box<Operation>, oneshot::Sender<Told>),
+    /// The store has read something, which counts as waiting for the mesh until it is carried out.
+    Found(Input, Option<Share>),
     /// Anything else.
     Input(Input),
 }
@@ -257,7 +259,7 @@ impl MeshTask {
     fn handle(&mut self, now: Now, msg: MeshMsg) {
         let input = match msg {
             MeshMsg::Input(Input::Failed { .. }) => return self.fail(now),
-            MeshMsg::Input(input) => input,
+            MeshMsg::Input(input) | MeshMsg::Found(input, _) => input,
             MeshMsg::Operate(operation, answer) => {
                 let id = self.shared.next_operation();
                 self.operators.insert(id, answer);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use tenure_core::Input;
@@ -19,6 +19,50 @@ use crate::shared::Shared;
 pub(crate) const READERS: usize = 2;
 /// Reads that may wait for one; one more is answered that the store cannot read now.
 const WAITING: usize = 16_384;
+
+/// Bytes of messages that were read and that meshes have not come to yet; past it nothing more is read. What they then
+/// hold is counted where it waits.
+const READ_BYTES: usize = 8 * 1024 * 1024;
+
+/// What was read and waits for a mesh.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: Mutex<usize>,
+    less: Condvar,
+}
+
+impl Ahead {
+    fn bytes(&self) -> MutexGuard<'_, usize> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts so many bytes until what is given is dropped; waits until there is room for them.
+    fn count(self: &Arc<Ahead>, bytes: usize) -> Option<Share> {
+        if bytes == 0 {
+            return None;
+        }
+        let mut all = self.bytes();
+        while *all >= READ_BYTES {
+            all = self.less.wait(all).unwrap_or_else(PoisonError::into_inner);
+        }
+        *all += bytes;
+        Some(Share { ahead: self.clone(), bytes })
+    }
+}
+
+/// One read's part of what waits for meshes, for as long as it does.
+#[derive(Debug)]
+pub(crate) struct Share {
+    ahead: Arc<Ahead>,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *self.ahead.bytes() -= self.bytes;
+        self.ahead.less.notify_all();
+    }
+}
 
 /// A read that waits.
 type Asked = (Arc<Lane>, ReadId, StoreRead);
@@ -76,12 +120,14 @@ pub(crate) fn start(
     let (queue, queued) = channel();
     let queued = Arc::new(Mutex::new(queued));
     let waiting = Arc::new(AtomicUsize::new(0));
+    let ahead = Arc::new(Ahead::default());
     let mut threads = Vec::new();
     for store in readers {
         let reader = Reader {
             store,
             queued: queued.clone(),
             waiting: waiting.clone(),
+            ahead: ahead.clone(),
             shared: shared.clone(),
             sound: true,
         };
@@ -96,6 +142,8 @@ struct Reader {
     /// One of the readers waits here, the others for the lock: whoever is free takes the next.
     queued: Arc<Mutex<Receiver<Asked>>>,
     waiting: Arc<AtomicUsize>,
+    /// What all of them have read.
+    ahead: Arc<Ahead>,
     shared: Arc<Shared>,
     /// Whether the last read went well.
     sound: bool,
@@ -106,9 +154,10 @@ impl Reader {
         while let Some((lane, id, read)) = self.next() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             let found = self.read(&lane.mesh, &read);
+            // The mesh never waits for us, so both waits are for a queue that drains.
+            let share = self.ahead.count(found.weight());
             let Some(inputs) = lane.inputs.upgrade() else { continue };
-            // The mesh never waits for us, so this wait is for a queue that drains.
-            let _ = inputs.blocking_send(MeshMsg::Input(Input::Found { id, found }));
+            let _ = inputs.blocking_send(MeshMsg::Found(Input::Found { id, found }, share));
         }
     }
 
@@ -134,5 +183,28 @@ impl Reader {
                 StoreFound::Unavailable
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_read_ahead_of_the_bound() {
+        let (ahead, given_back) = (Arc::new(Ahead::default()), Arc::new(AtomicBool::new(false)));
+        assert!(ahead.count(0).is_none());
+        let first = ahead.count(READ_BYTES - 1).unwrap();
+        // One that does not fit may pass the bound, once.
+        let second = ahead.count(READ_BYTES).unwrap();
+        let (reader, seen) = (ahead.clone(), given_back.clone());
+        let third = std::thread::spawn(move || (reader.count(1).map(drop), seen.load(Ordering::SeqCst)));
+        drop(first);
+        given_back.store(true, Ordering::SeqCst);
+        drop(second);
+        assert_eq!(third.join().unwrap(), (Some(()), true));
+        assert_eq!(*ahead.bytes(), 0);
     }
 }

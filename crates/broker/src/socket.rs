@@ -206,7 +206,10 @@ impl Wire {
             let (input, done) = match effect {
                 None => continue,
                 Some(ConnEffect::Tell(input)) => (Some(input), false),
-                Some(effect) => (Box::pin(self.leave(effect)).await, true),
+                Some(effect) => {
+                    mailbox.shut();
+                    (Box::pin(self.leave(effect)).await, true)
+                }
             };
             let heard = match input {
                 Some(input) => mesh.send(MeshMsg::Input(input)).await,

@@ -79,6 +79,7 @@ mutants! {
     RewindUnnoticed "rewind-unnoticed" "A store that came back with another history is not told apart from the old one.";
     TagWithoutId "tag-without-id" "A tag settles whatever message stands at its place.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
+    UnclaimedGoesLast "unclaimed-goes-last" "A delivery whose claim was lost goes behind what was handed out after it.";
     LogCutUnnoticed "log-cut-unnoticed" "A start does not notice that the store lost acknowledged data.";
 }
 

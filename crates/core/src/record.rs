@@ -588,6 +588,20 @@ pub enum StoreFound {
     Unavailable,
 }
 
+impl StoreFound {
+    /// Roughly the memory that its messages take, for bounds.
+    pub fn weight(&self) -> usize {
+        let of = |entry: &Arc<Entry>| entry.envelope.weight();
+        match self {
+            StoreFound::Page { entries, .. }
+            | StoreFound::History { entries, .. }
+            | StoreFound::Expired(entries) => entries.iter().map(of).sum(),
+            StoreFound::Dead { letters, .. } => letters.iter().map(|letter| of(&letter.entry)).sum(),
+            _ => 0,
+        }
+    }
+}
+
 /// A lane of a log as the store remembers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneRecord {

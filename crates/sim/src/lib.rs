@@ -29,6 +29,7 @@ mod net;
 mod offers;
 pub mod oracle;
 mod process;
+pub mod regressions;
 mod rewinding;
 mod rng;
 pub mod run;

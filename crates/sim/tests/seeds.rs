@@ -1,8 +1,8 @@
 //! Seeds that run with every change, twice each: no promise is broken, and a seed is the same world both times.
 
 use tenure_sim::hunt::Hunt;
+use tenure_sim::regressions::regressions;
 use tenure_sim::run::{Wanted, run};
-use tenure_sim::scenario::Scenario;
 
 /// How many; `cargo xtask sim` runs more.
 const SEEDS: u64 = 200;
@@ -26,15 +26,10 @@ fn no_seed_breaks_a_promise_and_each_is_one_world() {
 /// Every bug that was ever found stays found: its scenario, made as small as it got.
 #[test]
 fn what_broke_once_does_not_break_again() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
-    let mut found = 0;
-    for entry in std::fs::read_dir(dir).expect("the regressions") {
-        let path = entry.expect("an entry").path();
-        let text = std::fs::read(&path).expect("a scenario");
-        let scenario: Scenario = serde_json::from_slice(&text).expect("a scenario that parses");
+    let all = regressions().expect("the regressions");
+    assert!(!all.is_empty());
+    for (name, scenario) in all {
         let verdict = run(&scenario, Wanted::Verdict).expect("the machine does its part");
-        assert!(verdict.violations.is_empty(), "{}: {:?}", path.display(), verdict.violations);
-        found += 1;
+        assert!(verdict.violations.is_empty(), "{name}: {:?}", verdict.violations);
     }
-    assert!(found > 0, "no regressions in {dir}");
 }

@@ -18,6 +18,9 @@ use crate::house::House;
 use crate::input::Input;
 use crate::time::{Millis, Now};
 
+/// Bytes of a frame that may have to leave before a socket that is let go is told why.
+const LAST_BYTES: usize = 64 * 1024;
+
 /// A connection that has not said hello.
 #[derive(Debug)]
 pub(super) struct Stranger {
@@ -160,13 +163,18 @@ impl Conn {
     }
 
     /// Room is needed, or too much is held: lets the socket go. What it has not read is dropped; its session is in
-    /// grace, and what it missed comes again.
+    /// grace, and what it missed comes again. It is told why, unless much of a frame would have to leave before that:
+    /// whoever does not read would keep that memory until the deadline.
     pub fn let_go(&mut self, now: Now, out: &mut impl Outlet) -> Option<ConnEffect> {
         match &self.phase {
             Phase::Stranger(_) => Some(self.close(now, &Closing::new(Reason::Busy), None, out)),
             Phase::Knocking(_) | Phase::Session => {
                 out.skip();
                 let gone = Gone { by_client: false, at: None };
+                if out.waiting() > LAST_BYTES {
+                    self.leave(now, false, Some(gone));
+                    return Some(self.end(now.at));
+                }
                 Some(self.close(now, &Closing::new(Reason::SlowConsumer), Some(gone), out))
             }
             Phase::Leaving(_) | Phase::Over => None,

@@ -155,6 +155,9 @@ impl Conn {
         let mut came = 0;
         for asked in outs {
             came += 1;
+            if matches!(asked, Out::LetGo) {
+                return self.let_go(now, out);
+            }
             if let Out::Close(closing) = asked {
                 if closing.reason == Reason::SlowConsumer.as_str() {
                     // Why it is closed comes before what it would not read; that is replayed, or asked for again.
@@ -398,7 +401,7 @@ impl Conn {
                 out.ping();
             }
             // Closes are carried out when they come, never from the backlog.
-            Out::Close(_) => {}
+            Out::Close(_) | Out::LetGo => {}
         }
     }
 
@@ -444,6 +447,8 @@ impl Conn {
     fn leave(&mut self, now: Now, lingers: bool, gone: Option<Gone>) {
         let deadline = now.at.plus(CLOSE_FLUSH_MS);
         self.phase = Phase::Leaving(Leaving { deadline, lingers, flushed: false, gone });
+        // What has no room in the socket by now never leaves, and is not held until the client has closed too.
+        (self.backlog, self.due, self.held) = (VecDeque::new(), Due::default(), None);
     }
 
     fn end(&mut self, at: Millis) -> ConnEffect {

@@ -45,6 +45,8 @@ pub enum Out {
     Ping,
     /// Say why, flush, close.
     Close(Box<Closing>),
+    /// Close as [`super::Conn::let_go`] does.
+    LetGo,
 }
 
 /// What a connection asks of its shell, besides taking what leaves.

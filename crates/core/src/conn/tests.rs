@@ -486,6 +486,23 @@ fn a_close_of_ours_is_told_then_flushed_then_waited_out() {
 }
 
 #[test]
+fn a_socket_that_is_let_go_in_the_middle_of_a_large_frame_ends_at_once() {
+    let mut world = World::greeted();
+    let busy = Out::Events(Box::<Batch>::default());
+    world.shell.waiting = world.house.config.max_buffered_bytes;
+    assert!(world.obey(vec![busy]).is_none());
+    let now = world.now.at;
+    assert_eq!(ends(world.obey(vec![Out::LetGo])), Some((now, false)));
+    // What had no room is not held any longer, nor is anything that still comes.
+    assert_eq!((world.conn.unsent(), world.conn.backlog.len()), (0, 0));
+    assert!(world.obey(vec![Out::LetGo]).is_none());
+    // A small rest leaves, and then the reason.
+    let mut world = World::greeted();
+    world.shell.waiting = 64 * 1024;
+    assert_eq!(closes(world.obey(vec![Out::LetGo])), 1008);
+}
+
+#[test]
 fn a_client_that_takes_nothing_is_let_go_in_time() {
     let mut world = World::greeted();
     let heard = world.now.at;

@@ -224,9 +224,15 @@ impl Mesh {
         for session in again {
             self.reschedule(session);
         }
+        // What lost its claim was handed out before what waits for one.
+        let younger = match mutant::on(Mutant::UnclaimedGoesLast) {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.messages.parked),
+        };
         while let Some((_, who)) = self.next_awaiting(through) {
             self.not_written(now, who, effects);
         }
+        self.messages.parked.extend(younger);
         // Whoever was about to be told that a thing is settled believed in a write that is lost: what it said is
         // written again first.
         self.messages.urgent |= !self.messages.answers.is_empty() || !self.messages.hellos.is_empty();
