@@ -53,10 +53,12 @@ impl Fates {
                 }
                 causes.check_fate(key, *fate, "its receipt", court);
             }
-            Seen::Receipt { key, outcome: Err(code), .. } => {
+            Seen::Receipt { life, key, outcome: Err(code) } => {
                 let accepted =
                     |record: &Record| record.kept(world).is_some_and(|message| message.accepted.is_some());
-                if code == "not_found" && letters.get(key).is_some_and(accepted) {
+                // What was still on its way when the store went back is true of the history before.
+                let now = world.being(*life).rewinds == world.broker.rewinds.len();
+                if code == "not_found" && now && letters.get(key).is_some_and(accepted) {
                     let text = format!("{} was accepted, and its receipt says that nobody knows it", key.id);
                     court.accuse("lost", text);
                 }
