@@ -185,6 +185,7 @@ pub(crate) async fn run(
         reads,
         unread: Vec::new(),
         effects: Vec::new(),
+        shares: Vec::new(),
     };
     task.run(inbox).await;
 }
@@ -209,6 +210,8 @@ struct MeshTask {
     /// Reads that nobody takes, of which the mesh has not heard.
     unread: Vec<ReadId>,
     effects: Vec<Effect>,
+    /// Of what was read: it is counted elsewhere, or dropped, when the round is carried out.
+    shares: Vec<Share>,
 }
 
 impl MeshTask {
@@ -259,7 +262,11 @@ impl MeshTask {
     fn handle(&mut self, now: Now, msg: MeshMsg) {
         let input = match msg {
             MeshMsg::Input(Input::Failed { .. }) => return self.fail(now),
-            MeshMsg::Input(input) | MeshMsg::Found(input, _) => input,
+            MeshMsg::Input(input) => input,
+            MeshMsg::Found(input, share) => {
+                self.shares.extend(share);
+                input
+            }
             MeshMsg::Operate(operation, answer) => {
                 let id = self.shared.next_operation();
                 self.operators.insert(id, answer);
@@ -341,6 +348,7 @@ impl MeshTask {
             }
         }
         self.effects = effects;
+        self.shares.clear();
         self.show();
     }
 
