@@ -54,11 +54,11 @@ impl Fates {
                 causes.check_fate(key, *fate, "its receipt", court);
             }
             Seen::Receipt { life, key, outcome: Err(code) } => {
-                let accepted =
-                    |record: &Record| record.kept(world).is_some_and(|message| message.accepted.is_some());
-                // What was still on its way when the store went back is true of the history before.
+                // What was still on its way when the store went back is true of the history before; and another program of
+                // the member may have used the id since this was asked.
                 let now = world.being(*life).rewinds == world.broker.rewinds.len();
-                if code == "not_found" && now && letters.get(key).is_some_and(accepted) {
+                let promised = letters.get(key).is_some_and(|record| record.promised(world).is_some());
+                if code == "not_found" && now && promised {
                     let text = format!("{} was accepted, and its receipt says that nobody knows it", key.id);
                     court.accuse("lost", text);
                 }

@@ -96,9 +96,12 @@ impl World {
         })
     }
 
-    /// What this process hears now, as proof of what the store has.
+    /// What this process hears now, as proof of what the store has. What was still on its way when the store went back was
+    /// said before that.
     pub(super) fn sight(&self, life: Life) -> Sight {
-        Sight { at: self.now, run: if self.is_current(life) { self.broker.run } else { 0 } }
+        let rewind = self.broker.rewinds.get(self.being(life).rewinds);
+        let at = rewind.map_or(self.now, |rewind| rewind.at);
+        Sight { at, run: if self.is_current(life) { self.broker.run } else { 0 } }
     }
 
     /// Whether a session's lease may have ended since `at`; of a session that nobody knows, it may.
