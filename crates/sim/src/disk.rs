@@ -240,14 +240,15 @@ impl Disk {
     }
 
     /// The log of the store, which nobody has open, loses what was written to it after `copied`, and half a frame stays.
-    /// Says whether it could: what was copied into the main file meanwhile is safe.
+    /// Says whether it could: what was copied into the main file meanwhile is safe, and what was written and never synced was
+    /// nobody's.
     pub(crate) fn cut_log(&mut self, copied: Copied) -> Result<bool, Broken> {
         let (Ground::Files(dir), CopiedGround::Files(then)) = (&mut self.ground, &copied.ground) else {
             return self.restore(copied, true).map(|()| true);
         };
         let mut image = Image::of(dir.path())?;
         let same = image.database == then.database && image.log.starts_with(&then.log);
-        if !same || image.log.len() == then.log.len() {
+        if !same || image.log.len() == then.log.len() || image.mark == then.mark {
             return Ok(false);
         }
         let torn = self.rng.below(2 * FRAME) as usize % (image.log.len() - then.log.len());
