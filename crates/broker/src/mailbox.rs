@@ -16,7 +16,7 @@ pub(crate) struct Mailbox(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// None when nobody takes anything out any more.
+    /// `None` once the mailbox is shut.
     queue: Mutex<Option<VecDeque<Out>>>,
     filled: Notify,
 }
@@ -40,7 +40,7 @@ impl Mailbox {
         }
     }
 
-    /// Drops what is in it and what is put in from here on: its socket ends, and may take a while for that.
+    /// Drops what is in it and whatever is put in later: its socket is closing, which may take a while.
     pub(crate) fn shut(&self) {
         *self.queue() = None;
     }

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::log::Log;
 use crate::mailbox::Mailbox;
-use crate::reader::{Reads, Share};
+use crate::reader::{ReadAheadShare, Reads};
 use crate::routes::{Cut, Routes};
 use crate::shared::Shared;
 use crate::stop::Stopping;
@@ -44,8 +44,8 @@ pub(crate) enum MeshMsg {
     Hello(Input, ConnId, Mailbox),
     /// An operator asks, and is answered here.
     Operate(Box<Operation>, oneshot::Sender<Told>),
-    /// The store has read something, which counts as waiting for the mesh until it is carried out.
-    Found(Input, Option<Share>),
+    /// The store has read something; it counts as read ahead until its round is carried out.
+    Found(Input, Option<ReadAheadShare>),
     /// Anything else.
     Input(Input),
 }
@@ -185,7 +185,7 @@ pub(crate) async fn run(
         reads,
         unread: Vec::new(),
         effects: Vec::new(),
-        shares: Vec::new(),
+        read_ahead: Vec::new(),
     };
     task.run(inbox).await;
 }
@@ -210,8 +210,8 @@ struct MeshTask {
     /// Reads that nobody takes, of which the mesh has not heard.
     unread: Vec<ReadId>,
     effects: Vec<Effect>,
-    /// Of what was read: it is counted elsewhere, or dropped, when the round is carried out.
-    shares: Vec<Share>,
+    /// Shares of what this round was told was read.
+    read_ahead: Vec<ReadAheadShare>,
 }
 
 impl MeshTask {
@@ -264,7 +264,7 @@ impl MeshTask {
             MeshMsg::Input(Input::Failed { .. }) => return self.fail(now),
             MeshMsg::Input(input) => input,
             MeshMsg::Found(input, share) => {
-                self.shares.extend(share);
+                self.read_ahead.extend(share);
                 input
             }
             MeshMsg::Operate(operation, answer) => {
@@ -348,7 +348,7 @@ impl MeshTask {
             }
         }
         self.effects = effects;
-        self.shares.clear();
+        self.read_ahead.clear();
         self.show();
     }
 

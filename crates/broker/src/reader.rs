@@ -20,44 +20,44 @@ pub(crate) const READERS: usize = 2;
 /// Reads that may wait for one; one more is answered that the store cannot read now.
 const WAITING: usize = 16_384;
 
-/// Bytes of messages that were read and that meshes have not come to yet; past it nothing more is read. What they then
-/// hold is counted where it waits.
-const READ_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of messages that may be read before meshes handle them; past it each reader finishes the read it is at, and waits.
+/// After that they are counted with the socket that they wait for.
+const READ_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 
-/// What was read and waits for a mesh.
+/// Bytes that readers have read and meshes have not handled.
 #[derive(Debug, Default)]
-struct Ahead {
+struct ReadAhead {
     bytes: Mutex<usize>,
     less: Condvar,
 }
 
-impl Ahead {
+impl ReadAhead {
     fn bytes(&self) -> MutexGuard<'_, usize> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts so many bytes until what is given is dropped; waits until there is room for them.
-    fn count(self: &Arc<Ahead>, bytes: usize) -> Option<Share> {
+    /// Waits until there is room, and counts so many bytes until the result is dropped.
+    fn count(self: &Arc<ReadAhead>, bytes: usize) -> Option<ReadAheadShare> {
         if bytes == 0 {
             return None;
         }
         let mut all = self.bytes();
-        while *all >= READ_BYTES {
+        while *all >= READ_AHEAD_BYTES {
             all = self.less.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
         *all += bytes;
-        Some(Share { ahead: self.clone(), bytes })
+        Some(ReadAheadShare { ahead: self.clone(), bytes })
     }
 }
 
-/// One read's part of what waits for meshes, for as long as it does.
+/// One read's part of the bytes that are read ahead.
 #[derive(Debug)]
-pub(crate) struct Share {
-    ahead: Arc<Ahead>,
+pub(crate) struct ReadAheadShare {
+    ahead: Arc<ReadAhead>,
     bytes: usize,
 }
 
-impl Drop for Share {
+impl Drop for ReadAheadShare {
     fn drop(&mut self) {
         *self.ahead.bytes() -= self.bytes;
         self.ahead.less.notify_all();
@@ -120,7 +120,7 @@ pub(crate) fn start(
     let (queue, queued) = channel();
     let queued = Arc::new(Mutex::new(queued));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let ahead = Arc::new(Ahead::default());
+    let ahead = Arc::new(ReadAhead::default());
     let mut threads = Vec::new();
     for store in readers {
         let reader = Reader {
@@ -142,8 +142,8 @@ struct Reader {
     /// One of the readers waits here, the others for the lock: whoever is free takes the next.
     queued: Arc<Mutex<Receiver<Asked>>>,
     waiting: Arc<AtomicUsize>,
-    /// What all of them have read.
-    ahead: Arc<Ahead>,
+    /// Shared by all readers of the broker.
+    ahead: Arc<ReadAhead>,
     shared: Arc<Shared>,
     /// Whether the last read went well.
     sound: bool,
@@ -194,11 +194,11 @@ mod tests {
 
     #[test]
     fn nothing_is_read_ahead_of_the_bound() {
-        let (ahead, given_back) = (Arc::new(Ahead::default()), Arc::new(AtomicBool::new(false)));
+        let (ahead, given_back) = (Arc::new(ReadAhead::default()), Arc::new(AtomicBool::new(false)));
         assert!(ahead.count(0).is_none());
-        let first = ahead.count(READ_BYTES - 1).unwrap();
+        let first = ahead.count(READ_AHEAD_BYTES - 1).unwrap();
         // One that does not fit may pass the bound, once.
-        let second = ahead.count(READ_BYTES).unwrap();
+        let second = ahead.count(READ_AHEAD_BYTES).unwrap();
         let (reader, seen) = (ahead.clone(), given_back.clone());
         let third = std::thread::spawn(move || (reader.count(1).map(drop), seen.load(Ordering::SeqCst)));
         drop(first);

@@ -240,8 +240,8 @@ impl Disk {
     }
 
     /// The log of the store, which nobody has open, loses what was written to it after `copied`, and half a frame stays.
-    /// Says whether it could: what was copied into the main file meanwhile is safe, and what was written and never synced was
-    /// nobody's.
+    /// Says whether it could: what was copied into the main file meanwhile is safe, and what was never synced was
+    /// never acknowledged.
     pub(crate) fn cut_log(&mut self, copied: Copied) -> Result<bool, Broken> {
         let (Ground::Files(dir), CopiedGround::Files(then)) = (&mut self.ground, &copied.ground) else {
             return self.restore(copied, true).map(|()| true);

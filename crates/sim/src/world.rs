@@ -103,7 +103,7 @@ pub(crate) struct World {
     pub(crate) broker: Broker,
     /// Until when the broker stands still, and since when.
     pub(crate) broker_frozen: Option<u64>,
-    /// The longest lease that anybody may have been promised: who is cut off notices it within that.
+    /// The longest lease that was in force: a client that is cut off notices within it.
     pub(crate) longest_lease_ms: u64,
     pub(crate) broker_deferred: Vec<Event>,
     pub(crate) round_at: Option<u64>,

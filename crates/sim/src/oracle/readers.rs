@@ -56,10 +56,10 @@ impl Sub {
     /// It is told that the history is another one, unless what it had read last is pruned, which counts as equal.
     pub(super) fn may_be_pruned(&self, log: &str, seq: u64, sent_at: u64, world: &World) -> bool {
         let unknown = self.fresh || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
-        // A log that is full keeps nothing for anybody, however young it is.
-        let old = |(after_ms, full): (u64, bool)| {
+        // A log that is bounded by bytes drops unread entries, however young they are.
+        let old = |(after_ms, unread): (u64, bool)| {
             let over = |back: u64| sent_at + after_ms <= back + SLACK_MS;
-            full || world.broker.clock_jumped || self.back.is_some_and(over)
+            unread || world.broker.clock_jumped || self.back.is_some_and(over)
         };
         let told = self.told.get(log).is_some_and(|at| !world.broker.rewound_since(*at));
         let equal = self.had.get(log).is_none_or(|had| seq <= *had);
