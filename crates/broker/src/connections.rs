@@ -1,6 +1,7 @@
 //! The connections of a broker from accept to their end: who is let go when there is no room for all, or when they
 //! hold too much memory together. What is decided is `core::crowd`'s and `core::buffers`'.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +12,7 @@ use tenure_core::Millis;
 use tenure_core::buffers::{BufferLimit, Holding};
 use tenure_core::conn::Out;
 use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
-use tenure_mux::Tally;
+use tenure_mux::{Gate, Tally};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
@@ -42,6 +43,8 @@ pub(crate) struct Connections {
     waiting: AtomicUsize,
     /// Bytes that requests hold.
     owed: AtomicUsize,
+    /// Closed while sockets and streams hold too much, those included that were told to go and have not given it back yet.
+    gate: Arc<Gate>,
     /// Bytes that relayed streams hold.
     relayed: Arc<Tally>,
     /// Where large messages find room before they are read.
@@ -76,6 +79,8 @@ struct Guest {
     mailbox: OnceLock<Mailbox>,
     waiting: AtomicUsize,
     owed: AtomicUsize,
+    /// Bytes that it held when it was told to go, and has not given back yet.
+    leaving: AtomicUsize,
     /// Since when its client has made no progress, in milliseconds of our clock.
     since: AtomicU64,
     /// Bytes of a large message that is not whole, and when something of it last came.
@@ -109,12 +114,14 @@ impl Held {
 
 impl Connections {
     pub(crate) fn new(crowd: CrowdLimits, buffers: BufferLimit) -> Connections {
+        let gate = Arc::new(Gate::new(buffers.0));
         Connections {
             inner: Mutex::new(Inner { crowd: Crowd::new(crowd), guests: HashMap::new() }),
             limit: buffers,
             waiting: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
-            relayed: Arc::default(),
+            relayed: Arc::new(Tally::within(gate.clone())),
+            gate,
             room: Room::new(buffers.for_messages()),
             over: Notify::new(),
             looked: AtomicU64::new(0),
@@ -135,14 +142,19 @@ impl Connections {
         self.inner().crowd.has_room()
     }
 
-    /// Bytes that all of them hold.
+    /// Bytes that all of them hold, those included that were told to go and have not given everything back.
     pub(crate) fn buffered(&self) -> usize {
-        self.waiting().saturating_add(self.owed.load(Ordering::Relaxed))
+        self.gate.bytes().saturating_add(self.owed.load(Ordering::Relaxed))
     }
 
     /// Bytes that wait for clients, in sockets and relayed streams.
     fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed).saturating_add(self.relayed.bytes())
+    }
+
+    /// What readers of the store and encoders wait for, so that no more is held than may be.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Where relayed streams count what they hold.
@@ -247,23 +259,38 @@ impl Connections {
         );
     }
 
-    /// Tells a connection to go; from here on what it holds does not count, as it gives it back at once.
+    /// Tells a connection to go. What it holds waits for no client from here on; it is held until the connection's task
+    /// comes round to giving it back.
     fn tell_to_go(&self, guest: &Guest) -> usize {
         guest.gone.store(true, Ordering::Relaxed);
         guest.unfinished.store(0, Ordering::Relaxed);
+        let held = guest.waiting.swap(0, Ordering::Relaxed);
+        guest.leaving.fetch_add(held, Ordering::Relaxed);
+        shift(&self.waiting, held, 0);
+        shift(&self.owed, guest.owed.swap(0, Ordering::Relaxed), 0);
         match guest.mailbox.get() {
             Some(mailbox) => mailbox.put(Out::LetGo),
             None => guest.cut.cancel(),
         }
-        self.count(guest, 0, 0)
+        held
     }
 
-    /// Counts what a connection holds instead of what it held; gives what waited before.
-    fn count(&self, guest: &Guest, waiting: usize, owed: usize) -> usize {
+    /// A connection that was told to go still holds so much at the most.
+    fn still_holds(&self, guest: &Guest, bytes: usize) {
+        let before = guest.leaving.fetch_min(bytes, Ordering::Relaxed);
+        self.gate.sub(before.saturating_sub(bytes));
+    }
+
+    /// Counts what a connection holds instead of what it held.
+    fn count(&self, guest: &Guest, waiting: usize, owed: usize) {
         let before = guest.waiting.swap(waiting, Ordering::Relaxed);
         shift(&self.waiting, before, waiting);
+        match waiting.cmp(&before) {
+            Greater => self.gate.add(waiting - before),
+            Less => self.gate.sub(before - waiting),
+            Equal => {}
+        }
         shift(&self.owed, guest.owed.swap(owed, Ordering::Relaxed), owed);
-        before
     }
 }
 
@@ -312,6 +339,7 @@ impl Connection {
             mailbox: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
+            leaving: AtomicUsize::new(0),
             since: AtomicU64::new(0),
             unfinished: AtomicUsize::new(0),
             heard: AtomicU64::new(0),
@@ -361,6 +389,8 @@ impl Connection {
     pub(crate) fn holds(&self, held: Held) {
         let all = &self.shared.connections;
         if self.guest.gone.load(Ordering::Relaxed) {
+            all.count(&self.guest, 0, 0);
+            all.still_holds(&self.guest, held.waiting);
             return;
         }
         self.guest.since.store(held.since.0, Ordering::Relaxed);
@@ -396,6 +426,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let all = &self.shared.connections;
         all.count(&self.guest, 0, 0);
+        all.still_holds(&self.guest, 0);
         let mut inner = all.inner();
         inner.crowd.leave(self.guest.id);
         inner.guests.remove(&self.guest.id);

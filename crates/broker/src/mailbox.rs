@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_core::conn::Out;
 use tokio::sync::Notify;
 
+use crate::reader::ReadAheadShare;
+
 /// A socket's mailbox.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mailbox(Arc<Inner>);
@@ -17,25 +19,39 @@ pub(crate) struct Mailbox(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     /// `None` once the mailbox is shut.
-    queue: Mutex<Option<VecDeque<Out>>>,
+    queue: Mutex<Option<Queue>>,
     filled: Notify,
+}
+
+/// What lies in a mailbox.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) outs: VecDeque<Out>,
+    /// What some of it counts as read ahead: it does until its socket has counted it.
+    pub(crate) read_ahead: Vec<Arc<Vec<ReadAheadShare>>>,
 }
 
 impl Default for Inner {
     fn default() -> Inner {
-        Inner { queue: Mutex::new(Some(VecDeque::new())), filled: Notify::new() }
+        Inner { queue: Mutex::new(Some(Queue::default())), filled: Notify::new() }
     }
 }
 
 impl Mailbox {
-    fn queue(&self) -> MutexGuard<'_, Option<VecDeque<Out>>> {
+    fn queue(&self) -> MutexGuard<'_, Option<Queue>> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts something in, unless it is shut.
     pub(crate) fn put(&self, out: Out) {
+        self.put_read(out, None);
+    }
+
+    /// Puts something in that was read just now, unless it is shut.
+    pub(crate) fn put_read(&self, out: Out, read_ahead: Option<&Arc<Vec<ReadAheadShare>>>) {
         if let Some(queue) = &mut *self.queue() {
-            queue.push_back(out);
+            queue.outs.push_back(out);
+            queue.read_ahead.extend(read_ahead.cloned());
             self.0.filled.notify_one();
         }
     }
@@ -46,10 +62,10 @@ impl Mailbox {
     }
 
     /// Takes everything out; waits until there is something. Cancel-safe: nothing is taken before it returns.
-    pub(crate) async fn take(&self) -> VecDeque<Out> {
+    pub(crate) async fn take(&self) -> Queue {
         loop {
             let all = self.queue().as_mut().map(std::mem::take).unwrap_or_default();
-            if !all.is_empty() {
+            if !all.outs.is_empty() {
                 return all;
             }
             self.0.filled.notified().await;

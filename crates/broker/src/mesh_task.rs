@@ -44,7 +44,7 @@ pub(crate) enum MeshMsg {
     Hello(Input, ConnId, Mailbox),
     /// An operator asks, and is answered here.
     Operate(Box<Operation>, oneshot::Sender<Told>),
-    /// The store has read something; it counts as read ahead until its round is carried out.
+    /// The store has read something; it counts as read ahead until the sockets that it goes to have taken it.
     Found(Input, Option<ReadAheadShare>),
     /// Anything else.
     Input(Input),
@@ -303,15 +303,18 @@ impl MeshTask {
 
     fn carry_out(&mut self) {
         let mut effects = std::mem::take(&mut self.effects);
+        let read = std::mem::take(&mut self.read_ahead);
+        let read = (!read.is_empty()).then(|| Arc::new(read));
+        let read = read.as_ref();
         for effect in effects.drain(..) {
             match effect {
                 Effect::Respond { conn, request, outcome } => {
-                    self.put(conn, Out::Respond(request, Box::new(outcome)))
+                    self.put(conn, Out::Respond(request, Box::new(outcome)), read)
                 }
-                Effect::Events { conn, batch } => self.put(conn, Out::Events(Box::new(batch))),
-                Effect::Ping { conn } => self.put(conn, Out::Ping),
+                Effect::Events { conn, batch } => self.put(conn, Out::Events(Box::new(batch)), read),
+                Effect::Ping { conn } => self.put(conn, Out::Ping, None),
                 Effect::Close { conn, closing } => {
-                    self.put(conn, Out::Close(Box::new(closing)));
+                    self.put(conn, Out::Close(Box::new(closing)), None);
                     self.mailboxes.remove(&conn);
                 }
                 Effect::Write { id, write } => self.unwritten |= !self.writes.push(id, write),
@@ -348,7 +351,6 @@ impl MeshTask {
             }
         }
         self.effects = effects;
-        self.read_ahead.clear();
         self.show();
     }
 
@@ -364,9 +366,9 @@ impl MeshTask {
         self.shown = now;
     }
 
-    fn put(&self, conn: ConnId, out: Out) {
+    fn put(&self, conn: ConnId, out: Out, read_ahead: Option<&Arc<Vec<ReadAheadShare>>>) {
         if let Some(mailbox) = self.mailboxes.get(&conn) {
-            mailbox.put(out);
+            mailbox.put_read(out, read_ahead);
         }
     }
 }

@@ -20,11 +20,11 @@ pub(crate) const READERS: usize = 2;
 /// Reads that may wait for one; one more is answered that the store cannot read now.
 const WAITING: usize = 16_384;
 
-/// Bytes of messages that may be read before meshes handle them; past it each reader finishes the read it is at, and waits.
-/// After that they are counted with the socket that they wait for.
+/// Bytes of messages that may be read before the sockets that they go to have taken them; past it each reader finishes the
+/// read it is at, and waits. After that they are counted with the socket that they wait for.
 const READ_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bytes that readers have read and meshes have not handled.
+/// Bytes that readers have read and sockets have not taken.
 #[derive(Debug, Default)]
 struct ReadAhead {
     bytes: Mutex<usize>,
@@ -154,8 +154,12 @@ impl Reader {
         while let Some((lane, id, read)) = self.next() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             let found = self.read(&lane.mesh, &read);
-            // The mesh never waits for us, so both waits are for a queue that drains.
-            let share = self.ahead.count(found.weight());
+            // Neither meshes nor sockets wait for us: what these waits are for is on its way.
+            let weight = found.weight();
+            if weight > 0 {
+                self.shared.connections.gate().wait();
+            }
+            let share = self.ahead.count(weight);
             let Some(inputs) = lane.inputs.upgrade() else { continue };
             let _ = inputs.blocking_send(MeshMsg::Found(Input::Found { id, found }, share));
         }

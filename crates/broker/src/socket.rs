@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::clock::Clock;
 use crate::connections::{Connection, Held};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Queue};
 use crate::mesh_task::{MeshHandle, MeshMsg};
 use crate::peer::Place;
 use crate::shared::Shared;
@@ -196,9 +196,7 @@ impl Wire {
             // All are cancel-safe: `io` keeps its state in the socket and the queue, `take` takes nothing before it
             // returns, and time has no state.
             let effect = tokio::select! {
-                outs = mailbox.take() => {
-                    self.with(|conn, shared, house, way| conn.obey(shared.clock.now(), outs, house, way))
-                }
+                taken = mailbox.take() => self.obey(taken),
                 io = self.io() => self.happened(io),
                 // Few sockets are in the middle of a message: the others have no timer.
                 () = at(clock, due), if due.is_some() => self.heard_or_late().await,
@@ -274,6 +272,16 @@ impl Wire {
         let shared: &Shared = shared;
         let (address, from) = (place.address(), Some(place.ip()));
         act(conn, shared, house, &mut Way { pipe, shared, flushing, address, from })
+    }
+
+    /// Carries out what the mesh asks.
+    fn obey(&mut self, Queue { outs, read_ahead }: Queue) -> Option<ConnEffect> {
+        let effect = self.with(|conn, shared, house, way| conn.obey(shared.clock.now(), outs, house, way));
+        if !read_ahead.is_empty() {
+            // Counted here before it is not counted as read ahead any more.
+            self.settle();
+        }
+        effect
     }
 
     fn stop(&mut self) -> Option<ConnEffect> {

@@ -106,6 +106,13 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> WsBytes<S> {
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> AsyncRead for WsBytes<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
+        if let Some(meters) = &self.meters {
+            // The other end waits in its own buffers; it is not silent, we do not listen.
+            if meters.0.poll_open(cx).is_pending() {
+                self.heard.note();
+                return Poll::Pending;
+            }
+        }
         while self.incoming.is_empty() {
             match ready!(Pin::new(&mut self.ws).poll_next(cx)) {
                 Some(Ok(Message::Binary(bytes))) => {

@@ -11,10 +11,11 @@
 //! What it never does: decide who may have a stream, or look at what passes.
 //!
 //! Where to read next: `bytes` for the WebSocket as a byte stream, `mux` for the task, `frames` for what stands before
-//! a stream's bytes, `load` for what streams hold.
+//! a stream's bytes, `load` for what streams hold, `gate` for what may be held.
 
 mod bytes;
 mod frames;
+mod gate;
 mod load;
 mod mux;
 mod stream;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use bytes::{WsBytes, socket_config};
 pub use frames::{FrameError, read_frame, write_frame};
+pub use gate::Gate;
 pub use load::{Load, Tally};
 pub use mux::{DEAD_AFTER, End, Incoming, Mux, OpenError, Side, start, start_counted};
 pub use stream::MuxStream;

@@ -7,10 +7,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::gate::Gate;
 
 /// Bytes of a frame's header: version, kind, two of flags, four of the stream's number, four of the length.
 const HEADER_BYTES: usize = 12;
@@ -25,17 +28,24 @@ const STEP_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Tally {
     bytes: AtomicUsize,
+    /// The sum that they are a part of: while it is too much, their sockets are not read.
+    gate: Arc<Gate>,
     grew: Notify,
     made: Instant,
 }
 
 impl Default for Tally {
     fn default() -> Tally {
-        Tally { bytes: AtomicUsize::new(0), grew: Notify::new(), made: Instant::now() }
+        Tally::within(Arc::default())
     }
 }
 
 impl Tally {
+    /// A part of the sum that `gate` bounds.
+    pub fn within(gate: Arc<Gate>) -> Tally {
+        Tally { bytes: AtomicUsize::new(0), gate, grew: Notify::new(), made: Instant::now() }
+    }
+
     /// Bytes that they hold.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -47,6 +57,7 @@ impl Tally {
     }
 
     fn add(&self, bytes: usize) {
+        self.gate.add(bytes);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before / STEP_BYTES != (before + bytes) / STEP_BYTES {
             self.grew.notify_one();
@@ -55,6 +66,7 @@ impl Tally {
 
     fn sub(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.gate.sub(bytes);
     }
 
     fn now(&self) -> u64 {
@@ -131,6 +143,11 @@ impl Loads {
         Loads { tally, streams: Arc::default() }
     }
 
+    /// Ready when more may come.
+    pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.tally.gate.poll_open(cx)
+    }
+
     fn streams(&self) -> MutexGuard<'_, HashMap<u32, Arc<Load>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,6 +185,11 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) fn new(loads: Loads) -> Meter {
         Meter { loads, header: [0; HEADER_BYTES], have: 0, left: 0, load: None }
+    }
+
+    /// Ready when more may come.
+    pub(crate) fn poll_open(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.loads.poll_open(cx)
     }
 
     /// These bytes come in: they wait to be read.

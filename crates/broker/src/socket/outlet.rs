@@ -49,7 +49,7 @@ impl Outlet for Way<'_> {
     }
 
     fn is_crowded(&self) -> bool {
-        self.shared.connections.is_over()
+        self.shared.connections.is_over() || self.shared.connections.gate().is_closed()
     }
 
     fn skip(&mut self) {
