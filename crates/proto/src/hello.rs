@@ -235,8 +235,8 @@ pub struct HelloParams {
     /// What the client believes about its subscriptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<HelloReconcile>,
-    /// The newest entry that the client has of each log it reads, inboxes included; at most 256. The broker compares
-    /// them with its store, and the answer lists under `rewound` the logs whose history is another one.
+    /// The newest entry that the client has of each log it reads, inboxes included, and behind those some older ones that
+    /// tell when a newer one is gone; at most 256. The broker compares them with its store, and the answer lists under `rewound` the logs whose history is another one.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::null::or_default")]
     pub positions: Vec<LogPosition>,
     /// Which inboxes it reads.

@@ -18,6 +18,8 @@ use super::delivery::{DeliveryId, Verb};
 /// handful of them however fast it reads. Readers that compete leave a run for each entry in the worst case:
 /// then this is 5 s of 1,600 acks a second, and what is forgotten is merely delivered again.
 pub(super) const RUNS: usize = 8_192;
+/// Entries of a log that a hello lists for comparison.
+pub(super) const WITNESSES: usize = 4;
 
 /// Who reads, which decides what a book can know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +56,9 @@ pub(super) struct Book {
     first: Option<u64>,
     /// What was given up for good: at which attempt, and how; at most [`RUNS`], the lowest are forgotten first.
     buried: BTreeMap<u64, (u32, Verb)>,
-    /// The highest entry that ever came, with its id: by it the broker tells whether its history is ours.
-    newest: Option<(u64, MessageId)>,
+    /// The highest entries that ever came, with their ids, at most [`WITNESSES`]: by them the broker tells whether its
+    /// history is ours. More than one, because it cannot tell by an entry that is gone.
+    witnesses: BTreeMap<u64, MessageId>,
     /// When the subscription was first opened, by the broker's clock, once its log was rewound: its numbers say nothing
     /// of what was there before `first`, but an id tells when its message was accepted.
     rewound_since: Option<u64>,
@@ -82,19 +85,20 @@ impl Book {
 
     /// An entry came, taken or not.
     pub(super) fn came(&mut self, seq: u64, id: MessageId) {
-        if self.newest.is_none_or(|(newest, _)| newest <= seq) {
-            self.newest = Some((seq, id));
+        self.witnesses.insert(seq, id);
+        if self.witnesses.len() > WITNESSES {
+            self.witnesses.pop_first();
         }
     }
 
-    /// The highest entry that ever came, with its id.
-    pub(super) fn newest(&self) -> Option<(u64, MessageId)> {
-        self.newest
+    /// The highest entries that ever came, with their ids.
+    pub(super) fn witnesses(&self) -> &BTreeMap<u64, MessageId> {
+        &self.witnesses
     }
 
     /// Whether it knows anything that the numbers of its log mean.
     pub(super) fn is_begun(&self) -> bool {
-        self.newest.is_some() || self.seen.is_some() || self.first.is_some()
+        !self.witnesses.is_empty() || self.seen.is_some() || self.first.is_some()
     }
 
     /// The history of its log is another one now: its numbers name other messages. What is in hand stays there. `since` is
@@ -408,7 +412,7 @@ mod tests {
             book.begin(5);
             book.came(6, at(1_001));
             book.came(5, at(1_000));
-            assert_eq!(book.newest(), Some((6, at(1_001))));
+            assert_eq!(book.witnesses(), &BTreeMap::from([(5, at(1_000)), (6, at(1_001))]));
             for seq in [5, 6] {
                 book.take(seq, DeliveryId(seq));
             }
@@ -416,8 +420,8 @@ mod tests {
             assert!(book.is_over(5, ID) && book.is_over(4, at(2_000)));
             book.rewind(900);
             assert_eq!(
-                (book.newest(), book.in_hand_by(6), book.hands()),
-                (None, [None, Some(DeliveryId(6))], 1)
+                (book.witnesses().len(), book.in_hand_by(6), book.hands()),
+                (0, [None, Some(DeliveryId(6))], 1)
             );
             assert!(!book.is_over(5, at(2_000)) && !book.is_over(2, at(2_000)), "they are other messages");
             assert!(book.is_over(2, at(899)), "it was there before the reader was");

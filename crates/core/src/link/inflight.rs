@@ -17,7 +17,7 @@ use tenure_proto::subscribe::AckMode;
 
 use super::delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubHandle, Verb};
 use super::requests::{Purpose, transient};
-use super::{Link, LinkEffect, SessionEvent};
+use super::{Link, LinkEffect};
 use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
 
@@ -406,19 +406,22 @@ impl Link {
         pulled: bool,
         effects: &mut Vec<LinkEffect>,
     ) -> Option<Handed> {
+        let (seq, message) = (delivery.message.seq.get(), delivery.message.id);
+        let (sub, ids) = self.subs.reader(handle)?;
+        let settled = sub.book(&delivery.message.log).is_settled(seq);
+        if settled && ids.is_new(&message) && !mutant::on(Mutant::PlaceAlone) {
+            self.history_changed(&delivery.message.log, effects);
+            if !self.subs.is_open(handle) {
+                // It comes again with everything that was accepted before it.
+                return None;
+            }
+        }
         let (sub, ids) = self.subs.reader(handle)?;
         let auto = sub.ack_mode() == AckMode::Auto;
         // What is acked is the broker's again before it says so: it may be far ahead of its answers.
         let room = sub.room();
         let full = !pulled && sub.hands() >= room && self.hands.unsettled(handle) >= room;
-        let since = sub.since();
         let book = sub.book(&delivery.message.log);
-        let (seq, message) = (delivery.message.seq.get(), delivery.message.id);
-        if book.is_settled(seq) && ids.is_new(&message) && !mutant::on(Mutant::PlaceAlone) {
-            book.rewind(since);
-            let logs = vec![delivery.message.log.clone()];
-            effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
-        }
         book.came(seq, message);
         let known = ids.handled(&message, delivery.attempt).cloned();
         if auto {

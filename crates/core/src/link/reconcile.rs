@@ -79,8 +79,8 @@ impl Link {
         }
     }
 
-    /// The newest entries that we have, of as many logs as a hello may list. What is newest tells most: a store that has
-    /// it has all that was accepted before.
+    /// The newest entries that we have, as many as a hello may list, and of each log before a second of any. What is newest tells
+    /// most: a store that has it has all that was accepted before.
     pub(super) fn positions(&self) -> Vec<LogPosition> {
         let mut positions = self.subs.positions();
         positions.truncate(POSITIONS_PER_HELLO);
@@ -103,7 +103,7 @@ impl Link {
         let (listed, any) = (&self.listed, !rewound.is_empty());
         let logs = self.subs.rewind(|log, book| match listed.contains(log) {
             true => rewound.iter().any(|rewound| rewound == log),
-            false => book.is_begun() && (any || book.newest().is_none()),
+            false => book.is_begun() && (any || book.witnesses().is_empty()),
         });
         if let Some(later) = self.told.as_mut().and_then(|told| told.later.as_mut()) {
             for subscription in &mut later.subscriptions {

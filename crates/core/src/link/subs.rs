@@ -1,5 +1,6 @@
 //! Subscriptions: each has a handle of the application's that outlives sockets, leases and the broker's own names.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::error::{ErrorCode, WireError};
@@ -15,11 +16,12 @@ use tenure_proto::subscribe::{
     SubscriptionEvent, SubscriptionEventKind, UnsubscribeParams,
 };
 
-use super::book::{Book, Reading};
+use super::book::{Book, Reading, WITNESSES};
 use super::delivery::{SubEnd, SubHandle, SubItem};
 use super::ids::Ids;
 use super::requests::Purpose;
 use super::{Link, LinkEffect, RequestNumber, SessionEvent};
+use crate::mutant::{self, Mutant};
 use crate::time::Now;
 
 /// Subscriptions of one session.
@@ -230,20 +232,23 @@ impl Subs {
         self.table.get(&handle).filter(|sub| sub.told && sub.rewound)?.again()
     }
 
-    /// The highest entry of each log with its id, the newest first.
+    /// The highest entries of each log with their ids: first the highest of each, the newest message before the others, then
+    /// what stands in for those that are gone.
     pub(super) fn positions(&self) -> Vec<LogPosition> {
-        let mut newest: BTreeMap<&String, (u64, MessageId)> = BTreeMap::new();
+        let mut witnesses: BTreeMap<&String, BTreeMap<u64, MessageId>> = BTreeMap::new();
         for (log, book) in self.table.values().flat_map(|sub| &sub.books) {
-            if let Some(own) = book.newest() {
-                newest.entry(log).and_modify(|known| *known = own.max(*known)).or_insert(own);
-            }
+            witnesses.entry(log).or_default().extend(book.witnesses());
         }
-        let mut positions: Vec<LogPosition> = newest
-            .into_iter()
-            .map(|(log, (seq, id))| LogPosition { log: log.clone(), seq: U53::saturating(seq), id })
-            .collect();
-        positions.sort_by_key(|position| std::cmp::Reverse(position.id));
-        positions
+        let most = if mutant::on(Mutant::OneWitness) { 1 } else { WITNESSES };
+        let ranked = witnesses.into_iter().flat_map(|(log, entries)| {
+            let highest = entries.into_iter().rev().take(most).enumerate();
+            highest.map(|(rank, (seq, id))| {
+                (rank, Reverse(id), LogPosition { log: log.clone(), seq: U53::saturating(seq), id })
+            })
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by_key(|(rank, id, _)| (*rank, *id));
+        ranked.into_iter().map(|(.., position)| position).collect()
     }
 
     /// Rewinds every log that `is_rewound`; gives their names.
@@ -258,6 +263,27 @@ impl Subs {
             }
         }
         rewound
+    }
+
+    /// Rewinds `log` wherever it is read. Gives the readers of every entry that are open: they must begin again, because what
+    /// they passed over may be new.
+    fn rewind_log(&mut self, log: &str) -> Vec<SubHandle> {
+        let mut begin_again = Vec::new();
+        for (handle, sub) in &mut self.table {
+            let (since, private) = (sub.since(), sub.wish.as_ref().is_some_and(|wish| wish.group.is_none()));
+            let Some(book) = sub.books.get_mut(log) else { continue };
+            book.rewind(since);
+            sub.rewound |= private;
+            if private && sub.stage == Stage::Open {
+                begin_again.push(*handle);
+            }
+        }
+        begin_again
+    }
+
+    /// Whether `handle` is open, and not being made again.
+    pub(super) fn is_open(&self, handle: SubHandle) -> bool {
+        self.table.get(&handle).is_some_and(|sub| sub.stage == Stage::Open)
     }
 
     /// The broker's name for `handle`.
@@ -413,6 +439,10 @@ impl Link {
         let outcome = outcome.map(|result| {
             let mut taken = Vec::new();
             for delivery in result.messages {
+                if !self.subs.is_open(handle) {
+                    // One of them showed that the reader must begin again.
+                    break;
+                }
                 let handed = self.take(handle, Box::new(delivery), true, effects);
                 taken.extend(handed.and_then(|handed| self.run_came(handle, handed, effects)));
             }
@@ -454,6 +484,11 @@ impl Link {
         match outcome {
             Err(error) if self.is_past_the_end(handle, wish, &error) => self.begin_again(handle, effects),
             Err(error) => self.subs.end(handle, SubEnd::refused(&error), effects),
+            Ok(result) if self.subs.beginning_again(handle).is_some_and(|again| again != *wish) => {
+                // Its log has another history since it was asked for.
+                self.stranger(result.sub_id, effects);
+                self.recreate(handle, effects);
+            }
             Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result, effects),
             // Nobody wants it any more; unless somebody asked for the very same since, which is the same one.
             Ok(result) => {
@@ -480,6 +515,19 @@ impl Link {
         let logs = self.subs.rewind(|log, _| own.contains(log));
         effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs: logs.into_iter().collect() }));
         self.recreate(handle, effects);
+    }
+
+    /// A message turned out to be new although its place was settled: the numbers of `log` name other messages than they did.
+    pub(super) fn history_changed(&mut self, log: &str, effects: &mut Vec<LinkEffect>) {
+        let begin_again = self.subs.rewind_log(log);
+        let logs = vec![log.to_owned()];
+        effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+        for handle in begin_again {
+            if let Some(id) = self.subs.id(handle).cloned() {
+                self.stranger(id, effects);
+            }
+            self.recreate(handle, effects);
+        }
     }
 
     fn opened_sub(&mut self, handle: SubHandle, result: SubscribeResult, effects: &mut Vec<LinkEffect>) {

@@ -1,15 +1,15 @@
 //! Comparing the history that a client has read with the one in the store.
 //!
 //! A store can come back with another history: a memory store that starts again, a directory that was wiped, a backup that was
-//! restored. New messages then have the places of old ones. A hello lists for each log the newest entry that its client
-//! has; a log that ends before it, or has another message there, is *rewound*. One equal id proves everything before it, and
-//! a place whose entry is gone (pruned, moved, damaged) counts as equal, unless the client comes with the token of another
-//! cluster: then nothing that it has read is ours.
+//! restored. New messages then have the places of old ones. A hello lists for each log the newest entries that its client
+//! has; a log that ends before one of them, or has another message there, is *rewound*. One equal id proves everything before
+//! it. A place whose entry is gone (expired, pruned, moved, damaged) tells nothing, and if that is all that is listed of a log it
+//! counts as equal, unless the client comes with the token of another cluster: then nothing that it has read is ours.
 //!
 //! What is not in memory is read from the store, and the hello waits for that as others wait for a write: it is never
 //! answered before the comparison is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -61,10 +61,18 @@ impl Mesh {
             return Some(knock);
         }
         let (mut rewound, mut asked) = (Vec::new(), Vec::new());
+        // The highest of a log stands before its others: what is known of that is known of them.
+        let mut known = BTreeSet::new();
         for position in &knock.admission.positions {
+            if known.contains(&position.log) {
+                continue;
+            }
             match self.look_at(&knock.admission, position) {
-                Look::Equal => {}
-                Look::Rewound(log) => rewound.push(log),
+                Look::Equal => _ = known.insert(&position.log),
+                Look::Rewound(log) => {
+                    known.insert(&position.log);
+                    rewound.push(log);
+                }
                 Look::Ask(log) => asked.push(((log, position.seq.get()), Some(position.id))),
             }
         }
@@ -149,22 +157,22 @@ impl Mesh {
         found: Option<Vec<Option<MessageId>>>,
         effects: &mut Vec<Effect>,
     ) {
-        let Comparison { mut knock, mut rewound, asked } = comparison;
+        let Comparison { mut knock, rewound, asked } = comparison;
         self.comparing.remove(&knock.admission.session);
         self.compared_conns.remove(&knock.conn);
         let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
-        let mut proven = BTreeMap::new();
+        let (mut proven, mut other) = (BTreeMap::new(), BTreeSet::from_iter(rewound));
         // Nothing that another cluster's client has read is ours: what is gone at its place proves nothing.
         let foreign = knock.admission.token == TokenVerdict::Rejected("other_cluster");
         for (((log, seq), had), is) in asked.into_iter().zip(found) {
             match (had, is) {
-                (Some(had), Some(is)) if had != is => rewound.push(log),
-                (Some(_), None) if foreign => rewound.push(log),
+                (Some(had), Some(is)) if had != is => _ = other.insert(log),
+                (Some(_), None) if foreign => _ = other.insert(log),
                 (None, Some(is)) => _ = proven.insert((log, seq), is),
                 _ => {}
             }
         }
-        knock.compared = Some(Compared { rewound, proven });
+        knock.compared = Some(Compared { rewound: other.into_iter().collect(), proven });
         self.knock(self.now, knock, effects);
     }
 

@@ -85,8 +85,13 @@ fn a_hello_lists_the_newest_entry_of_each_log_with_its_id() {
     get(&mut peer, entry("s1", LOG, 6, id(0, 6)));
     read(&mut peer, entry("s2", LOG, 5, id(0, 5)));
     get(&mut peer, entry("inbox", &inbox, 3, id(9, 3)));
-    let listed = json!([{"log": inbox, "seq": 3, "id": id(9, 3)}, {"log": LOG, "seq": 7, "id": id(1, 7)}]);
-    assert_eq!(peer.cut()["positions"], listed, "in hand or handled");
+    let newest =
+        [json!({"log": inbox, "seq": 3, "id": id(9, 3)}), json!({"log": LOG, "seq": 7, "id": id(1, 7)})];
+    // Others stand in for the newest if that is gone.
+    let older =
+        [json!({"log": LOG, "seq": 6, "id": id(0, 6)}), json!({"log": LOG, "seq": 5, "id": id(0, 5)})];
+    let listed = peer.cut()["positions"].clone();
+    assert_eq!(listed, json!([newest, older].concat()), "in hand or handled");
     assert!(told(&peer.welcome("kept", "resumed", None)).is_empty());
 }
 
@@ -107,8 +112,9 @@ fn new_messages_at_old_places_are_read_and_old_ones_are_recognised_by_their_ids(
     for n in 3..=7 {
         read(&mut peer, entry("s9", LOG, n, id(100, 100 + n)));
     }
-    let listed = json!([{"log": LOG, "seq": 7, "id": id(100, 107)}]);
-    assert_eq!(peer.cut()["positions"], listed, "of the history that there is now");
+    let listed: Vec<Value> =
+        (4..=7).rev().map(|n| json!({"log": LOG, "seq": n, "id": id(100, 100 + n)})).collect();
+    assert_eq!(peer.cut()["positions"], json!(listed), "at most four, of the history that there is now");
     let kept = json!({"results": [keep("s9", "s9")], "inflight": []});
     assert!(told(&peer.welcome("kept", "resumed", Some(kept))).is_empty(), "told once");
     assert_eq!(recognised(&mut peer, entry("s9", LOG, 3, id(100, 103))), "ack");
@@ -136,6 +142,49 @@ fn a_place_that_was_settled_hides_no_message_that_the_broker_took_for_the_old_on
     }
     assert_eq!(recognised(&mut peer, entry("inbox", &inbox, 2, id(2, 2))), "ack");
     assert_eq!(recognised(&mut peer, entry("inbox", &inbox, 5, id(100, 105))), "ack");
+}
+
+#[test]
+fn a_private_reader_that_meets_another_history_by_itself_begins_again() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 1);
+    for n in [1, 2, 3, 5] {
+        read(&mut peer, entry("s1", LOG, n, id(n, n)));
+    }
+    let kept = get(&mut peer, entry("s1", LOG, 4, id(4, 4)));
+    peer.cut();
+    // The newest entry is pruned in the broker's log: it counts as equal. The reader goes on with what it has not read.
+    let effects = peer.welcome("new", "resume_not_found", Some(recreate("s1")));
+    assert!(told(&effects).is_empty());
+    let subscribe = only(&effects, "subscribe");
+    assert_eq!(subscribe["params"]["from"], 4);
+    peer.reply(id_of(&subscribe), json!({"subId": "s2", "startSeq": {"0": 4}}));
+    let fresh = get(&mut peer, entry("s2", LOG, 4, id(100, 104)));
+    // A place that was settled has another message: those before it may have, too, and were passed over.
+    let effects = peer.event("message", entry("s2", LOG, 5, id(100, 105)));
+    assert_eq!((told(&effects), messages(&effects).len()), (vec![vec![LOG.to_owned()]], 0));
+    let [unsubscribe, subscribe] = &sent(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(
+        (&unsubscribe["method"], &unsubscribe["params"]["subId"]),
+        (&json!("unsubscribe"), &json!("s2"))
+    );
+    assert_eq!(
+        (&subscribe["method"], &subscribe["params"]["from"]),
+        (&json!("subscribe"), &json!("earliest"))
+    );
+    // What the old subscription still brings is not its business any more.
+    assert!(messages(&peer.event("message", entry("s2", LOG, 6, id(100, 106)))).is_empty());
+    peer.reply(id_of(unsubscribe), json!({}));
+    peer.reply(id_of(subscribe), json!({"subId": "s3", "startSeq": {"0": 1}}));
+    assert_eq!(recognised(&mut peer, entry("s3", LOG, 1, id(1, 1))), "ack");
+    for n in [2, 3] {
+        read(&mut peer, entry("s3", LOG, n, id(100, 100 + n)));
+    }
+    assert!(messages(&peer.event("message", entry("s3", LOG, 4, id(100, 104)))).is_empty(), "it is in hand");
+    for n in [5, 6] {
+        read(&mut peer, entry("s3", LOG, n, id(100, 100 + n)));
+    }
+    assert_ne!(kept, fresh);
 }
 
 #[test]

@@ -52,6 +52,25 @@ fn a_hello_is_answered_when_the_store_has_said_what_is_there() {
 }
 
 #[test]
+fn an_older_entry_tells_when_the_newest_is_gone() {
+    let cases = [
+        ([None, Some(MessageId(6))], 0),
+        ([None, Some(MessageId(8))], 1),
+        ([None, None], 0),
+        ([Some(MessageId(8)), Some(MessageId(9))], 1),
+    ];
+    for (there, rewound) in cases {
+        let mut world = world();
+        let mut admission = reading(knock(2));
+        let older = LogPosition { seq: U53::from(4), id: MessageId(6), ..admission.positions[0].clone() };
+        admission.positions.push(older);
+        let conn = world.hello(admission);
+        found(&mut world, there.to_vec());
+        assert_eq!(world.answer(conn).rewound.len(), rewound, "{there:?}");
+    }
+}
+
+#[test]
 fn a_socket_that_goes_while_its_hello_waits_is_forgotten() {
     let mut world = world();
     let conn = world.hello(reading(knock(2)));
