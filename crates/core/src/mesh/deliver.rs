@@ -45,6 +45,13 @@ impl Mesh {
         let behind = lane.map_or(0, |lane| lane.count.saturating_sub(reading.passed.0)) as usize;
         let behind = behind.max(usize::from(lane.is_some_and(|lane| lane.end > reading.group.cursor())));
         let mut left = behind + reading.group.ready().take(PUSHES).count();
+        if left == 0
+            && !mutant::on(Mutant::CaughtUpUnwoken)
+            && let Some(lane) = self.messages.logs.lane_mut(&reading.record.log, reading.record.lane)
+        {
+            // What it was to read is gone: no reader comes to the end of the log and asks to be told of what follows.
+            lane.waiting.insert(id);
+        }
         let (mut roused, mut able_ones, mut looked) = (Vec::new(), 0, 0);
         for _ in 0..reading.members.len() {
             let Some(holder) = reading.members.pop_front() else { break };
