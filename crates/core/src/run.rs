@@ -24,7 +24,7 @@ use tenure_proto::message::Address;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunInfo, RunState};
 
-use record::{RunEnding, RunRecord};
+use record::{RunEnding, RunRecord, RunSpan};
 
 /// Memory that an event takes beside its contents.
 const EVENT_BYTES: usize = 256;
@@ -49,8 +49,8 @@ pub struct Run {
     pub orphaned: bool,
     /// Whether its caller wants it stopped.
     pub cancelled: bool,
-    /// Until when it must be answered, Unix milliseconds, if a start took it up.
-    pub deadline: Option<u64>,
+    /// The time that it was given, if a start took it up.
+    pub span: Option<RunSpan>,
     last_seq: u64,
     /// Whether `last_seq` is known; after a start the next chunk says it.
     counting: bool,
@@ -122,7 +122,7 @@ impl Run {
             size,
             orphaned: false,
             cancelled: false,
-            deadline: None,
+            span: None,
             last_seq: 0,
             counting: true,
             ring: VecDeque::new(),
@@ -134,11 +134,12 @@ impl Run {
 
     /// A run that the store remembers.
     pub fn restored(record: RunRecord) -> Run {
+        let span = record.span();
         let RunRecord { id, caller, callee, log, seq, size, last_seq, state, ended_at, .. } = record;
         let mut run = Run::new(id, caller, log, seq, size);
         (run.callee, run.callee_member) = (callee.map(|(session, _)| session), callee.map(|(_, m)| m));
         (run.last_seq, run.counting, run.cancelled) = (last_seq, ended_at.is_some(), record.cancelled);
-        run.deadline = Some(record.deadline);
+        run.span = Some(span);
         if let Some(at) = ended_at {
             let (result, error) = (record.result, record.error);
             run.stage = Stage::Ended(Box::new(RunEnding { id, state, last_seq, result, error, at }));

@@ -72,10 +72,10 @@ impl Runs {
         self.runs.get_mut(id)
     }
 
-    /// Those that a start took up, with when they must be answered, Unix milliseconds.
-    pub(super) fn deadlines(&self) -> Vec<(RunId, u64)> {
+    /// Those that a start took up, with how long they have left at this time of the wall clock.
+    pub(super) fn left_at(&self, wall: u64) -> Vec<(RunId, u64)> {
         let living = self.runs.iter().filter(|(_, run)| run.is_living());
-        living.filter_map(|(id, run)| Some((*id, run.deadline?))).collect()
+        living.filter_map(|(id, run)| Some((*id, run.span?.left_ms(wall)))).collect()
     }
 
     /// Runs that have not ended, and that are about to begin.

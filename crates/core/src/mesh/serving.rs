@@ -6,7 +6,6 @@
 use serde_json::Value;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
-use tenure_proto::limits::RUN_TIMEOUT_MAX_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
 
@@ -306,8 +305,7 @@ impl Mesh {
     pub(super) fn restore_runs(&mut self, runs: Vec<RunRecord>) {
         for record in runs {
             let (id, stored) = (record.id, record.callee);
-            let left = record.deadline.saturating_sub(self.wall).min(RUN_TIMEOUT_MAX_MS);
-            let mut due = self.now.plus(left.max(self.config.lease_ttl_ms));
+            let mut due = self.now.plus(record.span().left_ms(self.wall).max(self.config.lease_ttl_ms));
             let holder = self.holder_of(&record);
             let mut run = Run::restored(record);
             run.orphaned = stored.is_some_and(|(callee, _)| !self.leases.contains_key(&callee));
@@ -327,8 +325,7 @@ impl Mesh {
     /// Gives the runs that a start took up the time that they have left at this time of the wall clock, instead of at the
     /// present one.
     pub(super) fn time_runs_from(&mut self, wall: u64) {
-        for (id, deadline) in self.messages.runs.deadlines() {
-            let left = deadline.saturating_sub(wall).min(RUN_TIMEOUT_MAX_MS);
+        for (id, left) in self.messages.runs.left_at(wall) {
             if self.messages.runs.due.at(&id).is_some_and(|due| due > self.now) {
                 self.messages.runs.due.set(id, self.now.plus(left.max(self.config.lease_ttl_ms)));
             }
