@@ -222,7 +222,15 @@ impl Link {
     }
 
     pub(super) fn settle_all(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
-        let paused = self.hands.after.is_some_and(|after| now < after);
+        if self.hands.after.is_some_and(|after| now >= after) {
+            self.hands.after = None;
+        }
+        self.settle_unless_paused(effects);
+    }
+
+    /// Sends what waits to be settled, unless the broker has asked to wait with that.
+    pub(super) fn settle_unless_paused(&mut self, effects: &mut Vec<LinkEffect>) {
+        let paused = self.hands.after.is_some();
         if self.current.is_none() || self.hands.holding || paused || self.hands.queue.is_empty() {
             return;
         }
@@ -230,7 +238,6 @@ impl Link {
         if self.is_greeting() {
             return;
         }
-        self.hands.after = None;
         for (verb, items) in std::mem::take(&mut self.hands.queue) {
             let mut tagged: Vec<(Item, Tag)> = Vec::with_capacity(items.len());
             for item in items {

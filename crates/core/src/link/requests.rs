@@ -34,6 +34,8 @@ pub(super) enum Purpose {
     Subscribe(SubHandle, Box<SubscribeParams>),
     /// The end of one, or of one that is nobody's.
     Unsubscribe(Option<SubHandle>),
+    /// The end of what the broker has of one that is then made again.
+    Reopen(SubHandle),
     /// Entries that are pulled.
     Fetch(SubHandle, U53),
     /// Settlements.
@@ -270,7 +272,7 @@ impl Link {
             open.sent = false;
             let keep = match &open.purpose {
                 Purpose::App | Purpose::Send(..) | Purpose::Fetch(..) => true,
-                Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+                Purpose::Subscribe(handle, _) | Purpose::Reopen(handle) => self.subs.contains(*handle),
                 Purpose::Start(handle) | Purpose::Cancel(handle) => self.calls.contains(*handle),
                 Purpose::Chunk(..) if mutant::on(Mutant::ChunkForgotten) => false,
                 Purpose::Chunk(run, _) | Purpose::End(run, _) | Purpose::Look(run) => {
@@ -374,6 +376,8 @@ impl Link {
             }
             Purpose::Unsubscribe(Some(handle)) => self.subs.end(handle, SubEnd::Unsubscribed, effects),
             Purpose::Unsubscribe(None) | Purpose::Cancel(_) => {}
+            // A broker that does not know it any more has ended it.
+            Purpose::Reopen(handle) => self.recreate(handle, effects),
             Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
             Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes), effects),
             Purpose::Status => self.status_answered(outcome(codec, bytes), effects),
@@ -389,8 +393,15 @@ impl Link {
     /// Whether the request is merely refused for now and will be made again.
     fn refused_for_now(&mut self, now: Millis, number: u64, bytes: &[u8]) -> bool {
         let Some(open) = self.requests.open.get_mut(&number) else { return false };
+        if let Purpose::Fetch(handle, _) = &open.purpose
+            && self.subs.is_opening(*handle)
+        {
+            // It named what is being made again, and is asked when that has a name.
+            open.sent = false;
+            return true;
+        }
         let wanted = match &open.purpose {
-            Purpose::Subscribe(handle, _) => self.subs.contains(*handle),
+            Purpose::Subscribe(handle, _) | Purpose::Reopen(handle) => self.subs.contains(*handle),
             Purpose::Start(handle) | Purpose::Cancel(handle) => self.calls.contains(*handle),
             purpose => purpose.is_patient(),
         };
@@ -427,7 +438,11 @@ impl Link {
             Purpose::Settle(batch) => self.settle_refused(batch, &error, effects),
             Purpose::Start(handle) => self.calls.end(handle, CallEnd::Refused(error), effects),
             Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
-            Purpose::Unsubscribe(_) | Purpose::Status | Purpose::Look(_) | Purpose::Cancel(_) => {}
+            Purpose::Unsubscribe(_)
+            | Purpose::Reopen(_)
+            | Purpose::Status
+            | Purpose::Look(_)
+            | Purpose::Cancel(_) => {}
             Purpose::Renew(asked) => self.renewal_answered(&asked, Err(error), effects),
             Purpose::Withdraw(names) => self.withdrawal_answered(&names, Err(error)),
         }

@@ -281,6 +281,11 @@ impl Subs {
         begin_again
     }
 
+    /// Whether `handle` is being made, or made again.
+    pub(super) fn is_opening(&self, handle: SubHandle) -> bool {
+        self.table.get(&handle).is_some_and(|sub| sub.stage == Stage::Opening)
+    }
+
     /// Whether `handle` is open, and not being made again.
     pub(super) fn is_open(&self, handle: SubHandle) -> bool {
         self.table.get(&handle).is_some_and(|sub| sub.stage == Stage::Open)
@@ -486,8 +491,7 @@ impl Link {
             Err(error) => self.subs.end(handle, SubEnd::refused(&error), effects),
             Ok(result) if self.subs.beginning_again(handle).is_some_and(|again| again != *wish) => {
                 // Its log has another history since it was asked for.
-                self.stranger(result.sub_id, effects);
-                self.recreate(handle, effects);
+                self.reopen(handle, result.sub_id, effects);
             }
             Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result, effects),
             // Nobody wants it any more; unless somebody asked for the very same since, which is the same one.
@@ -522,11 +526,26 @@ impl Link {
         let begin_again = self.subs.rewind_log(log);
         let logs = vec![log.to_owned()];
         effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+        if !begin_again.is_empty() {
+            // What was settled by the old names goes before they mean nothing.
+            self.settle_unless_paused(effects);
+        }
         for handle in begin_again {
             if let Some(id) = self.subs.id(handle).cloned() {
-                self.stranger(id, effects);
+                self.reopen(handle, id, effects);
             }
-            self.recreate(handle, effects);
+        }
+    }
+
+    /// Makes a subscription again when the broker has ended what it has of it: until then it would answer with that one.
+    fn reopen(&mut self, handle: SubHandle, sub_id: SubId, effects: &mut Vec<LinkEffect>) {
+        let Some(sub) = self.subs.table.get_mut(&handle) else { return };
+        sub.stage = Stage::Opening;
+        let old = sub.id.take();
+        self.subs.unname(old, handle);
+        let params = UnsubscribeParams { sub_id };
+        if let Err(error) = self.ask(Purpose::Reopen(handle), Method::Unsubscribe, &params, effects) {
+            self.subs.end(handle, SubEnd::refused(&error), effects);
         }
     }
 

@@ -16,6 +16,7 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{HelloReconcile, LogPosition};
 use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::log::LogName;
+use tenure_proto::number::U53;
 
 use crate::admit::{Admission, Refusal, TokenVerdict};
 use crate::effect::Effect;
@@ -61,18 +62,15 @@ impl Mesh {
             return Some(knock);
         }
         let (mut rewound, mut asked) = (Vec::new(), Vec::new());
-        // The highest of a log stands before its others: what is known of that is known of them.
-        let mut known = BTreeSet::new();
+        // The highest place of each log that is equal: what stands before it is, too.
+        let mut equal: BTreeMap<&str, U53> = BTreeMap::new();
         for position in &knock.admission.positions {
-            if known.contains(&position.log) {
+            if equal.get(position.log.as_str()).is_some_and(|seq| position.seq <= *seq) {
                 continue;
             }
             match self.look_at(&knock.admission, position) {
-                Look::Equal => _ = known.insert(&position.log),
-                Look::Rewound(log) => {
-                    known.insert(&position.log);
-                    rewound.push(log);
-                }
+                Look::Equal => _ = equal.insert(&position.log, position.seq),
+                Look::Rewound(log) => rewound.push(log),
                 Look::Ask(log) => asked.push(((log, position.seq.get()), Some(position.id))),
             }
         }
@@ -162,15 +160,20 @@ impl Mesh {
         self.compared_conns.remove(&knock.conn);
         let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
         let (mut proven, mut other) = (BTreeMap::new(), BTreeSet::from_iter(rewound));
+        let (mut equal, mut gone) = (BTreeSet::new(), BTreeSet::new());
         // Nothing that another cluster's client has read is ours: what is gone at its place proves nothing.
         let foreign = knock.admission.token == TokenVerdict::Rejected("other_cluster");
         for (((log, seq), had), is) in asked.into_iter().zip(found) {
             match (had, is) {
                 (Some(had), Some(is)) if had != is => _ = other.insert(log),
-                (Some(_), None) if foreign => _ = other.insert(log),
+                (Some(_), Some(_)) => _ = equal.insert(log),
+                (Some(_), None) => _ = gone.insert(log),
                 (None, Some(is)) => _ = proven.insert((log, seq), is),
-                _ => {}
+                (None, None) => {}
             }
+        }
+        if foreign {
+            other.extend(gone.difference(&equal).cloned());
         }
         knock.compared = Some(Compared { rewound: other.into_iter().collect(), proven });
         self.knock(self.now, knock, effects);
