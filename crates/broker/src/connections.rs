@@ -195,6 +195,9 @@ impl Connections {
         let holdings = self.holdings(shared, now);
         let goes = self.limit.let_go(now, self.owed.load(Ordering::Relaxed), holdings);
         self.let_go(shared, &goes);
+        if self.is_over() {
+            self.over.notify_one();
+        }
     }
 
     /// Lets those go who keep room for a message and send nothing of it, as somebody has waited for a while.
@@ -425,10 +428,12 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let all = &self.shared.connections;
-        all.count(&self.guest, 0, 0);
-        all.still_holds(&self.guest, 0);
         let mut inner = all.inner();
         inner.crowd.leave(self.guest.id);
         inner.guests.remove(&self.guest.id);
+        drop(inner);
+        // From here on nobody tells it to go, and counts what it holds as leaving.
+        all.count(&self.guest, 0, 0);
+        all.still_holds(&self.guest, 0);
     }
 }

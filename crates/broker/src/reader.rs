@@ -1,13 +1,14 @@
 //! The store's readers: a few threads that read what is committed while the writer writes, and tell the mesh.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
 use std::thread::JoinHandle;
 
 use tenure_core::Input;
 use tenure_core::effect::ReadId;
 use tenure_core::record::{StoreFound, StoreRead};
+use tenure_mux::Gate;
 use tenure_proto::name::MeshName;
 use tenure_store::{StoreError, StoreReader};
 use tokio::sync::mpsc;
@@ -21,51 +22,113 @@ pub(crate) const READERS: usize = 2;
 const WAITING: usize = 16_384;
 
 /// Bytes of messages that may be read before the sockets that they go to have taken them; past it each reader finishes the
-/// read it is at, and waits. After that they are counted with the socket that they wait for.
+/// read it is at, and reads no more messages. After that they are counted with the socket that they wait for.
 const READ_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bytes that readers have read and sockets have not taken.
+/// A read that waits.
+type Asked = (Arc<Lane>, ReadId, StoreRead);
+
+/// The reads that wait for a reader, and what was read and not taken.
 #[derive(Debug, Default)]
-struct ReadAhead {
-    bytes: Mutex<usize>,
-    less: Condvar,
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
-impl ReadAhead {
-    fn bytes(&self) -> MutexGuard<'_, usize> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Debug, Default)]
+struct State {
+    /// Reads that bring messages: they wait while sockets hold too much.
+    heavy: VecDeque<Asked>,
+    /// All others, which wait for nothing but a reader. Both together are bounded by [`WAITING`].
+    light: VecDeque<Asked>,
+    /// Bytes that readers have read and sockets have not taken.
+    ahead: usize,
+    /// Nobody can ask any more.
+    closed: bool,
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room, and counts so many bytes until the result is dropped.
-    fn count(self: &Arc<ReadAhead>, bytes: usize) -> Option<ReadAheadShare> {
-        if bytes == 0 {
-            return None;
+    /// Whether there was room.
+    fn push(&self, asked: Asked) -> bool {
+        let mut state = self.state();
+        if state.heavy.len() + state.light.len() >= WAITING {
+            return false;
         }
-        let mut all = self.bytes();
-        while *all >= READ_AHEAD_BYTES {
-            all = self.less.wait(all).unwrap_or_else(PoisonError::into_inner);
+        let queue = if asked.2.brings_messages() { &mut state.heavy } else { &mut state.light };
+        queue.push_back(asked);
+        drop(state);
+        self.changed.notify_one();
+        true
+    }
+
+    /// Waits for the next; nothing when nobody can ask any more, and so nobody hears what is read.
+    fn next(self: &Arc<Queue>, gate: &Gate) -> Option<Asked> {
+        let waker = Waker::from(self.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(light) = state.light.pop_front() {
+                return Some(light);
+            }
+            let room = state.ahead < READ_AHEAD_BYTES && gate.poll_open(&mut cx).is_ready();
+            if let Some(heavy) = room.then(|| state.heavy.pop_front()).flatten() {
+                return Some(heavy);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        *all += bytes;
-        Some(ReadAheadShare { ahead: self.clone(), bytes })
+    }
+
+    /// Counts so many bytes as read ahead until the result is dropped.
+    fn count(self: &Arc<Queue>, bytes: usize) -> Option<ReadAheadShare> {
+        self.state().ahead += bytes;
+        (bytes > 0).then(|| ReadAheadShare { queue: self.clone(), bytes })
+    }
+
+    fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Wake for Queue {
+    /// The gate is open.
+    fn wake(self: Arc<Queue>) {
+        // A reader that has just asked it waits by the time that this lock is had.
+        drop(self.state());
+        self.changed.notify_all();
     }
 }
 
 /// One read's part of the bytes that are read ahead.
 #[derive(Debug)]
 pub(crate) struct ReadAheadShare {
-    ahead: Arc<ReadAhead>,
+    queue: Arc<Queue>,
     bytes: usize,
 }
 
 impl Drop for ReadAheadShare {
     fn drop(&mut self) {
-        *self.ahead.bytes() -= self.bytes;
-        self.ahead.less.notify_all();
+        self.queue.state().ahead -= self.bytes;
+        self.queue.changed.notify_all();
     }
 }
 
-/// A read that waits.
-type Asked = (Arc<Lane>, ReadId, StoreRead);
+/// The right to ask: when all of them are gone the readers end.
+#[derive(Debug)]
+struct Asking(Arc<Queue>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 /// Whose reads they are.
 #[derive(Debug)]
@@ -77,17 +140,13 @@ struct Lane {
 
 /// The readers of one broker, for all its meshes.
 #[derive(Clone, Debug)]
-pub(crate) struct Readers {
-    /// Bounded by `waiting`.
-    queue: Sender<Asked>,
-    waiting: Arc<AtomicUsize>,
-}
+pub(crate) struct Readers(Arc<Asking>);
 
 impl Readers {
     /// The way of one mesh to them.
     pub(crate) fn lane(&self, mesh: MeshName, inputs: &mpsc::Sender<MeshMsg>) -> Reads {
         let lane = Arc::new(Lane { mesh, inputs: inputs.downgrade() });
-        Reads { lane, queue: self.queue.clone(), waiting: self.waiting.clone() }
+        Reads { lane, asking: self.0.clone() }
     }
 }
 
@@ -95,20 +154,13 @@ impl Readers {
 #[derive(Debug)]
 pub(crate) struct Reads {
     lane: Arc<Lane>,
-    /// Bounded by `waiting`, which all meshes share.
-    queue: Sender<Asked>,
-    waiting: Arc<AtomicUsize>,
+    asking: Arc<Asking>,
 }
 
 impl Reads {
-    /// Lets a read wait its turn. Never blocks; `false` when there is no room, and then nothing comes of it.
+    /// Lets a read wait its turn. Never blocks for long; `false` when there is no room, and then nothing comes of it.
     pub(crate) fn push(&self, id: ReadId, read: StoreRead) -> bool {
-        let room = self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING;
-        let taken = room && self.queue.send((self.lane.clone(), id, read)).is_ok();
-        if !taken {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        taken
+        self.asking.0.push((self.lane.clone(), id, read))
     }
 }
 
@@ -117,33 +169,20 @@ pub(crate) fn start(
     readers: Vec<Box<dyn StoreReader>>,
     shared: &Arc<Shared>,
 ) -> std::io::Result<(Readers, Vec<JoinHandle<()>>)> {
-    let (queue, queued) = channel();
-    let queued = Arc::new(Mutex::new(queued));
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let ahead = Arc::new(ReadAhead::default());
+    let queue = Arc::new(Queue::default());
+    let asking = Arc::new(Asking(queue.clone()));
     let mut threads = Vec::new();
     for store in readers {
-        let reader = Reader {
-            store,
-            queued: queued.clone(),
-            waiting: waiting.clone(),
-            ahead: ahead.clone(),
-            shared: shared.clone(),
-            sound: true,
-        };
+        let reader = Reader { store, queue: queue.clone(), shared: shared.clone(), sound: true };
         let thread = std::thread::Builder::new().name("tenure-reader".to_owned());
         threads.push(thread.spawn(move || reader.run())?);
     }
-    Ok((Readers { queue, waiting }, threads))
+    Ok((Readers(asking), threads))
 }
 
 struct Reader {
     store: Box<dyn StoreReader>,
-    /// One of the readers waits here, the others for the lock: whoever is free takes the next.
-    queued: Arc<Mutex<Receiver<Asked>>>,
-    waiting: Arc<AtomicUsize>,
-    /// Shared by all readers of the broker.
-    ahead: Arc<ReadAhead>,
+    queue: Arc<Queue>,
     shared: Arc<Shared>,
     /// Whether the last read went well.
     sound: bool,
@@ -151,22 +190,13 @@ struct Reader {
 
 impl Reader {
     fn run(mut self) {
-        while let Some((lane, id, read)) = self.next() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        while let Some((lane, id, read)) = self.queue.next(self.shared.connections.gate()) {
             let found = self.read(&lane.mesh, &read);
-            // Neither meshes nor sockets wait for us: what these waits are for is on its way.
-            let weight = found.weight();
-            if weight > 0 {
-                self.shared.connections.gate().wait();
-            }
-            let share = self.ahead.count(weight);
+            let share = self.queue.count(found.weight());
             let Some(inputs) = lane.inputs.upgrade() else { continue };
+            // The mesh never waits for us, so its queue drains.
             let _ = inputs.blocking_send(MeshMsg::Found(Input::Found { id, found }, share));
         }
-    }
-
-    fn next(&self) -> Option<Asked> {
-        self.queued.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
     fn read(&mut self, mesh: &MeshName, read: &StoreRead) -> StoreFound {
@@ -192,23 +222,55 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use tenure_core::envelope::Lane as Priority;
+    use tenure_proto::log::LogName;
 
     use super::*;
 
+    fn asked(read: StoreRead) -> Asked {
+        let inputs = mpsc::channel(1).0.downgrade();
+        (Arc::new(Lane { mesh: "default".parse().unwrap(), inputs }), ReadId(1), read)
+    }
+
+    fn page() -> StoreRead {
+        let log: LogName = "topic/jobs/0".parse().unwrap();
+        StoreRead::Page { log, lane: Priority(0), after: 0, limit: 1, bytes: 1 }
+    }
+
+    /// Whether the next read is a page; it is taken in a thread of its own, after `meanwhile`.
+    fn next_is_page(queue: &Arc<Queue>, gate: &Arc<Gate>, meanwhile: impl FnOnce()) -> Option<bool> {
+        let (queue, gate) = (queue.clone(), gate.clone());
+        let reader = std::thread::spawn(move || queue.next(&gate).map(|(.., read)| read.brings_messages()));
+        meanwhile();
+        reader.join().unwrap()
+    }
+
     #[test]
-    fn nothing_is_read_ahead_of_the_bound() {
-        let (ahead, given_back) = (Arc::new(ReadAhead::default()), Arc::new(AtomicBool::new(false)));
-        assert!(ahead.count(0).is_none());
-        let first = ahead.count(READ_AHEAD_BYTES - 1).unwrap();
-        // One that does not fit may pass the bound, once.
-        let second = ahead.count(READ_AHEAD_BYTES).unwrap();
-        let (reader, seen) = (ahead.clone(), given_back.clone());
-        let third = std::thread::spawn(move || (reader.count(1).map(drop), seen.load(Ordering::SeqCst)));
-        drop(first);
-        given_back.store(true, Ordering::SeqCst);
-        drop(second);
-        assert_eq!(third.join().unwrap(), (Some(()), true));
-        assert_eq!(*ahead.bytes(), 0);
+    fn messages_wait_for_room_and_other_reads_do_not() {
+        let (queue, gate) = (Arc::new(Queue::default()), Arc::new(Gate::new(10)));
+        let ids = || asked(StoreRead::Ids { places: Vec::new() });
+        // Sockets hold too much.
+        gate.add(11);
+        assert!(queue.push(asked(page())) && queue.push(ids()));
+        assert_eq!(next_is_page(&queue, &gate, || {}), Some(false));
+        assert_eq!(next_is_page(&queue, &gate, || gate.sub(1)), Some(true));
+        // Too much was read that they have not taken.
+        assert!(queue.count(0).is_none());
+        let share = queue.count(READ_AHEAD_BYTES);
+        assert!(queue.push(asked(page())) && queue.push(ids()));
+        assert_eq!(next_is_page(&queue, &gate, || {}), Some(false));
+        assert_eq!(next_is_page(&queue, &gate, || drop(share)), Some(true));
+        assert_eq!(queue.state().ahead, 0);
+        // Nobody asks any more.
+        assert_eq!(next_is_page(&queue, &gate, || drop(Asking(queue.clone()))), None);
+    }
+
+    #[test]
+    fn as_many_reads_wait_as_may() {
+        let queue = Arc::new(Queue::default());
+        for _ in 0..WAITING {
+            assert!(queue.push(asked(page())));
+        }
+        assert!(!queue.push(asked(page())) && !queue.push(asked(StoreRead::Ids { places: Vec::new() })));
     }
 }

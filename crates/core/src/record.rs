@@ -602,6 +602,25 @@ impl StoreFound {
     }
 }
 
+impl StoreRead {
+    /// Whether it is answered with messages, whose bodies take memory.
+    pub fn brings_messages(&self) -> bool {
+        match self {
+            StoreRead::Page { .. }
+            | StoreRead::Entries { .. }
+            | StoreRead::History { .. }
+            | StoreRead::Dead { .. }
+            | StoreRead::Expired { .. } => true,
+            StoreRead::Fates { .. }
+            | StoreRead::Oldest { .. }
+            | StoreRead::Ids { .. }
+            | StoreRead::Run(_)
+            | StoreRead::LeaseEnds { .. }
+            | StoreRead::Audit { .. } => false,
+        }
+    }
+}
+
 /// A lane of a log as the store remembers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneRecord {

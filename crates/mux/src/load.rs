@@ -5,7 +5,7 @@
 //! was written to it and has not left, is its load.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -59,7 +59,8 @@ impl Tally {
     fn add(&self, bytes: usize) {
         self.gate.add(bytes);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before / STEP_BYTES != (before + bytes) / STEP_BYTES {
+        // What does not come while the gate is closed takes no further step.
+        if before / STEP_BYTES != (before + bytes) / STEP_BYTES || self.gate.is_closed() {
             self.grew.notify_one();
         }
     }
@@ -80,12 +81,14 @@ pub struct Load {
     bytes: AtomicUsize,
     /// When some of it last left, or it began to hold something.
     moved: AtomicU64,
+    /// Set when its stream is over: what still comes for it is dropped.
+    closed: AtomicBool,
     tally: Arc<Tally>,
 }
 
 impl Load {
     fn new(tally: Arc<Tally>) -> Load {
-        Load { bytes: AtomicUsize::new(0), moved: AtomicU64::new(0), tally }
+        Load { bytes: AtomicUsize::new(0), moved: AtomicU64::new(0), closed: AtomicBool::new(false), tally }
     }
 
     /// Bytes that it holds.
@@ -100,11 +103,23 @@ impl Load {
 
     /// It holds so much more.
     pub fn add(&self, bytes: usize) {
+        if self.closed.load(Ordering::SeqCst) {
+            return;
+        }
         // The sum first: it must not be less than nothing while somebody takes this off again.
         self.tally.add(bytes);
         if bytes > 0 && self.bytes.fetch_add(bytes, Ordering::Relaxed) == 0 {
             self.moved.store(self.tally.now(), Ordering::Relaxed);
         }
+        if self.closed.load(Ordering::SeqCst) {
+            self.drop_of(usize::MAX);
+        }
+    }
+
+    /// Its stream is over.
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.drop_of(usize::MAX);
     }
 
     /// So much of it has left.
@@ -165,7 +180,7 @@ impl Loads {
     pub(crate) fn close(&self, stream: u32) {
         let closed = self.streams().remove(&stream);
         if let Some(load) = closed {
-            load.drop_of(usize::MAX);
+            load.close();
         }
     }
 }

@@ -69,6 +69,11 @@ fn draining() -> WireError {
     WireError::new(ErrorCode::Draining, "this broker is stopping; try again in a moment")
 }
 
+/// It was ended from outside.
+pub(super) fn cut_off(reason: &str) -> WireError {
+    WireError::new(ErrorCode::Unavailable, format!("it was cut off: {reason}"))
+}
+
 /// Gets a stream to a service of a mesh; its first frame, which says who asks, is on its way.
 pub(crate) async fn open(
     shared: &Arc<Shared>,
@@ -107,7 +112,7 @@ pub(crate) async fn open(
     let stream = tokio::select! {
         opened = tokio::time::timeout(SOCKET_WAIT, opening) => opened.map_err(|_| away())??,
         reason = entered.line.is_cut() => {
-            return Err(WireError::new(ErrorCode::Unavailable, format!("it was cut off: {reason}")));
+            return Err(cut_off(reason));
         }
     };
     let load = stream.load();

@@ -84,6 +84,8 @@ struct Inner {
     sockets: BTreeMap<u64, Socket>,
     /// As many as meshes count.
     streams: BTreeMap<u64, Live>,
+    /// Streams of consumers that wait for a publisher's: at most as many as their sockets carry.
+    waiting: BTreeMap<u64, (CutLine, Arc<Load>)>,
 }
 
 /// The sockets and streams of a relay. The lock is held for a moment, never across an await.
@@ -161,6 +163,17 @@ impl Streams {
         Entered { shared: shared.clone(), id, line }
     }
 
+    /// A consumer's stream waits for its publisher's, and holds what came for that.
+    pub(crate) fn wait(shared: &Arc<Shared>, load: Arc<Load>) -> Waiting {
+        let line = CutLine::default();
+        let mut inner = shared.relay.streams.inner();
+        inner.last += 1;
+        let id = inner.last;
+        inner.waiting.insert(id, (line.clone(), load));
+        drop(inner);
+        Waiting { shared: shared.clone(), id, line }
+    }
+
     /// What each stream holds that goes on.
     pub(crate) fn holdings(&self, now: Millis) -> Vec<Holding<u64>> {
         let inner = self.inner();
@@ -169,15 +182,22 @@ impl Streams {
             let (bytes, since) = (live.bytes(), Millis(now.0.saturating_sub(live.idle())));
             (bytes > 0).then_some(Holding { holder: *id, bytes, since })
         };
-        live.filter_map(holding).collect()
+        let waiting = |(id, (line, load)): (&u64, &(CutLine, Arc<Load>))| {
+            let idle = u64::try_from(load.idle().as_millis()).unwrap_or(u64::MAX);
+            let (bytes, since) = (load.bytes(), Millis(now.0.saturating_sub(idle)));
+            (bytes > 0 && !line.is_over()).then_some(Holding { holder: *id, bytes, since })
+        };
+        live.filter_map(holding).chain(inner.waiting.iter().filter_map(waiting)).collect()
     }
 
     /// Ends a stream whose ends do not take what it holds; says how much that is.
     pub(crate) fn let_go(&self, id: u64) -> Option<usize> {
         let inner = self.inner();
-        let live = inner.streams.get(&id)?;
-        live.line.cut("it held too much that was not taken");
-        Some(live.bytes())
+        let live = inner.streams.get(&id).map(|live| (&live.line, live.bytes()));
+        let waiting = || inner.waiting.get(&id).map(|(line, load)| (line, load.bytes()));
+        let (line, bytes) = live.or_else(waiting)?;
+        line.cut("it held too much that was not taken");
+        Some(bytes)
     }
 
     /// Ends what must end in `mesh`; says how many streams that were.
@@ -253,6 +273,20 @@ impl Drop for Entered {
         let mut inner = self.shared.relay.streams.inner();
         inner.streams.remove(&self.id);
         gauge(&self.shared).set(inner.streams.len() as i64);
+    }
+}
+
+/// A consumer's stream that waits; over when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shared: Arc<Shared>,
+    id: u64,
+    pub(crate) line: CutLine,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.relay.streams.inner().waiting.remove(&self.id);
     }
 }
 

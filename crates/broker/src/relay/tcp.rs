@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 use crate::relay::open;
+use crate::relay::streams::Streams;
 use crate::shared::Shared;
 
 /// Carries the streams of one socket until it ends. They end with it.
@@ -41,9 +42,16 @@ async fn carry(
     mut near: MuxStream,
 ) {
     let (asker, by) = (Asker::session(session, member), By::Session(session));
-    match open::open(&shared, &at, Want::Tcp, asker, by).await {
+    let waiting = Streams::wait(&shared, near.load());
+    // Both may be dropped at any time: what they have taken ends with them.
+    let opened = tokio::select! {
+        opened = open::open(&shared, &at, Want::Tcp, asker, by) => opened,
+        reason = waiting.line.is_cut() => Err(open::cut_off(reason)),
+    };
+    match opened {
         Ok((mut far, held)) => {
             held.joins(&near);
+            drop(waiting);
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
             tokio::select! {
                 _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}

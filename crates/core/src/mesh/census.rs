@@ -22,7 +22,7 @@ use crate::time::Millis;
 use super::debt::{OWED_MAX, OWED_PER_SESSION};
 use super::deleting::TOMBS_MAX;
 use super::messages::Messages;
-use super::pages::PAGE_ENTRIES;
+use super::pages::{PAGE_ENTRIES, PAGES};
 use super::services::Services;
 use super::{BANS_MAX, Mesh};
 
@@ -214,6 +214,7 @@ impl Messages {
             count("inboxes that are being cleared", self.upkeep.evacuations(), self.logs.iter().count()),
             Count::fullest("open entries of a group", readings().map(|r| (r.group.open_len(), OPEN_MAX))),
             Count::fullest("dead letters that are back", readings().map(|r| (r.spared.len(), OPEN_MAX))),
+            count("pages", readings().filter(|r| !r.page.is_empty()).count(), PAGES),
             Count::fullest("entries of a page", readings().map(|r| (r.page.len(), PAGE_ENTRIES as usize))),
             Count::fullest(
                 "entries that are read again",

@@ -1,6 +1,6 @@
 //! All that a mesh knows of messages: logs, who reads them and where, and what waits to be told to the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tenure_proto::event::ReceiptState;
@@ -94,6 +94,8 @@ pub(super) struct Messages {
     pub(super) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
     pub(super) hungry: BTreeSet<GroupId>,
+    /// Groups that a page came for, the latest last; at most [`PAGES`](super::pages::PAGES).
+    pub(super) paged: VecDeque<GroupId>,
     /// Reads under way.
     pub(super) reads: BTreeMap<ReadId, Purpose>,
     pub(super) last_read: ReadId,

@@ -19,6 +19,8 @@ use super::messages::{Messages, Moment};
 pub(super) const PAGE_ENTRIES: u32 = 128;
 /// Bytes of one page.
 const PAGE_BYTES: usize = 512 * 1024;
+/// Pages that a mesh keeps for readers that have not come to them; the oldest is dropped for one more.
+pub(super) const PAGES: usize = 64;
 /// Entries that are read again in one go to be handed out again.
 const AGAIN_ENTRIES: usize = 64;
 
@@ -123,6 +125,14 @@ impl Messages {
             }
         }
         reading.page.extend(entries);
+        self.paged.push_back(id);
+        if self.paged.len() > PAGES
+            && let Some(oldest) = self.paged.pop_front().filter(|oldest| *oldest != id)
+            && let Some(reading) = self.readings.get_mut(&oldest)
+        {
+            // Its readers did not come to it. It is read again when their turn comes.
+            reading.page.clear();
+        }
         self.bury_damaged(id, damaged, wall);
         self.touch(id);
         self.wakes.insert(id);
