@@ -388,8 +388,9 @@ pub enum Seen {
     // What the world knows.
     /// Something of a session's current socket reached a broker that is awake: proof that it lives.
     Proof(Slot),
-    /// The same of a socket that is none of its yet: if its hello is answered with yes, it was proof.
-    Knocks(Slot),
+    /// The same of a socket that is none of its yet, and whose it is: if its hello is answered with yes, it was proof. A
+    /// socket that breaks meanwhile hears no answer, and its hello counts all the same.
+    Knocks(Life),
     /// The broker has learnt that a socket of a session is gone.
     SocketLost(Slot),
     /// The broker answers a hello of this session with yes, to which life, and whether the lease is new.

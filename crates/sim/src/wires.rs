@@ -4,7 +4,7 @@ use tenure_core::link::{LinkInput, SockId};
 use tenure_proto::ids::ConnId;
 
 use crate::net::{Frame, Way, WireId};
-use crate::seen::Seen;
+use crate::seen::{Life, Seen};
 use crate::world::{Event, World};
 
 impl World {
@@ -140,11 +140,11 @@ impl World {
         let slot = self.current.iter().find(|(_, current)| **current == conn).map(|(slot, _)| *slot);
         if let Some(slot) = slot {
             self.see(&Seen::Proof(slot));
-        } else if let Some(index) =
-            self.net.of(conn).and_then(|wire| self.net.get(wire)).map(|wire| wire.process)
+        } else if let Some((index, number)) =
+            self.net.of(conn).and_then(|wire| self.net.get(wire)).map(|wire| (wire.process, wire.life))
             && let Some(slot) = self.seats.get(index).map(|seat| seat.role.slot)
         {
-            self.see(&Seen::Knocks(slot));
+            self.see(&Seen::Knocks(Life { slot, number }));
         }
     }
 

@@ -26,6 +26,8 @@ struct Call {
     timeout_ms: u64,
     asked_at: u64,
     run: Option<String>,
+    /// Which processes were told that it has begun.
+    begun_for: BTreeSet<Life>,
     cancelled: bool,
     /// How it ended, as whoever heard of it first was told.
     fate: Option<RunFate>,
@@ -51,6 +53,7 @@ impl Runs {
                     timeout_ms: *timeout_ms,
                     asked_at: at,
                     run: None,
+                    begun_for: BTreeSet::new(),
                     cancelled: false,
                     fate: None,
                     taken: None,
@@ -120,6 +123,7 @@ impl Runs {
             court.accuse("run", format!("the run {run} is {} and another", key.id));
         }
         call.run = Some(run.to_owned());
+        call.begun_for.insert(life);
     }
 
     fn came(&mut self, life: Life, run: &str, input: &str, court: &mut Court) {
@@ -231,16 +235,21 @@ impl Call {
             },
             RunFate::Refused(code) => {
                 // Somebody who was never here cannot be called, and somebody who is gone cannot call.
-                let cause = match code.as_str() {
-                    "no_such_session" => !world
-                        .session(self.to)
-                        .is_some_and(|session| session.was_admitted_before(self.asked_at)),
+                match code.as_str() {
+                    "no_such_session" => {
+                        let callee = world.session(self.to);
+                        let was_there =
+                            callee.is_some_and(|session| session.was_admitted_before(self.asked_at));
+                        self.run.is_none() && !was_there
+                    }
+                    // Another process of it may have begun the same run before.
                     "lease_expired" => {
-                        world.session(life.slot).is_some_and(|session| session.may_have_ended(broker))
+                        let caller = world.session(life.slot);
+                        !self.begun_for.contains(&life)
+                            && caller.is_some_and(|session| session.may_have_ended(broker))
                     }
                     _ => false,
-                };
-                self.run.is_none() && cause
+                }
             }
             RunFate::Living(_) => false,
         };

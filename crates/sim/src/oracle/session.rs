@@ -121,7 +121,12 @@ impl Session {
                 self.away = self.away.map(|away| away.min(at));
             }
             Seen::Proof(_) => self.proven(at, broker),
-            Seen::Knocks(_) => {
+            Seen::Knocks(life) => {
+                self.replaced_by(at, *life);
+                if self.proof.is_some() && self.may_have_ended(broker) {
+                    // It may begin the next lease, whose end others hear of, too.
+                    self.ends.push(at);
+                }
                 self.overdue = self.must_have_ended(broker);
                 // A lease may begin by it although its answer finds nobody.
                 self.latest = broker.awake;
@@ -180,11 +185,8 @@ impl Session {
         if ended && self.run.is_some() {
             self.ends.push(at);
         }
-        let replaced = self.last_life.is_some_and(|last| last != life);
-        if replaced {
-            self.replaced_at = Some(at);
-        }
-        if new || replaced {
+        self.replaced_by(at, life);
+        if new {
             self.released_at = Some(at);
         }
         self.settle_away(at);
@@ -196,6 +198,13 @@ impl Session {
         let now = Proof::now(broker);
         let ttl_ms = now.ttl_ms;
         self.proof = Some(Proof { ttl_ms, ..self.knocked.take().unwrap_or(now) });
+    }
+
+    /// Another process than before takes the session over, or may have done so.
+    fn replaced_by(&mut self, at: u64, life: Life) {
+        if self.last_life.is_some_and(|last| last != life) {
+            (self.replaced_at, self.released_at) = (Some(at), Some(at));
+        }
     }
 
     fn lost(&mut self, away: u64) {
@@ -234,10 +243,8 @@ impl Session {
 /// Whose session a fact is about; `None` is nobody's or everybody's.
 pub(super) fn whose(seen: &Seen) -> Option<Slot> {
     match seen {
-        Seen::Proof(slot) | Seen::Knocks(slot) | Seen::SocketLost(slot) | Seen::Banned(slot, _) => {
-            Some(*slot)
-        }
-        Seen::Admitted(life, _) | Seen::Bye(life) => Some(life.slot),
+        Seen::Proof(slot) | Seen::SocketLost(slot) | Seen::Banned(slot, _) => Some(*slot),
+        Seen::Knocks(life) | Seen::Admitted(life, _) | Seen::Bye(life) => Some(life.slot),
         _ => None,
     }
 }

@@ -18,6 +18,19 @@ fn what_is_in_hand_is_not_handed_out_again() {
 }
 
 #[test]
+fn another_process_may_take_what_is_in_hand_although_nothing_answers_it() {
+    let knocked_by = |who: Life| {
+        let mut play = Play::full();
+        play.mail("a", 1).hand_mail(life(1), "a", 1).see(Seen::SocketLost(Slot(1)));
+        play.see(Seen::Knocks(who)).sleep(10).admit(life(1), false).attach(life(1), false);
+        play.hand_mail(life(1), "a", 1);
+        play
+    };
+    knocked_by(nth(1, 1)).holds();
+    knocked_by(life(1)).breaks(&["doubled"]);
+}
+
+#[test]
 fn what_is_acked_is_not_handed_out_again() {
     let mut play = Play::full();
     play.mail("a", 1).hand_mail(life(1), "a", 1);

@@ -72,7 +72,7 @@ fn a_lease_that_must_have_ended_is_nobodys() {
     let back = |after: u64| {
         let mut play = Play::full();
         play.see(Seen::SocketLost(Slot(1))).sleep(after);
-        play.see(Seen::Knocks(Slot(1))).admit(life(1), false);
+        play.see(Seen::Knocks(life(1))).admit(life(1), false);
         play
     };
     back(120_000).holds();
