@@ -76,6 +76,8 @@ mutants! {
     RequeueByIdAlone "requeue-by-id-alone" "A daemon takes what the broker has under a row's id for that row, whatever it is.";
     PlaceAlone "place-alone" "An entry whose place was settled counts as settled, whatever message it is now.";
     CaughtUpUnwoken "caught-up-unwoken" "A reader whose next entry is gone does not hear of later ones.";
+    PastSettleForgotten "past-settle-forgotten" "The SDK forgets what it settled of a history that the store shares.";
+    EndedKeeps "ended-keeps" "The SDK lists what it has in hand through subscriptions that are over.";
     OneWitness "one-witness" "A hello lists one entry of each log, and nothing is told when that one is gone.";
     SubNameReused "sub-name-reused" "A new subscription gets the name of one that a client brought from another history.";
     RewindUnnoticed "rewind-unnoticed" "A store that came back with another history is not told apart from the old one.";

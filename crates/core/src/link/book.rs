@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use tenure_proto::ids::MessageId;
 
 use super::delivery::{DeliveryId, Verb};
+use crate::mutant::{self, Mutant};
 
 /// Runs of consecutive entries that are remembered per log, of what was acked and of what is done; the lowest are
 /// forgotten first.
@@ -62,6 +63,15 @@ pub(super) struct Book {
     /// When the subscription was first opened, by the broker's clock, once its log was rewound: its numbers say nothing
     /// of what was there before `first`, but an id tells when its message was accepted.
     rewound_since: Option<u64>,
+}
+
+/// Of which history of its log something in hand came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum History {
+    /// The one that there is.
+    Present,
+    /// One before it: its number may name another message now.
+    Past,
 }
 
 impl Book {
@@ -200,32 +210,43 @@ impl Book {
 
     /// `seq` was acked.
     pub(super) fn acked(&mut self, seq: u64, id: DeliveryId) {
-        if self.let_go(seq, id) {
-            self.acked.insert(seq, seq);
-            self.finish(seq, seq);
+        match self.let_go(seq, id) {
+            Some(History::Present) => {
+                self.acked.insert(seq, seq);
+                self.finish(seq, seq);
+            }
+            Some(History::Past) if mutant::on(Mutant::PastSettleForgotten) => {}
+            // The broker has compared the entry with the message that was settled: it is the same, or gone.
+            Some(History::Past) => self.finish(seq, seq),
+            None => {}
         }
     }
 
     /// `seq` is among the dead letters: done, unless somebody fetches it from there.
     pub(super) fn buried(&mut self, seq: u64, id: DeliveryId, attempt: u32, how: Verb) {
-        if self.let_go(seq, id) {
-            self.buried.insert(seq, (attempt, how));
-            if self.buried.len() > RUNS {
-                self.buried.pop_first();
+        match self.let_go(seq, id) {
+            Some(History::Present) => {
+                self.buried.insert(seq, (attempt, how));
+                if self.buried.len() > RUNS {
+                    self.buried.pop_first();
+                }
+                self.finish(seq, seq);
             }
-            self.finish(seq, seq);
+            Some(History::Past) => self.finish(seq, seq),
+            None => {}
         }
     }
 
-    /// `seq` is not in hand by `id` any more; says whether it was. A later delivery may have taken its place.
-    pub(super) fn let_go(&mut self, seq: u64, id: DeliveryId) -> bool {
-        let own = self.in_hand(seq) == Some(id);
-        if own {
+    /// `seq` is not in hand by `id` any more; says of which history it was. A later delivery may have taken its place.
+    pub(super) fn let_go(&mut self, seq: u64, id: DeliveryId) -> Option<History> {
+        if self.in_hand(seq) == Some(id) {
             self.in_hand.remove(&seq);
-        } else if self.in_hand_before.get(&seq) == Some(&id) {
-            self.in_hand_before.remove(&seq);
+            return Some(History::Present);
         }
-        own
+        (self.in_hand_before.get(&seq) == Some(&id)).then(|| {
+            self.in_hand_before.remove(&seq);
+            History::Past
+        })
     }
 
     /// Forgets what is in hand and what was acked, for a mutant.

@@ -88,7 +88,10 @@ impl Hands {
     }
 
     /// All that is in hand, for the broker: what is settled first.
-    pub(super) fn listed(&self) -> (Vec<ClientInflight>, Listed) {
+    pub(super) fn listed(&mut self, is_there: impl Fn(SubHandle) -> bool) -> (Vec<ClientInflight>, Listed) {
+        // A broker gives to others what came through a subscription that is over; one whose store went back may have forgotten.
+        let ended_keeps = mutant::on(Mutant::EndedKeeps);
+        self.hands.retain(|_, hand| hand.settling.is_some() || is_there(hand.sub) || ended_keeps);
         let mut inflight = Vec::with_capacity(self.hands.len());
         let mut listed = Listed::new();
         for (id, hand) in &self.hands {

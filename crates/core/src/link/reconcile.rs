@@ -51,7 +51,7 @@ impl Link {
             return self.fit(hello);
         }
         let subs = views.iter().map(|(handle, view)| (view.sub_id.clone(), *handle)).collect();
-        let (inflight, listed) = self.hands.listed();
+        let (inflight, listed) = self.hands.listed(|sub| self.subs.contains(sub));
         let subscriptions = views.into_iter().map(|(_, view)| view).collect();
         let params = ReconcileParams { policy: self.config.reconcile, subscriptions, inflight };
         hello.reconcile = Some(HelloReconcile::Now(Box::new(params)));
