@@ -197,6 +197,27 @@ async fn a_row_is_requeued_and_dropped() {
 }
 
 #[tokio::test]
+async fn a_row_is_not_requeued_under_an_id_that_is_used() {
+    let house = house().await;
+    house.client.post("/v1/send", &send("a", "x")).await;
+    house.client.post("/v1/send", &send("b", "y")).await;
+    let anew = json!({"newClientMessageId": "b"});
+    let (status, problem) = house.client.post("/v1/outbox/1/requeue", &anew).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("idempotency_key_reused")));
+    assert_eq!(problem["conflict"], "outbox_pending_fingerprint_mismatch");
+    assert_eq!(problem["pointer"], "/newClientMessageId");
+    let prefix = |name: &str| problem[name].as_str().unwrap_or_default().len();
+    assert_eq!(
+        (prefix("daemonFingerprintPrefix"), prefix("requestFingerprintPrefix")),
+        (16, 16),
+        "{problem}"
+    );
+    assert_ne!(problem["daemonFingerprintPrefix"], problem["requestFingerprintPrefix"]);
+    let (_, row) = house.client.get("/v1/outbox/1").await;
+    assert_eq!(row["status"], "pending", "nothing has become of it");
+}
+
+#[tokio::test]
 async fn what_needs_the_broker_says_that_it_cannot_be_reached() {
     let house = house().await;
     for path in ["/v1/peers", "/v1/services", "/v1/history?log=topic/jobs/0"] {
