@@ -152,7 +152,7 @@ impl Connections {
         self.waiting.load(Ordering::Relaxed).saturating_add(self.relayed.bytes())
     }
 
-    /// What readers of the store and encoders wait for, so that no more is held than may be.
+    /// Backpressure: the store's readers and the relay's sockets wait while this is closed.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -432,7 +432,7 @@ impl Drop for Connection {
         inner.crowd.leave(self.guest.id);
         inner.guests.remove(&self.guest.id);
         drop(inner);
-        // From here on nobody tells it to go, and counts what it holds as leaving.
+        // It is out of the map, so no other thread can tell it to go and count its bytes as leaving after this.
         all.count(&self.guest, 0, 0);
         all.still_holds(&self.guest, 0);
     }

@@ -23,11 +23,11 @@ struct Inner {
     filled: Notify,
 }
 
-/// What lies in a mailbox.
+/// The contents of a mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) outs: VecDeque<Out>,
-    /// What some of it counts as read ahead: it does until its socket has counted it.
+    /// Shares of the read-ahead bound, held until the socket has counted the bytes as its own.
     pub(crate) read_ahead: Vec<Arc<Vec<ReadAheadShare>>>,
 }
 

@@ -43,7 +43,7 @@ struct State {
     light: VecDeque<Asked>,
     /// Bytes that readers have read and sockets have not taken.
     ahead: usize,
-    /// Nobody can ask any more.
+    /// Set when the last mesh that could ask is gone.
     closed: bool,
 }
 
@@ -52,7 +52,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there was room.
+    /// Queues a read. `false` when the queue is full.
     fn push(&self, asked: Asked) -> bool {
         let mut state = self.state();
         if state.heavy.len() + state.light.len() >= WAITING {
@@ -65,7 +65,7 @@ impl Queue {
         true
     }
 
-    /// Waits for the next; nothing when nobody can ask any more, and so nobody hears what is read.
+    /// Waits for the next read. `None` when the queue is closed: no mesh would receive the result.
     fn next(self: &Arc<Queue>, gate: &Gate) -> Option<Asked> {
         let waker = Waker::from(self.clone());
         let mut cx = Context::from_waker(&waker);
