@@ -12,7 +12,7 @@ use crate::seen::{
 };
 
 use super::fate::Fates;
-use super::letters::{Letters, Record};
+use super::letters::{Letters, Message};
 use super::world::World;
 use super::{Court, who};
 
@@ -180,12 +180,13 @@ impl Daemons {
             lanes.entry((post.slot, &post.letter.to, lane)).or_default().push((key, post));
         }
         let spots = |key: &Key| -> BTreeMap<String, u64> {
-            // What another program has sent under its id lies elsewhere.
-            let own = |record: &&Record| {
-                self.posts.get(key).is_some_and(|post| record.was_accepted_as(&post.letter))
+            let (Some(post), Some(record)) = (self.posts.get(key), letters.get(key)) else {
+                return BTreeMap::new();
             };
-            let kept = letters.get(key).filter(own).and_then(|record| record.kept(world));
-            let found = kept.into_iter().flat_map(|message| message.spots());
+            // What another program has sent under its id lies elsewhere.
+            let own =
+                |message: &&Message| record.letters_of(&message.id).all(|l| l.body == post.letter.body);
+            let found = record.kept(world).filter(own).into_iter().flat_map(|message| message.spots());
             found.map(|(log, seq)| (log.clone(), seq)).collect()
         };
         for posts in lanes.values() {

@@ -41,7 +41,7 @@ fn common(life: Life, place: &Place, spot: &Spot, lane: Lane) -> Common {
 
 /// Whether the socket of a process is younger than `at`: what it brings was pushed after that.
 fn is_younger(life: Life, at: u64, world: &World) -> bool {
-    world.session(life.slot).is_some_and(|session| session.admitted_at > at)
+    world.being(life).admitted_at > at
 }
 
 /// Whether a rewind may have undone that an entry was buried. Then it may be given back, and its next attempt is to an SDK
@@ -120,9 +120,8 @@ impl Hands {
             self.check_settled(life, handed, world, court);
             self.check_stolen(life, handed, world, court);
         }
-        let admitted = world.session(life.slot).map_or(0, |session| session.admitted_at);
         let name = tray_name(life, place, *lane);
-        let hand = Hand::new(key, world.now, *attempt, sent_at.max(admitted));
+        let hand = Hand::new(key, world.now, *attempt, sent_at.max(world.being(life).admitted_at));
         let tray = self.trays.entry(name.clone()).or_default();
         tray.put(at(spot), hand);
         let held = tray.len();

@@ -142,7 +142,8 @@ impl Letters {
                     let text = format!("{refused} was told that session {} was never seen, and it was", to.0);
                     court.accuse("refused", text);
                 }
-                if CERTAIN.contains(&code.as_str()) {
+                // Of a retry after the store went back: an earlier history may have it all the same.
+                if CERTAIN.contains(&code.as_str()) && !world.broker.rewound_since(record.first_at) {
                     let hopes = if contradicts { &mut record.other_hopes } else { &mut record.hopes };
                     *hopes = hopes.saturating_sub(1);
                 }

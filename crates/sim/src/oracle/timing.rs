@@ -115,8 +115,8 @@ fn check_late(
     let first = handed.attempt == 1 && !handed.redelivered;
     let end = accepted.at + ttl + MARGIN_MS;
     // The broker's welcome may have been on its way for as long as the entry.
-    let admitted = world.session(life.slot).is_some_and(|session| session.admitted_at > end);
-    let young = admitted && world.being(life).attached.is_some_and(|attached| attached > end);
+    let being = world.being(life);
+    let young = being.admitted_at > end && being.attached.is_some_and(|attached| attached > end);
     if first
         && young
         && hands.trails.get(&handed.spot.id, &super::trail::Reader::of(life, &handed.place)).is_none()

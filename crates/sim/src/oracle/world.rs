@@ -28,6 +28,9 @@ pub(super) struct Being {
     pub(super) rewinds: usize,
     /// The same of a hello whose answer is still to come.
     knocked: Option<usize>,
+    /// When the broker last let it in, which its own socket may tell it much later. Another process of its session may
+    /// have been let in since.
+    pub(super) admitted_at: u64,
     /// How often it was told its end.
     ends: u32,
 }
@@ -139,8 +142,9 @@ impl World {
             Seen::Born(life) => _ = self.lives.entry(*life).or_default(),
             Seen::Admitted(life, _) => {
                 let rewinds = self.broker.rewinds.len();
+                let being = self.lives.entry(*life).or_default();
                 // Who says hello again listens to no earlier socket any more.
-                self.lives.entry(*life).or_default().knocked = Some(rewinds);
+                (being.knocked, being.admitted_at) = (Some(rewinds), at);
             }
             Seen::Attached { life, kept, .. } => {
                 let rewinds = self.broker.rewinds.len();

@@ -265,6 +265,21 @@ fn delays_and_expiry() {
 }
 
 #[test]
+fn what_a_sleeping_process_still_reads_is_not_late_because_another_came_in() {
+    let woken = |by: Life| {
+        let mut post = letter(To::Session(Slot(1)), "a");
+        post.ttl_ms = Some(60_000);
+        let mut play = Play::full();
+        play.sends(life(0), "a", post).accepted(life(0), "a", spot(INBOX, 1), false);
+        play.admit(life(1), false).pass(80_000).admit(by, false);
+        play.attach(life(1), false).pass(1).hand_mail(life(1), "a", 1);
+        play
+    };
+    woken(nth(1, 1)).holds();
+    woken(life(1)).breaks(&["late"]);
+}
+
+#[test]
 fn who_is_working_is_left_alone() {
     let working = |before: bool, asked: bool| {
         let mut play = Play::full();

@@ -183,3 +183,18 @@ fn what_was_buried_after_the_copy_may_come_as_a_later_attempt() {
     again(150, Verb::Ack, 2).breaks(&["doubled"]);
     again(50, Verb::Dead, 2).breaks(&["doubled"]);
 }
+
+#[test]
+fn what_was_refused_after_the_store_went_back_may_be_in_an_earlier_history() {
+    let refused = |rewound: bool| {
+        let mut play = Play::full();
+        play.sends(life(0), "a", letter(To::Session(Slot(1)), "a")).sleep(100);
+        if rewound {
+            play.see(Seen::Rewound { copied_at: 0 });
+        }
+        play.refused(life(0), "a", "bad_request").hand_mail(life(1), "a", 1);
+        play
+    };
+    refused(true).holds();
+    refused(false).breaks(&["ghost"]);
+}
