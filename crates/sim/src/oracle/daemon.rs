@@ -184,8 +184,7 @@ impl Daemons {
                 return BTreeMap::new();
             };
             // What another program has sent under its id lies elsewhere.
-            let own =
-                |message: &&Message| record.letters_of(&message.id).all(|l| l.body == post.letter.body);
+            let own = |message: &&Message| record.letters_of(&message.id).all(|l| l.body == post.letter.body);
             let found = record.kept(world).filter(own).into_iter().flat_map(|message| message.spots());
             found.map(|(log, seq)| (log.clone(), seq)).collect()
         };

@@ -23,15 +23,40 @@ pub(super) struct Sub {
     read: BTreeMap<String, u64>,
     /// What it was told is missing.
     gaps: Vec<(Option<u32>, u64, u64, Sight)>,
-    /// When its process was first attached since the store last went back.
-    back: Option<u64>,
-    /// Whether its lease was a new one then: the store that it came back to did not know what it reads.
-    fresh: bool,
-    /// The highest number that came of each log, and that had come when its process was then attached.
+    /// Each return of its process after the store went back.
+    returns: Vec<Return>,
+    /// The highest number that came of each log since it last returned.
     newest: BTreeMap<String, u64>,
-    had: BTreeMap<String, u64>,
-    /// When it was told that a log is rewound.
+    /// When it was last told that a log is rewound.
     told: BTreeMap<String, u64>,
+}
+
+/// The first time that a process was attached after the store went back.
+#[derive(Debug)]
+struct Return {
+    at: u64,
+    /// Whether the store that it came back to did not know what it reads.
+    unknown: bool,
+    /// The highest number that had come of each log by then.
+    had: BTreeMap<String, u64>,
+    /// When it was told since that a log is rewound.
+    told: BTreeMap<String, u64>,
+}
+
+impl Return {
+    /// Whether an entry may have been pruned before it: nobody kept it. Its process is told that the history is another
+    /// one, unless what it had read last is pruned, which counts as equal.
+    fn may_have_missed(&self, log: &str, seq: u64, sent_at: u64, world: &World) -> bool {
+        let told = self.told.get(log);
+        let noticed = told.copied().unwrap_or(0).max(self.at);
+        // A log that is bounded by bytes drops unread entries, however young they are.
+        let old = |(after_ms, unread): (u64, bool)| {
+            let age = if unread { 0 } else { after_ms };
+            world.broker.clock_jumped || sent_at + age <= noticed + SLACK_MS
+        };
+        let equal = self.had.get(log).is_none_or(|had| seq <= *had);
+        self.unknown && world.broker.forgets.is_some_and(old) && (told.is_some() || equal)
+    }
 }
 
 impl Sub {
@@ -52,25 +77,27 @@ impl Sub {
         read && self.is_rewound(world) && !world.broker.rewound_since(sent_at) && !world.broker.clock_jumped
     }
 
-    /// Whether an entry may have been pruned before its process came back to a store that does not know it: nobody kept it.
-    /// It is told that the history is another one, unless what it had read last is pruned, which counts as equal.
+    /// Whether an entry may have been pruned before its process came back to a store that does not know it.
     pub(super) fn may_be_pruned(&self, log: &str, seq: u64, sent_at: u64, world: &World) -> bool {
-        let unknown = self.fresh || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
-        // A log that is bounded by bytes drops unread entries, however young they are.
-        let old = |(after_ms, unread): (u64, bool)| {
-            let over = |back: u64| sent_at + after_ms <= back + SLACK_MS;
-            unread || world.broker.clock_jumped || self.back.is_some_and(over)
-        };
-        let told = self.told.get(log).is_some_and(|at| !world.broker.rewound_since(*at));
-        let equal = self.had.get(log).is_none_or(|had| seq <= *had);
-        unknown && world.broker.forgets.is_some_and(old) && (told || equal)
+        self.returns.iter().any(|back| back.may_have_missed(log, seq, sent_at, world))
     }
 
     /// Its process is attached.
     fn attached(&mut self, kept: bool, world: &World) {
-        if self.is_rewound(world) && self.back.is_none_or(|back| world.broker.rewound_since(back)) {
-            (self.back, self.fresh) = (Some(world.now), !kept);
-            self.had = std::mem::take(&mut self.newest);
+        let last = self.returns.last();
+        if self.is_rewound(world) && last.is_none_or(|last| world.broker.rewound_since(last.at)) {
+            let unknown = !kept || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
+            let had = std::mem::take(&mut self.newest);
+            self.returns.push(Return { at: world.now, unknown, had, told: BTreeMap::new() });
+        }
+    }
+
+    /// It is told that these logs are rewound.
+    fn heard_of_rewind(&mut self, logs: &[String], now: u64) {
+        let logs = || logs.iter().map(|log| (log.clone(), now));
+        self.told.extend(logs());
+        if let Some(last) = self.returns.last_mut() {
+            last.told.extend(logs());
         }
     }
 
@@ -124,9 +151,8 @@ impl Readers {
                 self.subs.entry(*life).or_default().values_mut().for_each(|sub| sub.attached(*kept, world));
             }
             Seen::HistoryRewound(life, logs) => {
-                for sub in self.subs.entry(*life).or_default().values_mut() {
-                    sub.told.extend(logs.iter().map(|log| (log.clone(), world.now)));
-                }
+                let subs = self.subs.entry(*life).or_default();
+                subs.values_mut().for_each(|sub| sub.heard_of_rewind(logs, world.now));
             }
             Seen::Opened(life, place, starts) => self.opened(*life, place, starts, world, court),
             Seen::Unsubscribes(life, place) => {

@@ -198,3 +198,27 @@ fn what_was_refused_after_the_store_went_back_may_be_in_an_earlier_history() {
     refused(true).holds();
     refused(false).breaks(&["ghost"]);
 }
+
+#[test]
+fn what_was_pruned_before_a_return_is_not_lost_by_the_next_one() {
+    let pruned = |told: bool| {
+        let (mut play, own) = (Play::full(), topic(None));
+        play.see(Seen::Forgets { after_ms: 5_000, unread: true });
+        play.subscribe(life(1), &own, 1).post("a", 1).hand_post(life(1), &own, "a", 1).acks(
+            life(1),
+            &own,
+            JOBS,
+            1,
+        );
+        play.sleep(10).rewind(5).post("b", 2).post("c", 3);
+        if told {
+            play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()]));
+        }
+        play.hand_post(life(1), &own, "b", 2).acks(life(1), &own, JOBS, 2).post("d", 4).sleep(10).rewind(5);
+        play.history(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")]);
+        play.hand_post(life(1), &own, "d", 4).acks(life(1), &own, JOBS, 4).over("c", Fate::Accepted);
+        play
+    };
+    pruned(true).holds();
+    pruned(false).breaks(&["lost"]);
+}
