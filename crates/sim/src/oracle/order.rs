@@ -25,9 +25,9 @@ pub(super) struct Order {
     back: BTreeMap<(Slot, Lane), BTreeMap<u64, Back>>,
     /// How often each process has given back an entry of its inbox without knowing yet what became of that.
     asked: BTreeMap<(Life, Lane, /* the broker's id */ String), u32>,
-    /// How often the store had gone back when each process was last attached: what it heard of before is of another
-    /// history.
-    rewinds: BTreeMap<Life, usize>,
+    /// How often the store had gone back when each process was last attached, and in which run that was: what it heard of
+    /// before is of another history, or from a broker that may have forgotten it.
+    attached: BTreeMap<Life, (usize, u64)>,
 }
 
 /// An entry that was given back.
@@ -37,6 +37,12 @@ struct Back {
     id: String,
     /// Since when it is certain that the broker has it.
     since: Option<u64>,
+}
+
+/// Whether what comes through a place after a crash of the broker comes after all that came before. What was written to
+/// a socket that nobody read from any more comes again, if it comes, after others.
+fn outlasts_a_crash(place: &Place) -> bool {
+    !is_crew(place) && *place != Place::MemberInbox && !is_auto(place)
 }
 
 impl Order {
@@ -77,19 +83,18 @@ impl Order {
                     _ => _ = back.remove(&spot.seq),
                 }
             }
-            Seen::BrokerDown(_) => {
-                let alone = |place: &Place| !is_crew(place) && *place != Place::MemberInbox;
-                // What was written to a socket that nobody read from any more comes again, if it comes, after others.
-                self.last.retain(|(_, place, _), _| alone(place) && !is_auto(place));
-            }
+            Seen::BrokerDown(_) => self.last.retain(|(_, place, _), _| outlasts_a_crash(place)),
             Seen::Rewound { .. } => self.back.clear(),
             Seen::Attached { life, kept, .. } => {
-                let rewinds = world.being(*life).rewinds;
-                if self.rewinds.insert(*life, rewinds).is_some_and(|before| before != rewinds) {
-                    self.last.retain(|(other, ..), _| other != life);
-                } else if !kept {
-                    self.last.retain(|(other, place, _), _| other != life || !is_auto(place));
-                }
+                let (rewinds, run) = (world.being(*life).rewinds, world.broker.run);
+                let before = self.attached.insert(*life, (rewinds, run)).unwrap_or((rewinds, run));
+                let stays = |place: &Place| match before {
+                    (then, _) if then != rewinds => false,
+                    // What was still on its way when the broker went down came after that.
+                    (_, then) if then != run => outlasts_a_crash(place),
+                    _ => *kept || !is_auto(place),
+                };
+                self.last.retain(|(other, place, _), _| other != life || stays(place));
             }
             Seen::Killed(life) | Seen::Ended(life, _) => {
                 self.last.retain(|(other, ..), _| other != life);

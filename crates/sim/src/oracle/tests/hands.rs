@@ -203,6 +203,26 @@ fn first_deliveries_come_in_order() {
 }
 
 #[test]
+fn what_an_auto_reader_missed_may_come_after_a_crash_behind_what_was_on_its_way() {
+    let crashed = |crash: bool| {
+        let (mut play, topic) = (Play::full(), "jobs".to_owned());
+        let own = Place::Topic { topic, group: None, partition: None, auto: true, prefetch: 2 };
+        play.subscribe(life(1), &own, 1).post("a", 1).post("b", 2);
+        if crash {
+            play.see(Seen::BrokerDown(false));
+        }
+        play.hand_post(life(1), &own, "b", 2);
+        if crash {
+            play.see(Seen::BrokerUp(Vec::new())).see(Seen::Detached(life(1)));
+        }
+        play.admit(life(1), false).attach(life(1), false).hand_post(life(1), &own, "a", 1);
+        play
+    };
+    crashed(true).holds();
+    crashed(false).breaks(&["order"]);
+}
+
+#[test]
 fn what_came_back_goes_before_what_is_newer() {
     let newer = |settled: bool, retry: u64| {
         let mut play = Play::full();
