@@ -161,6 +161,7 @@ impl Services {
             court.accuse("service", text);
         }
         self.holders.insert(name.to_owned(), Holder { slot: life.slot, told_at: at });
+        self.may_take(life);
     }
 
     /// Whether some process of a session may give up a name that another has.

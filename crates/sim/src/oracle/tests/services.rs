@@ -92,6 +92,27 @@ fn a_name_is_given_up_again_by_who_was_not_answered() {
 }
 
 #[test]
+fn what_was_given_up_before_another_process_was_told_it_has_it_is_given_up_by_who_is_back() {
+    let killed = |back: bool| {
+        let (first, second) = (life(0), nth(0, 1));
+        let mut play = offered(0);
+        play.see(Seen::Detached(first)).see(Seen::SocketLost(Slot(0))).see(Seen::Born(second));
+        play.see(Seen::Offers(second, "db".into())).admit(second, false).attach(second, false).sleep(1);
+        play.see(Seen::Withdraws(first, "db".into())).sleep(1);
+        play.see(Seen::OfferJudged(second, "db".into(), Ok(()))).see(Seen::Ended(second, "replaced".into()));
+        if back {
+            play.admit(first, false).attach(first, false).sleep(1);
+        }
+        // What it said is on its way when it is killed.
+        play.see(Seen::Killed(first)).sleep(1);
+        judged(&mut play, 1, Ok(()));
+        play
+    };
+    killed(true).holds();
+    killed(false).breaks(&["service"]);
+}
+
+#[test]
 fn a_name_does_not_go_while_its_lease_lives() {
     let mut play = offered(0);
     told(&mut play, "online", 0, 1);
