@@ -171,6 +171,7 @@ pub(crate) async fn run(
         log.note(&note, &shared.metrics);
     }
     let task = MeshTask {
+        frozen_before_ms: shared.frozen_ms(),
         shared,
         name,
         mesh,
@@ -192,6 +193,8 @@ pub(crate) async fn run(
 
 struct MeshTask {
     shared: Arc<Shared>,
+    /// How long the broker had been frozen when the mesh began.
+    frozen_before_ms: u64,
     name: MeshName,
     mesh: Mesh,
     /// Who asks; bounded by how many requests are worked on.
@@ -249,6 +252,8 @@ impl MeshTask {
                 self.mesh.tick(now, &mut self.effects);
                 not_before = now.at.plus(together_ms);
             }
+            let (looked, frozen_ms) = self.mesh.last_look();
+            self.shared.looked(looked, self.frozen_before_ms + frozen_ms);
             self.mesh.flush(&mut self.effects);
             self.carry_out();
         }
@@ -325,7 +330,6 @@ impl MeshTask {
                 }
                 Effect::Note(note) => {
                     match &note {
-                        Note::Frozen { ms } => _ = self.shared.frozen_ms.fetch_add(*ms, Ordering::Relaxed),
                         Note::DrainStarted { .. } => self.shared.stop.send_modify(|stop| {
                             *stop = Stopping::and(stop.take(), Stopping::of(&note));
                         }),

@@ -9,6 +9,7 @@ use tenure_core::crowd::CrowdLimits;
 use tenure_core::mesh::Clocks;
 use tenure_core::operate::{OPERATIONS_MAX, OperateId};
 use tenure_core::operator::Operator;
+use tenure_core::thaw;
 use tenure_core::{House, Millis, Now};
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
@@ -67,8 +68,9 @@ pub(crate) struct Shared {
     store_kind: &'static str,
     /// Since when the oldest unanswered write waits, in milliseconds of our clock plus one; 0 when none does.
     pub(crate) oldest_write: AtomicU64,
-    /// Milliseconds in which the broker was frozen: they are nobody's uptime.
-    pub(crate) frozen_ms: AtomicU64,
+    /// Milliseconds in which the broker was frozen, and when a mesh last looked whether it was, by our clock.
+    frozen_ms: AtomicU64,
+    looked_ms: AtomicU64,
     last_conn: AtomicU64,
     last_operation: AtomicU64,
     /// Requests of operators that are worked on.
@@ -112,6 +114,7 @@ impl Shared {
             store_kind,
             oldest_write: AtomicU64::new(0),
             frozen_ms: AtomicU64::new(0),
+            looked_ms: AtomicU64::new(0),
             last_conn: AtomicU64::new(0),
             last_operation: AtomicU64::new(0),
             operating: Semaphore::new(OPERATIONS_MAX),
@@ -120,6 +123,24 @@ impl Shared {
 
     pub(crate) fn addresses(&self) -> MutexGuard<'_, Addresses> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A mesh has looked whether the broker was frozen, and knows of so much in all. Not a sum: all meshes freeze together.
+    pub(crate) fn looked(&self, at: Millis, frozen_ms: u64) {
+        self.frozen_ms.fetch_max(frozen_ms, Ordering::Release);
+        self.looked_ms.fetch_max(at.0, Ordering::Release);
+    }
+
+    /// Milliseconds in which the broker was frozen, as far as a mesh has noticed.
+    pub(crate) fn frozen_ms(&self) -> u64 {
+        self.frozen_ms.load(Ordering::Acquire)
+    }
+
+    /// How long this run has lasted, without freezes.
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        // In this order: a look that is known is known with what it found.
+        let looked = Millis(self.looked_ms.load(Ordering::Acquire));
+        thaw::uptime_ms(self.clock.at(), looked, self.frozen_ms())
     }
 
     /// Both clocks as they are now, and whether they are believed.

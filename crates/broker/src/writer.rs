@@ -352,8 +352,7 @@ impl Writer {
 
 /// How long the run has lasted, and the wall clock if it is believed.
 fn heartbeat(run: u64, shared: &Shared) -> Write {
-    let frozen_ms = shared.frozen_ms.load(Ordering::Relaxed);
-    let uptime_ms = shared.clock.at().0.saturating_sub(frozen_ms);
+    let uptime_ms = shared.uptime_ms();
     let (now, clocks) = shared.clocks();
     let believed_at = (!clocks.are_astray()).then_some(now.wall);
     Write::Heartbeat { run, uptime_ms, believed_at }

@@ -12,6 +12,15 @@ use crate::time::Millis;
 /// A shell may look this late and be awake, however short leases are: it does what is due at about the same time together.
 const TOLERANCE_MS_MIN: u64 = 50;
 
+/// How far apart looks are at most.
+const LOOKS_EVERY_MS_MAX: u64 = 1_000;
+
+/// How long a run has lasted by `now` without its freezes, when the last look was at `looked` and found `frozen_ms` of them
+/// in all. Whoever asks may be awake before the next look is: then what lies between may be a freeze, and counts as one look.
+pub fn uptime_ms(now: Millis, looked: Millis, frozen_ms: u64) -> u64 {
+    now.min(looked.plus(LOOKS_EVERY_MS_MAX)).0.saturating_sub(frozen_ms)
+}
+
 /// Turns the shell's clock into thawed time.
 #[derive(Clone, Debug)]
 pub struct Thaw {
@@ -65,6 +74,16 @@ impl Thaw {
         thawed.plus(self.lost_ms)
     }
 
+    /// When the shell last looked, on its own clock.
+    pub fn last_look(&self) -> Millis {
+        Millis(self.expected.0.saturating_sub(self.beat_ms))
+    }
+
+    /// How long all freezes were together.
+    pub fn lost_ms(&self) -> u64 {
+        self.lost_ms
+    }
+
     /// When the shell must look again, on its own clock.
     pub fn next_look(&self) -> Millis {
         self.expected
@@ -74,7 +93,7 @@ impl Thaw {
 /// The tolerance and the beat for leases of `lease_ttl_ms`.
 fn pace(lease_ttl_ms: u64) -> (u64, u64) {
     let tolerance_ms = FROZEN_AFTER_MS.min(lease_ttl_ms / 10).max(TOLERANCE_MS_MIN);
-    (tolerance_ms, (tolerance_ms / 2).min(1_000))
+    (tolerance_ms, (tolerance_ms / 2).min(LOOKS_EVERY_MS_MAX))
 }
 
 #[cfg(test)]
@@ -109,6 +128,14 @@ mod tests {
         assert_eq!(thaw.thawed(Millis(2_000)), Millis(100), "during: all of it is one moment");
         assert_eq!(thaw.thawed(Millis(5_100)), Millis(100), "awake again");
         assert_eq!(thaw.thawed(Millis(5_300)), Millis(300));
+    }
+
+    #[test]
+    fn who_is_awake_before_the_next_look_does_not_take_the_freeze_for_uptime() {
+        assert_eq!(uptime_ms(Millis(2_500), Millis(2_000), 0), 2_500);
+        assert_eq!(uptime_ms(Millis(60_000), Millis(2_000), 0), 3_000, "nobody has looked yet");
+        assert_eq!(uptime_ms(Millis(60_000), Millis(60_000), 57_000), 3_000);
+        assert_eq!(uptime_ms(Millis(61_000), Millis(60_500), 57_000), 4_000);
     }
 
     #[test]

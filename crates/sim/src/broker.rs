@@ -13,6 +13,7 @@ use tenure_core::house::House;
 use tenure_core::input::{Banned, Boot};
 use tenure_core::mesh::Clocks;
 use tenure_core::record::{StoreFound, StoreRead};
+use tenure_core::thaw;
 use tenure_core::writing::{Asking, Batch, Load, Queued, Taking};
 use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
 use tenure_proto::codec::Codec;
@@ -122,8 +123,6 @@ pub(crate) struct Running {
     pub(crate) inputs: VecDeque<Input>,
     effects: Vec<Effect>,
     beaten: u64,
-    /// Time lost in freezes, as the mesh noted it.
-    frozen_ms: u64,
     pub(crate) draining: bool,
 }
 
@@ -206,7 +205,6 @@ impl Broker {
             inputs: VecDeque::new(),
             effects,
             beaten: 0,
-            frozen_ms: 0,
             draining: false,
         });
         Ok((found.findings, found.loss_accepted))
@@ -408,11 +406,8 @@ impl Broker {
                     running.reads.push_back((id, read));
                 }
                 Effect::Note(note) => {
-                    let Some(running) = &mut self.running else { return };
-                    match &note {
-                        Note::Frozen { ms } => running.frozen_ms += ms,
-                        Note::GraceEntered { conn, .. } => self.did.push(Did::Lost(*conn)),
-                        _ => {}
+                    if let Note::GraceEntered { conn, .. } = &note {
+                        self.did.push(Did::Lost(*conn));
                     }
                     self.did.push(Did::Note(note));
                 }
@@ -442,7 +437,8 @@ impl Broker {
         let beat = (now.at.0 >= running.beaten + BEAT_MS).then(|| {
             running.beaten = now.at.0;
             let believed_at = running.mesh.clock_doubt().is_none().then_some(now.wall);
-            (now.at.0.saturating_sub(running.frozen_ms), believed_at)
+            let (looked, frozen_ms) = running.mesh.last_look();
+            (thaw::uptime_ms(now.at, looked, frozen_ms), believed_at)
         });
         let outcome = if batch.is_refused() {
             Err(tenure_store::StoreError::Unavailable("too far behind".to_owned()))

@@ -356,6 +356,11 @@ impl Mesh {
         self.drain.is_some()
     }
 
+    /// When it last looked whether it was frozen, on the shell's clock, and how long it was in all.
+    pub fn last_look(&self) -> (Millis, u64) {
+        (self.thaw.last_look(), self.thaw.lost_ms())
+    }
+
     /// The version of presence, for those who test that nothing happened.
     pub fn presence_version(&self) -> u64 {
         self.presence.version()
