@@ -39,7 +39,7 @@ struct Return {
     unknown: bool,
     /// The highest number that had come of each log by then.
     had: BTreeMap<String, u64>,
-    /// When it was told since that a log is rewound.
+    /// When it was told since that a log is rewound, or was attached without having got anything of it.
     told: BTreeMap<String, u64>,
 }
 
@@ -84,11 +84,21 @@ impl Sub {
 
     /// Its process is attached.
     fn attached(&mut self, kept: bool, world: &World) {
-        let last = self.returns.last();
-        if self.is_rewound(world) && last.is_none_or(|last| world.broker.rewound_since(last.at)) {
-            let unknown = !kept || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
-            let had = std::mem::take(&mut self.newest);
-            self.returns.push(Return { at: world.now, unknown, had, told: BTreeMap::new() });
+        let rewound = self.is_rewound(world);
+        match self.returns.last_mut() {
+            Some(last) if !world.broker.rewound_since(last.at) => {
+                // Nothing has come of a log since: perhaps it was not opened again until now.
+                for (_, at) in last.told.iter_mut().filter(|(log, _)| !self.newest.contains_key(*log)) {
+                    *at = world.now;
+                    last.unknown |= !kept;
+                }
+            }
+            _ if rewound => {
+                let unknown = !kept || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
+                let had = std::mem::take(&mut self.newest);
+                self.returns.push(Return { at: world.now, unknown, had, told: BTreeMap::new() });
+            }
+            _ => {}
         }
     }
 

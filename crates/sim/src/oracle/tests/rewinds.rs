@@ -222,3 +222,23 @@ fn what_was_pruned_before_a_return_is_not_lost_by_the_next_one() {
     pruned(true).holds();
     pruned(false).breaks(&["lost"]);
 }
+
+#[test]
+fn who_could_not_read_again_before_it_was_away_once_more_may_miss_what_was_pruned_by_then() {
+    let away = |read: bool| {
+        let (mut play, own) = (Play::full(), topic(None));
+        play.see(Seen::Forgets { after_ms: 5_000, unread: true });
+        play.subscribe(life(1), &own, 1).post("a", 1).hand_post(life(1), &own, "a", 1);
+        play.acks(life(1), &own, JOBS, 1).sleep(10).rewind(5);
+        play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()])).post("b", 2);
+        if read {
+            play.hand_post(life(1), &own, "b", 2).acks(life(1), &own, JOBS, 2);
+        }
+        play.see(Seen::SocketLost(Slot(1))).see(Seen::Detached(life(1))).sleep(1_000).post("c", 3);
+        play.sleep(100_000).admit(life(1), true).attach(life(1), true).sleep(10);
+        play.history(&[(2, "b"), (3, "c")]).over("c", Fate::Accepted);
+        play
+    };
+    away(false).holds();
+    away(true).breaks(&["lost"]);
+}
