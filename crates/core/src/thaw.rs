@@ -18,7 +18,8 @@ const LOOKS_EVERY_MS_MAX: u64 = 1_000;
 /// How long a run has lasted by `now` without its freezes, when the last look was at `looked` and found `frozen_ms` of them
 /// in all. Whoever asks may be awake before the next look is: then what lies between may be a freeze, and counts as one look.
 pub fn uptime_ms(now: Millis, looked: Millis, frozen_ms: u64) -> u64 {
-    now.min(looked.plus(LOOKS_EVERY_MS_MAX)).0.saturating_sub(frozen_ms)
+    let known = if mutant::on(Mutant::FreezeIsUptime) { now } else { looked.plus(LOOKS_EVERY_MS_MAX) };
+    now.min(known).0.saturating_sub(frozen_ms)
 }
 
 /// Turns the shell's clock into thawed time.

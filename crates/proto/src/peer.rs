@@ -88,6 +88,24 @@ pub struct ProfilePatch {
     pub tags: Option<Vec<String>>,
 }
 
+impl From<Profile> for ProfilePatch {
+    /// What makes that profile of any other, but for a `lastInputSeconds` that it does not have.
+    fn from(profile: Profile) -> ProfilePatch {
+        let Profile { name, status, summary, host, cwd, role, last_input_seconds, tags } = profile;
+        let text = |text: Option<String>| Some(text.unwrap_or_default());
+        ProfilePatch {
+            name: Some(name),
+            status: Some(status),
+            summary: text(summary),
+            host: text(host),
+            cwd: text(cwd),
+            role: text(role),
+            last_input_seconds,
+            tags: Some(tags),
+        }
+    }
+}
+
 impl Profile {
     /// A profile with only a name.
     pub fn named(name: impl Into<String>) -> Profile {

@@ -10,6 +10,7 @@ use tenure_proto::limits::{PROTOCOL, frame_bytes};
 use tenure_proto::number::U53;
 
 use super::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, SockId, Voucher};
+use crate::mutant::{self, Mutant};
 use crate::time::{Millis, Now};
 
 /// How long a minted attestation is good: long enough for any hello, short enough to be worth nothing later.
@@ -22,8 +23,10 @@ impl Link {
         };
         self.broker_clock = Some((now.at, challenge.ts.get()));
         let hello = self.hello(&challenge);
+        let said = hello.profile.clone();
         effects.push(LinkEffect::Send(sock, self.hello_frame(hello)));
         if let Some(next) = &mut self.next {
+            next.said = Some(said);
             next.phase = Phase::AwaitingHello;
             next.until = now.at.plus(DIAL_MS);
         }
@@ -112,7 +115,7 @@ impl Link {
     }
 
     fn attached(&mut self, now: Millis, sock: SockId, result: HelloResult, effects: &mut Vec<LinkEffect>) {
-        self.next = None;
+        let said = self.next.take().and_then(|next| next.said);
         self.redial_at = None;
         if let Some(old) = self.current.take() {
             effects.push(LinkEffect::Drop(old.sock));
@@ -140,6 +143,10 @@ impl Link {
         // A reconciliation that was announced must be the next frame.
         self.reconcile(sock, lease, verdicts, effects);
         self.send_waiting(effects);
+        if said.is_some_and(|said| said != self.profile) && !mutant::on(Mutant::HelloHasTheLastWord) {
+            // The socket before had taken it after the hello was written, which has undone that.
+            self.say_profile(effects);
+        }
         if replay == Replay::Resync {
             self.ask_receipts(effects);
             self.ask_calls(effects);

@@ -48,6 +48,7 @@ use tenure_proto::ids::Epoch;
 use tenure_proto::limits::{
     LEASE_TTL_MS, MAX_PAYLOAD_BYTES, PING_INTERVAL_MS, TICK_INTERVAL_MS, frame_bytes,
 };
+use tenure_proto::method::Method;
 use tenure_proto::peer::{Profile, ProfilePatch};
 
 pub use backoff::Backoff;
@@ -66,7 +67,7 @@ use inflight::Hands;
 use leave::Leave;
 use loss::Loss;
 use reconcile::Told;
-use requests::Requests;
+use requests::{Purpose, Requests};
 use runs::callee::Serving;
 use runs::caller::Calls;
 use send::Receipts;
@@ -139,6 +140,8 @@ struct Next {
     /// When this phase of the handshake gives up.
     until: Millis,
     phase: Phase,
+    /// What the hello said that peers see.
+    said: Option<Profile>,
     /// What the hello was refused with.
     refused: Option<tenure_proto::WireError>,
 }
@@ -298,7 +301,14 @@ impl Link {
         let profile = self.profile.patched(patch);
         profile.check()?;
         self.profile = profile;
-        self.request(now, tenure_proto::method::Method::ProfileSet, patch, timeout_ms, effects)
+        self.request(now, Method::ProfileSet, patch, timeout_ms, effects)
+    }
+
+    /// Says all that peers see, once more.
+    fn say_profile(&mut self, effects: &mut Vec<LinkEffect>) {
+        let patch = ProfilePatch::from(self.profile.clone());
+        // It was checked when it was set, and if this socket breaks the next hello says it.
+        let _ = self.ask(Purpose::Profile, Method::ProfileSet, &patch, effects);
     }
 
     /// Says goodbye: the lease ends at once, and so does the session.
@@ -341,7 +351,8 @@ impl Link {
         self.redial_at = None;
         self.last_sock += 1;
         let sock = SockId(self.last_sock);
-        self.next = Some(Next { sock, until: now.plus(DIAL_MS), phase: Phase::Dialling, refused: None });
+        let (until, phase) = (now.plus(DIAL_MS), Phase::Dialling);
+        self.next = Some(Next { sock, until, phase, said: None, refused: None });
         effects.push(LinkEffect::Dial(sock));
     }
 

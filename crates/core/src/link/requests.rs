@@ -40,6 +40,8 @@ pub(super) enum Purpose {
     Fetch(SubHandle, U53),
     /// Settlements.
     Settle(Batch),
+    /// What peers see, once again.
+    Profile,
     /// The fate of messages.
     Status,
     /// A call, or what it has missed.
@@ -254,14 +256,22 @@ impl Link {
             let error = open.refused.clone().unwrap_or_else(unanswered);
             self.fail(number, open, error, effects);
         }
-        let mut again = false;
+        let (mut again, mut profile) = (false, false);
         while let Some(number) = self.requests.again.pop_due(now) {
-            if let Some(open) = self.requests.open.get_mut(&number) {
+            let Some(open) = self.requests.open.get_mut(&number) else { continue };
+            if matches!(open.purpose, Purpose::Profile) {
+                // It may have changed since.
+                self.requests.remove(number);
+                profile = true;
+            } else {
                 (open.waits, open.sent, again) = (false, false, true);
             }
         }
         if again {
             self.send_waiting(effects);
+        }
+        if profile {
+            self.say_profile(effects);
         }
     }
 
@@ -280,7 +290,7 @@ impl Link {
                 }
                 Purpose::Settle(_) | Purpose::Unsubscribe(_) | Purpose::Status => false,
                 // Said anew on the next socket, as it is then.
-                Purpose::Renew(_) | Purpose::Withdraw(_) => false,
+                Purpose::Profile | Purpose::Renew(_) | Purpose::Withdraw(_) => false,
             };
             if keep {
                 self.requests.open.insert(number, open);
@@ -375,7 +385,7 @@ impl Link {
                 self.subscribed(handle, &wish, outcome(codec, bytes), effects);
             }
             Purpose::Unsubscribe(Some(handle)) => self.subs.end(handle, SubEnd::Unsubscribed, effects),
-            Purpose::Unsubscribe(None) | Purpose::Cancel(_) => {}
+            Purpose::Unsubscribe(None) | Purpose::Cancel(_) | Purpose::Profile => {}
             // A broker that does not know it any more has ended it.
             Purpose::Reopen(handle) => self.recreate(handle, effects),
             Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
@@ -440,6 +450,7 @@ impl Link {
             Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
             Purpose::Unsubscribe(_)
             | Purpose::Reopen(_)
+            | Purpose::Profile
             | Purpose::Status
             | Purpose::Look(_)
             | Purpose::Cancel(_) => {}

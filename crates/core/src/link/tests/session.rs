@@ -5,6 +5,7 @@ use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Action, Closing, Reason};
 use tenure_proto::hello::HelloParams;
 use tenure_proto::method::{Empty, Method};
+use tenure_proto::peer::{ProfilePatch, Status};
 
 use super::*;
 
@@ -145,6 +146,47 @@ fn after_a_sleep_a_silent_socket_gives_way_to_the_new_one() {
     let effects = world.answer(next, "kept", "resumed", 1);
     assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Drop(s) if *s == old)));
     assert_eq!(delivered(&world.tick_event(next, 1)), [1]);
+}
+
+#[test]
+fn what_the_old_socket_took_after_the_new_hello_was_written_is_said_again() {
+    let status = |effects: &[LinkEffect]| {
+        let frames = sent(effects).into_iter().filter(|frame| frame["method"] == "profile.set");
+        frames.map(|frame| (frame["id"].clone(), frame["params"]["status"].clone())).collect::<Vec<_>>()
+    };
+    let ok = |id: &Value| json!({"type": "res", "id": id, "ok": true, "result": {}});
+    let set = |world: &mut World, status: Status| {
+        let patch = ProfilePatch { status: Some(status), ..ProfilePatch::default() };
+        world.link.set_profile(world.now, &patch, 5_000, &mut world.effects).unwrap();
+        world.take()
+    };
+    let (mut world, old) = World::attached();
+    world.jump(40_000);
+    world.link.tick(world.now, &mut world.effects);
+    let next = World::dialled(&world.take());
+    assert_eq!(world.challenge(next)["params"]["profile"]["status"], "idle");
+    let (id, _) = status(&set(&mut world, Status::Working)).remove(0);
+    world.frame(old, ok(&id));
+    let said = status(&world.answer(next, "kept", "resumed", 1));
+    assert_eq!(said.len(), 1, "the hello has undone it");
+    assert_eq!(said[0].1, "working");
+
+    // Refused for now, it is said once more as it is by then.
+    let busy = json!({"code": "busy", "message": "later", "retryable": true});
+    world.frame(next, json!({"type": "res", "id": said[0].0, "ok": false, "error": busy}));
+    let (id, _) = status(&set(&mut world, Status::Dnd)).remove(0);
+    world.frame(next, ok(&id));
+    let said = status(&world.pass(5_000));
+    assert_eq!(said.len(), 1);
+    assert_eq!(said[0].1, "dnd");
+
+    // Nothing is said if the hello said it.
+    world.frame(next, ok(&said[0].0));
+    world.jump(40_000);
+    world.link.tick(world.now, &mut world.effects);
+    let third = World::dialled(&world.take());
+    assert_eq!(world.challenge(third)["params"]["profile"]["status"], "dnd");
+    assert!(status(&world.answer(third, "kept", "resumed", 1)).is_empty());
 }
 
 #[test]
