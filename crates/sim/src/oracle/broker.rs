@@ -174,6 +174,11 @@ impl Broker {
         }
     }
 
+    /// Whether the store went back at all, and not since `at`.
+    pub(super) fn is_after_a_rewind(&self, at: u64) -> bool {
+        self.rewinds.last().is_some_and(|rewind| rewind.at < at)
+    }
+
     /// Whether the store went back after `at`.
     pub(super) fn rewound_since(&self, at: u64) -> bool {
         self.rewinds.last().is_some_and(|rewind| rewind.at >= at)

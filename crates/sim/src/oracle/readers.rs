@@ -82,19 +82,19 @@ impl Sub {
         self.returns.iter().any(|back| back.may_have_missed(log, seq, sent_at, world))
     }
 
-    /// Its process is attached.
-    fn attached(&mut self, kept: bool, world: &World) {
+    /// Its process is attached, to a broker that may know what it reads.
+    fn attached(&mut self, known: bool, world: &World) {
         let rewound = self.is_rewound(world);
         match self.returns.last_mut() {
             Some(last) if !world.broker.rewound_since(last.at) => {
                 // Nothing has come of a log since: perhaps it was not opened again until now.
                 for (_, at) in last.told.iter_mut().filter(|(log, _)| !self.newest.contains_key(*log)) {
                     *at = world.now;
-                    last.unknown |= !kept;
+                    last.unknown |= !known;
                 }
             }
             _ if rewound => {
-                let unknown = !kept || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
+                let unknown = !known || self.opened.is_some_and(|opened| !world.broker.keeps(opened));
                 let had = std::mem::take(&mut self.newest);
                 self.returns.push(Return { at: world.now, unknown, had, told: BTreeMap::new() });
             }
@@ -158,7 +158,10 @@ impl Readers {
                 self.subs.entry(*life).or_default().insert(place.clone(), sub);
             }
             Seen::Attached { life, kept, .. } => {
-                self.subs.entry(*life).or_default().values_mut().for_each(|sub| sub.attached(*kept, world));
+                // Another process of its session has ended what it reads.
+                let replaced = world.session(life.slot).and_then(|session| session.replaced_at);
+                let known = *kept && !replaced.is_some_and(|at| world.broker.is_after_a_rewind(at));
+                self.subs.entry(*life).or_default().values_mut().for_each(|sub| sub.attached(known, world));
             }
             Seen::HistoryRewound(life, logs) => {
                 let subs = self.subs.entry(*life).or_default();

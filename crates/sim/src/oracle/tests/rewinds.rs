@@ -242,3 +242,32 @@ fn who_could_not_read_again_before_it_was_away_once_more_may_miss_what_was_prune
     away(false).holds();
     away(true).breaks(&["lost"]);
 }
+
+#[test]
+fn who_lost_its_session_to_another_process_meanwhile_may_miss_what_was_pruned() {
+    let back = |twin: bool| {
+        let (mut play, own, other) = (Play::full(), topic(None), nth(1, 1));
+        play.see(Seen::Forgets { after_ms: 5_000, unread: true });
+        play.subscribe(life(1), &own, 1).post("a", 1).hand_post(life(1), &own, "a", 1);
+        play.acks(life(1), &own, JOBS, 1).sleep(10);
+        let copied_at = play.at - 5;
+        play.see(Seen::SocketLost(Slot(0))).see(Seen::SocketLost(Slot(1))).see(Seen::BrokerDown(true));
+        play.see(Seen::Rewound { copied_at }).sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
+        play.see(Seen::Detached(life(0))).see(Seen::Detached(life(1)));
+        play.admit(life(0), false).attach(life(0), false);
+        if twin {
+            play.see(Seen::Born(other)).admit(other, false).attach(other, false).sleep(1);
+        }
+        play.post("b", 2).sleep(1_000);
+        if twin {
+            play.see(Seen::Killed(other)).see(Seen::SocketLost(Slot(1)));
+        }
+        play.admit(life(1), false).attach(life(1), false);
+        play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()])).sleep(10);
+        play.history(&[(1, "a"), (2, "b")]).rest(&[life(0), life(1)]).fate("b", Fate::Accepted);
+        play.see(Seen::Over);
+        play
+    };
+    back(true).holds();
+    back(false).breaks(&["lost"]);
+}
