@@ -1,12 +1,14 @@
 //! The admin API: who gets in, and a drain by way of it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::{Value, json};
-use tenure_broker::{Broker, Config};
+use tenure_broker::{Broker, Config, StoreChoice};
 
+use super::durable;
 use crate::common::http::{Answer, get, raw};
-use crate::common::mail::to_session;
+use crate::common::mail::{inbox_of, to_session};
 use crate::common::sock::assert_closing;
 use crate::common::{LONG, Sock, Who, join};
 
@@ -203,4 +205,44 @@ async fn an_operator_drains_it_and_who_asks_again_hears_what_is_under_way() {
     let ended = reader.ended().await;
     assert_closing(&ended.closing, 1012, "restart", true);
     stopping.await.unwrap();
+}
+
+/// Changes some bytes of a store at rest, as a disk does.
+fn damage(dir: &Path, from: &[u8], to: &[u8]) {
+    let path = dir.join("tenure.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(from.len()).position(|window| window == from).expect("it is in the file");
+    bytes[at..at + to.len()].copy_from_slice(to);
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_entry_is_told_to_its_sender_and_listed_for_the_operator() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let mut config = Config { admin_token: Some(TOKEN.to_owned()), ..Config::ephemeral(LONG) };
+        config.store = StoreChoice::Sqlite(dir.path().to_owned());
+        Broker::start(config).await.expect("start")
+    };
+    let (a_who, b_who) = (Who::new("a"), Who::new("b"));
+    let broker = start().await;
+    let (mut a, mut b) = (durable::enter(&broker, &a_who).await, durable::enter(&broker, &b_who).await);
+    b.bye().await;
+    let sent = a.post(&to_session(&b_who), "m1", "what the disk damages").await;
+    let past = durable::stop(broker, vec![a]).await;
+    damage(dir.path(), b"what the disk damages", b"WHAT");
+
+    let broker = start().await;
+    let mut a = durable::back(&broker, &a_who, &past[0]).await;
+    let b = durable::enter(&broker, &b_who).await;
+    let receipt = a.until("receipt").await;
+    assert_eq!((&receipt["id"], &receipt["state"]), (&sent["id"], &json!("dead")), "{receipt}");
+    assert_eq!(receipt["reason"], "damaged", "{receipt}");
+    let line = format!("GET /v1/admin/meshes/default/dead?log={}", inbox_of(&b_who));
+    let listed = ask(broker.addr(), &line, &[&format!("Authorization: Bearer {TOKEN}")], "").await;
+    assert_eq!(listed.status, 200, "{}", listed.body);
+    assert!(listed.body.contains("\"damaged\""), "{}", listed.body);
+    assert!(listed.body.contains(sent["id"].as_str().unwrap()), "{}", listed.body);
+    drop((a, b));
+    broker.stop("end").await;
 }
