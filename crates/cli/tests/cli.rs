@@ -104,6 +104,28 @@ async fn a_broker_that_turns_us_away_is_four_and_says_why() {
     assert_eq!(session.events("bye")[0]["wasIn"], false);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_raises_its_limit_of_open_files_and_says_so() {
+    let world = World::new();
+    let plain = world.tenure(&["broker", "--json", "--listen", "127.0.0.1:0"]);
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -S -n 256 && exec \"$0\" \"$@\""])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let mut broker = Proc::spawn("broker", limited);
+    broker.until("ready", |line| line["event"] == "ready").await;
+    let log = broker.stderr();
+    let said = log.lines().find(|line| line.contains("the limit of open files is raised"));
+    assert!(said.is_some_and(|line| line.contains("256")), "{log}");
+}
+
 #[test]
 fn the_configuration_in_force_is_shown_without_its_secrets() {
     let world = World::new();

@@ -147,6 +147,7 @@ async fn what_comes_is_kept_and_a_stream_goes_on_where_it_was() {
     let (running, client) = daemon(home.path(), broker.addr()).await;
     connected(&client).await;
     let (_, health) = client.get("/v1/health").await;
+    assert_eq!(health["maxAgeHours"], 648, "{health}");
     let (own, member) = (health["session"].as_str().unwrap(), health["member"].as_str().unwrap());
     let sender = peer(broker.addr(), "sender").await;
     sender.send(tenure_client::To(format!("session:{own}").parse().unwrap()), "one").await.unwrap();
