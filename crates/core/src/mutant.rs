@@ -84,6 +84,7 @@ mutants! {
     TagWithoutId "tag-without-id" "A tag settles whatever message stands at its place.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
     UnclaimedGoesLast "unclaimed-goes-last" "A delivery whose claim was lost goes behind what was handed out after it.";
+    LeftByOrigin "left-by-origin" "What moved on stays open in its old inbox unless its sender is known.";
     FreezeIsUptime "freeze-is-uptime" "A freeze that no mesh has noticed yet counts as uptime.";
     HelloHasTheLastWord "hello-has-the-last-word" "What peers see is not said again when a hello has undone it.";
     LogCutUnnoticed "log-cut-unnoticed" "A start does not notice that the store lost acknowledged data.";

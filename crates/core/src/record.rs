@@ -375,6 +375,15 @@ pub struct Placed {
     pub passed: (u64, u64),
 }
 
+/// An entry that moved from a session's inbox to its member's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// Its seq in the session's inbox, in the same lane.
+    pub from: u64,
+    /// The entry at its new place.
+    pub entry: Arc<Entry>,
+}
+
 /// What a write that has an answer came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreOutcome {
@@ -391,8 +400,8 @@ pub enum StoreOutcome {
     Revived(Vec<(Lane, u64, Option<GroupName>, u32)>),
     /// A slice of an inbox was cleared.
     Evacuated {
-        /// What moved to the member's inbox, at its new place.
-        moved: Vec<Arc<Entry>>,
+        /// What moved to the member's inbox.
+        moved: Vec<Moved>,
         /// What went to the dead letters.
         failed: Vec<Arc<Entry>>,
         /// Where to go on, if there is more.

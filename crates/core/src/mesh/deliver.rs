@@ -234,7 +234,7 @@ impl Mesh {
         if !messages.lagging.is_empty() && messages.floors_due.is_none() {
             messages.floors_due = Some(now.plus(FLOORS_MS));
         }
-        if messages.dirty.is_empty() && !messages.owed.is_due() {
+        if messages.writable().next().is_none() && !messages.owed.is_due() {
             (messages.urgent, messages.lazy_due) = (false, None);
             return;
         }
@@ -245,7 +245,12 @@ impl Mesh {
         }
         (messages.urgent, messages.lazy_due) = (false, None);
         self.write_owed(effects);
-        for id in std::mem::take(&mut self.messages.dirty) {
+        self.write_dirty(effects);
+    }
+
+    fn write_dirty(&mut self, effects: &mut Vec<Effect>) {
+        for id in self.messages.writable().collect::<Vec<_>>() {
+            self.messages.dirty.remove(&id);
             self.write_group(id, effects);
         }
     }
@@ -254,9 +259,7 @@ impl Mesh {
     pub(super) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
         self.write_owed(effects);
         self.write_floors(effects);
-        for id in std::mem::take(&mut self.messages.dirty) {
-            self.write_group(id, effects);
-        }
+        self.write_dirty(effects);
     }
 
     pub(super) fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {

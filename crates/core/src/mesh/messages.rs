@@ -266,6 +266,13 @@ impl Messages {
         Some(Handed { entry, attempt, redelivered: true })
     }
 
+    /// Groups that have changed and may be written. Those of an inbox that is being cleared wait until it is: a slice may have
+    /// moved an entry on that the group does not know to be gone.
+    pub(super) fn writable(&self) -> impl Iterator<Item = GroupId> + '_ {
+        let waits = |reading: &Reading| self.logs.get(&reading.record.log).is_some_and(|log| log.evacuating);
+        self.dirty.iter().copied().filter(move |id| !self.readings.get(id).is_some_and(waits))
+    }
+
     /// The next entry for `holder`, taken into its hand.
     pub(super) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
         let reading = self.readings.get(&id).filter(|reading| reading.is_made())?;

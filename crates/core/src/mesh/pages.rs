@@ -1,15 +1,15 @@
 //! What of a log is in memory for a group, and what must come from disk: pages for a reader that lags, single
 //! entries that are handed out again; and what is forgotten when it has left its log.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_proto::event::ReceiptState;
 use tenure_proto::log::LogName;
 
 use crate::envelope::{Entry, Lane};
-use crate::group::{Holder, Open};
+use crate::group::Holder;
 use crate::log::Next;
+use crate::mutant::{self, Mutant};
 use crate::record::{DAMAGED, DamagedEntry, GroupId, GroupRecord, StoreRead};
 use crate::time::Millis;
 
@@ -216,28 +216,22 @@ impl Messages {
     pub(super) fn entries_left<'a>(
         &mut self,
         log: &LogName,
-        gone: impl Iterator<Item = &'a Arc<Entry>> + Clone,
+        gone: impl Iterator<Item = (u64, &'a Arc<Entry>)> + Clone,
     ) {
         self.logs.forget(log);
         for lane in Lane::ALL {
-            let gone = gone.clone().filter(|entry| entry.lane == lane);
-            let mut ids: BTreeMap<_, _> = gone.map(|entry| (entry.envelope.id, entry)).collect();
             let Some(group) = self.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied()) else {
                 continue;
             };
             let Some(reading) = self.readings.get_mut(&group) else { continue };
             reading.page.clear();
             reading.again.clear();
-            let was_open = |(seq, open): (u64, &Open)| {
-                let id = open.origin.as_ref()?.id;
-                ids.remove(&id).map(|_| seq)
-            };
-            let open: Vec<u64> = reading.group.opens().filter_map(was_open).collect();
-            for seq in open {
-                reading.leave(seq);
-            }
-            for entry in ids.into_values() {
-                reading.discount(entry);
+            for (seq, entry) in gone.clone().filter(|(_, entry)| entry.lane == lane) {
+                match reading.group.open(seq) {
+                    Some(open) if open.origin.is_none() && mutant::on(Mutant::LeftByOrigin) => {}
+                    Some(_) => reading.leave(seq),
+                    None => reading.discount(entry),
+                }
             }
             self.touch(group);
         }

@@ -14,7 +14,7 @@ use crate::effect::{Effect, Note};
 use crate::envelope::{Entry, Lane};
 use crate::group::Open;
 use crate::mutant::{self, Mutant};
-use crate::record::{Burial, GroupId, StoreRead, StoreWrite};
+use crate::record::{Burial, GroupId, Moved, StoreRead, StoreWrite};
 use crate::time::Millis;
 
 use super::Mesh;
@@ -380,13 +380,15 @@ impl Mesh {
         &mut self,
         session: SessionKey,
         member: MemberKey,
-        moved: Vec<Arc<Entry>>,
+        moved: Vec<Moved>,
         failed: Vec<Arc<Entry>>,
         next: Option<(Lane, u64)>,
         effects: &mut Vec<Effect>,
     ) {
-        self.messages.entries_left(&LogName::Session(session), moved.iter().chain(&failed));
-        for entry in &moved {
+        let gone = moved.iter().map(|moved| (moved.from, &moved.entry));
+        let gone = gone.chain(failed.iter().map(|entry| (entry.seq, entry)));
+        self.messages.entries_left(&LogName::Session(session), gone);
+        for Moved { entry, .. } in &moved {
             self.appended(entry);
         }
         for entry in &failed {
@@ -401,7 +403,7 @@ impl Mesh {
             };
             self.tell_receipt(origin.session, receipt);
         }
-        debug_assert!(moved.iter().all(|entry| entry.envelope.fallback == Fallback::Member));
+        debug_assert!(moved.iter().all(|moved| moved.entry.envelope.fallback == Fallback::Member));
         if let Some(next) = next {
             let through =
                 self.messages.upkeep.evacuations.get(&session).map_or(0, |evacuation| evacuation.through);

@@ -242,10 +242,12 @@ pub(crate) fn an_inbox_is_evacuated_in_slices<E: Engine>() {
     // Of the first six, 1, 2 and 4 are settled, 3 is in hand, 5 and 6 were never read.
     apply(&mut store, advance(&group(1, &log, Lane(1), Reader::Inbox), 4, &[3]));
     let (mut moved, mut failed, mut after, mut calls) = (Vec::new(), Vec::new(), (Lane(0), 0), 0);
+    let mut left = Vec::new();
     loop {
         let outcome = apply(&mut store, evacuate(session(9), 2, after));
         let StoreOutcome::Evacuated { moved: more, failed: worse, next } = outcome else { panic!() };
-        moved.extend(more);
+        left.extend(more.iter().map(|moved| moved.from));
+        moved.extend(more.into_iter().map(|moved| moved.entry));
         failed.extend(worse);
         calls += 1;
         match next {
@@ -258,6 +260,7 @@ pub(crate) fn an_inbox_is_evacuated_in_slices<E: Engine>() {
         entries.iter().map(|entry| entry.envelope.sent_at - NOW).collect()
     };
     assert_eq!(from(&moved), [3, 6, 9, 12]);
+    assert_eq!(left, [3, 6, 9, 12], "their old places are told");
     assert_eq!(from(&failed), [5, 8, 11]);
     let places: Vec<_> = moved.iter().map(|entry| (entry.log.clone(), entry.lane.0, entry.seq)).collect();
     let at = |lane: u8, seq: u64| (theirs.clone(), lane, seq);

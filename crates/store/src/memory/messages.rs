@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
 use tenure_core::envelope::{Entry, Envelope, Lane};
 use tenure_core::record::{
-    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, OpenRecord, Placed, Reader, RunRecord,
+    Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, Moved, OpenRecord, Placed, Reader, RunRecord,
     ServiceRecord, SettlerRecord, StoreOutcome, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_proto::fingerprint::Fingerprint;
@@ -394,7 +394,8 @@ impl Messages {
                         (record.log, record.seq) = (target.clone(), seq);
                     }
                     self.remove(&inbox, kept.entry.seq);
-                    moved.push(Arc::new(Entry::new(target.clone(), lane, seq, envelope.clone())));
+                    let entry = Arc::new(Entry::new(target.clone(), lane, seq, envelope.clone()));
+                    moved.push(Moved { from: kept.entry.seq, entry });
                 }
                 Fallback::Fail => {
                     let reason = crate::fate::LEASE_EXPIRED.to_owned();

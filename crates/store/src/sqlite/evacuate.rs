@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 use tenure_core::envelope::{Entry, Lane};
-use tenure_core::record::{Burial, StoreOutcome};
+use tenure_core::record::{Burial, Moved, StoreOutcome};
 use tenure_proto::ids::MemberKey;
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
@@ -43,7 +43,10 @@ pub(super) fn evacuate(
         let Some(Some(whole)) = entry::get(connection, slice.inbox, *place)? else { continue };
         match whole.entry.envelope.fallback {
             Fallback::Hold => {}
-            Fallback::Member => moved.push(relocate(connection, mesh, slice, *place, &whole)?),
+            Fallback::Member => {
+                let entry = relocate(connection, mesh, slice, *place, &whole)?;
+                moved.push(Moved { from: place.seq, entry });
+            }
             Fallback::Fail => {
                 fail(connection, mesh, slice, *place, *attempts)?;
                 failed.push(whole.entry);
