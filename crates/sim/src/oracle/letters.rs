@@ -209,6 +209,16 @@ impl Letters {
     }
 }
 
+impl Letters {
+    /// Whether the message that the history of now has at a place may have expired.
+    pub(super) fn may_have_expired_at(&self, log: &str, seq: u64, world: &World) -> bool {
+        self.records.values().any(|record| {
+            let there = record.kept(world).filter(|message| message.seq_in(log) == Some(seq));
+            there.is_some_and(|message| record.may_be(&message.id, |letter| letter.ttl_ms.is_some()))
+        })
+    }
+}
+
 impl Record {
     /// The messages that the broker made of it.
     pub(super) fn messages(&self) -> &[Message] {

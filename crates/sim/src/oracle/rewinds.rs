@@ -55,15 +55,18 @@ impl Reader {
         }
     }
 
-    fn attached(&mut self, life: Life, world: &World) {
+    fn attached(&mut self, life: Life, letters: &Letters, world: &World) {
         let now = world.being(life).rewinds;
         let before = self.attached.replace(now);
         if before.is_none() {
             self.first = now;
         }
-        let lost = |(_, sent_at, came_at): &(u64, u64, u64)| world.broker.has_lost(*sent_at, *came_at);
+        // A place whose entry has expired tells a broker nothing.
+        let lost = |((_, log), (seq, sent_at, came_at)): (&(Place, String), &(u64, u64, u64))| {
+            world.broker.has_lost(*sent_at, *came_at) && !letters.may_have_expired_at(log, *seq, world)
+        };
         let rewound = before.is_some_and(|before| before < now);
-        self.must = rewound && world.broker.forgets.is_none() && self.newest.values().any(lost);
+        self.must = rewound && world.broker.forgets.is_none() && self.newest.iter().any(lost);
         if rewound {
             self.newest.clear();
         }
@@ -87,7 +90,7 @@ impl Rewinds {
             Seen::Attached { life, .. } => {
                 let reader = self.readers.entry(*life).or_default();
                 reader.judge(*life, court);
-                reader.attached(*life, world);
+                reader.attached(*life, letters, world);
             }
             Seen::Killed(life) => _ = self.readers.remove(life),
             Seen::Ended(life, _) => {

@@ -271,3 +271,23 @@ fn who_lost_its_session_to_another_process_meanwhile_may_miss_what_was_pruned() 
     back(true).holds();
     back(false).breaks(&["lost"]);
 }
+
+#[test]
+fn nobody_is_told_by_a_place_whose_entry_has_expired() {
+    let back = |ttl_ms: Option<u64>| {
+        let (mut play, own) = (Play::full(), topic(None));
+        play.subscribe(life(1), &own, 1).sleep(100).post("a", 1).hand_post(life(1), &own, "a", 1);
+        play.acks(life(1), &own, JOBS, 1).sleep(100);
+        let copied_at = play.at - 150;
+        play.see(Seen::SocketLost(Slot(0))).see(Seen::SocketLost(Slot(1))).see(Seen::BrokerDown(true));
+        play.see(Seen::Rewound { copied_at }).sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
+        play.see(Seen::Detached(life(0))).see(Seen::Detached(life(1)));
+        play.admit(life(0), false).attach(life(0), false);
+        let post = Letter { ttl_ms, ..letter(To::Topic("jobs".into()), "b") };
+        play.sends(life(0), "b", post).accepted(life(0), "b", spot(JOBS, 1), false).sleep(1_000);
+        play.admit(life(1), false).attach(life(1), false).sleep(10).see(Seen::Over);
+        play.oracle.violations().iter().any(|violation| violation.rule == "rewind")
+    };
+    assert!(!back(Some(500)));
+    assert!(back(None));
+}
