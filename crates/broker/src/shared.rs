@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     store_kind: &'static str,
     /// Since when the oldest unanswered write waits, in milliseconds of our clock plus one; 0 when none does.
     pub(crate) oldest_write: AtomicU64,
-    /// Milliseconds in which the broker was frozen, and when a mesh last looked whether it was, by our clock.
+    /// Milliseconds in which the broker was frozen, and when a mesh last checked for a freeze, by our clock.
     frozen_ms: AtomicU64,
     looked_ms: AtomicU64,
     last_conn: AtomicU64,
@@ -125,7 +125,8 @@ impl Shared {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A mesh has looked whether the broker was frozen, and knows of so much in all. Not a sum: all meshes freeze together.
+    /// Notes that a mesh has checked for freezes, and how long those it knows were in all. The longest counts and not the sum:
+    /// all meshes freeze together.
     pub(crate) fn looked(&self, at: Millis, frozen_ms: u64) {
         self.frozen_ms.fetch_max(frozen_ms, Ordering::Release);
         self.looked_ms.fetch_max(at.0, Ordering::Release);
@@ -138,7 +139,7 @@ impl Shared {
 
     /// How long this run has lasted, without freezes.
     pub(crate) fn uptime_ms(&self) -> u64 {
-        // In this order: a look that is known is known with what it found.
+        // In this order, the reverse of `looked`: whoever sees a look also sees the freeze that it found.
         let looked = Millis(self.looked_ms.load(Ordering::Acquire));
         thaw::uptime_ms(self.clock.at(), looked, self.frozen_ms())
     }

@@ -400,7 +400,7 @@ pub enum StoreOutcome {
     Revived(Vec<(Lane, u64, Option<GroupName>, u32)>),
     /// A slice of an inbox was cleared.
     Evacuated {
-        /// What moved to the member's inbox.
+        /// Entries that moved to the member's inbox.
         moved: Vec<Moved>,
         /// What went to the dead letters.
         failed: Vec<Arc<Entry>>,

@@ -12,11 +12,12 @@ use crate::time::Millis;
 /// A shell may look this late and be awake, however short leases are: it does what is due at about the same time together.
 const TOLERANCE_MS_MIN: u64 = 50;
 
-/// How far apart looks are at most.
+/// The longest time between two looks of a shell that is awake.
 const LOOKS_EVERY_MS_MAX: u64 = 1_000;
 
-/// How long a run has lasted by `now` without its freezes, when the last look was at `looked` and found `frozen_ms` of them
-/// in all. Whoever asks may be awake before the next look is: then what lies between may be a freeze, and counts as one look.
+/// The uptime of a run at `now`, without its freezes: `frozen_ms` of them were known at the last look, which was at `looked`.
+/// After a freeze a thread may ask before the next look. The time since the last look may then be that freeze, so no more
+/// of it counts than an awake shell lets pass between two looks.
 pub fn uptime_ms(now: Millis, looked: Millis, frozen_ms: u64) -> u64 {
     let known = if mutant::on(Mutant::FreezeIsUptime) { now } else { looked.plus(LOOKS_EVERY_MS_MAX) };
     now.min(known).0.saturating_sub(frozen_ms)

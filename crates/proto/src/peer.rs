@@ -89,7 +89,7 @@ pub struct ProfilePatch {
 }
 
 impl From<Profile> for ProfilePatch {
-    /// What makes that profile of any other, but for a `lastInputSeconds` that it does not have.
+    /// A patch that turns any profile into this one. A missing `lastInputSeconds` leaves the old number.
     fn from(profile: Profile) -> ProfilePatch {
         let Profile { name, status, summary, host, cwd, role, last_input_seconds, tags } = profile;
         let text = |text: Option<String>| Some(text.unwrap_or_default());

@@ -19,7 +19,7 @@ use tenure_sim::shrink::shrink;
 #[derive(Debug, Parser)]
 #[command(name = "tenure-sim")]
 struct Args {
-    /// Seeds to run: A..B, or one [default: 0..200; of deliberate bugs 0..500, the rarest of which needs 314]
+    /// Seeds to run: A..B, or one [default: 0..200; of deliberate bugs 0..500; a few are so rare that only a regression finds them]
     #[arg(long, value_parser = seeds)]
     seeds: Option<Range<u64>>,
     /// Virtual minutes in which things go wrong, for each seed

@@ -144,7 +144,7 @@ impl Link {
         self.reconcile(sock, lease, verdicts, effects);
         self.send_waiting(effects);
         if said.is_some_and(|said| said != self.profile) && !mutant::on(Mutant::HelloHasTheLastWord) {
-            // The socket before had taken it after the hello was written, which has undone that.
+            // The old socket took a change after this hello was written, and the hello has undone it.
             self.say_profile(effects);
         }
         if replay == Replay::Resync {

@@ -140,7 +140,7 @@ struct Next {
     /// When this phase of the handshake gives up.
     until: Millis,
     phase: Phase,
-    /// What the hello said that peers see.
+    /// The profile in its hello, once that is written.
     said: Option<Profile>,
     /// What the hello was refused with.
     refused: Option<tenure_proto::WireError>,
@@ -304,10 +304,10 @@ impl Link {
         self.request(now, Method::ProfileSet, patch, timeout_ms, effects)
     }
 
-    /// Says all that peers see, once more.
+    /// Sends the whole profile.
     fn say_profile(&mut self, effects: &mut Vec<LinkEffect>) {
         let patch = ProfilePatch::from(self.profile.clone());
-        // It was checked when it was set, and if this socket breaks the next hello says it.
+        // The profile was checked when it was set, and if this socket breaks the next hello carries it.
         let _ = self.ask(Purpose::Profile, Method::ProfileSet, &patch, effects);
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Purpose {
     Fetch(SubHandle, U53),
     /// Settlements.
     Settle(Batch),
-    /// What peers see, once again.
+    /// The profile, sent again because a hello has undone a change of it.
     Profile,
     /// The fate of messages.
     Status,
@@ -260,7 +260,7 @@ impl Link {
         while let Some(number) = self.requests.again.pop_due(now) {
             let Some(open) = self.requests.open.get_mut(&number) else { continue };
             if matches!(open.purpose, Purpose::Profile) {
-                // It may have changed since.
+                // The profile may have changed since: it is sent as it is now.
                 self.requests.remove(number);
                 profile = true;
             } else {

@@ -356,7 +356,7 @@ impl Mesh {
         self.drain.is_some()
     }
 
-    /// When it last looked whether it was frozen, on the shell's clock, and how long it was in all.
+    /// When the mesh last checked for a freeze, on the shell's clock, and how long it was frozen in all.
     pub fn last_look(&self) -> (Millis, u64) {
         (self.thaw.last_look(), self.thaw.lost_ms())
     }

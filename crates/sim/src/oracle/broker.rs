@@ -174,7 +174,7 @@ impl Broker {
         }
     }
 
-    /// Whether the store went back at all, and not since `at`.
+    /// Whether `at` lies after the last time that the store went back.
     pub(super) fn is_after_a_rewind(&self, at: u64) -> bool {
         self.rewinds.last().is_some_and(|rewind| rewind.at < at)
     }

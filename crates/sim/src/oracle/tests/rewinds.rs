@@ -20,6 +20,15 @@ impl Play {
         self.sleep(10)
     }
 
+    /// The store goes back so far, and as yet only session 0 is back.
+    fn rewind_for_the_first(&mut self, ms: u64) -> &mut Play {
+        let copied_at = self.at - ms;
+        self.see(Seen::SocketLost(Slot(0))).see(Seen::SocketLost(Slot(1))).see(Seen::BrokerDown(true));
+        self.see(Seen::Rewound { copied_at }).sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
+        self.see(Seen::Detached(life(0))).see(Seen::Detached(life(1)));
+        self.admit(life(0), false).attach(life(0), false)
+    }
+
     /// A mail of session 0 is accepted under another id.
     fn mail_as(&mut self, id: &str, seq: u64, name: &str) -> &mut Play {
         self.sends(life(0), id, letter(To::Session(Slot(1)), id));
@@ -249,12 +258,7 @@ fn who_lost_its_session_to_another_process_meanwhile_may_miss_what_was_pruned() 
         let (mut play, own, other) = (Play::full(), topic(None), nth(1, 1));
         play.see(Seen::Forgets { after_ms: 5_000, unread: true });
         play.subscribe(life(1), &own, 1).post("a", 1).hand_post(life(1), &own, "a", 1);
-        play.acks(life(1), &own, JOBS, 1).sleep(10);
-        let copied_at = play.at - 5;
-        play.see(Seen::SocketLost(Slot(0))).see(Seen::SocketLost(Slot(1))).see(Seen::BrokerDown(true));
-        play.see(Seen::Rewound { copied_at }).sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
-        play.see(Seen::Detached(life(0))).see(Seen::Detached(life(1)));
-        play.admit(life(0), false).attach(life(0), false);
+        play.acks(life(1), &own, JOBS, 1).sleep(10).rewind_for_the_first(5);
         if twin {
             play.see(Seen::Born(other)).admit(other, false).attach(other, false).sleep(1);
         }
@@ -277,12 +281,7 @@ fn nobody_is_told_by_a_place_whose_entry_has_expired() {
     let back = |ttl_ms: Option<u64>| {
         let (mut play, own) = (Play::full(), topic(None));
         play.subscribe(life(1), &own, 1).sleep(100).post("a", 1).hand_post(life(1), &own, "a", 1);
-        play.acks(life(1), &own, JOBS, 1).sleep(100);
-        let copied_at = play.at - 150;
-        play.see(Seen::SocketLost(Slot(0))).see(Seen::SocketLost(Slot(1))).see(Seen::BrokerDown(true));
-        play.see(Seen::Rewound { copied_at }).sleep(10).see(Seen::BrokerUp(Vec::new())).sleep(10);
-        play.see(Seen::Detached(life(0))).see(Seen::Detached(life(1)));
-        play.admit(life(0), false).attach(life(0), false);
+        play.acks(life(1), &own, JOBS, 1).sleep(100).rewind_for_the_first(150);
         let post = Letter { ttl_ms, ..letter(To::Topic("jobs".into()), "b") };
         play.sends(life(0), "b", post).accepted(life(0), "b", spot(JOBS, 1), false).sleep(1_000);
         play.admit(life(1), false).attach(life(1), false).sleep(10).see(Seen::Over);
