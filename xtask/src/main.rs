@@ -58,7 +58,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         takes: "MEASUREMENT [ARGS]",
-        about: "measure a release build: sessions, services, relay, storm, accept, growth, fanout, slow, daemon, offline; compare (setup installs peers)",
+        about: "measure a release build: sessions, services, relay, storm, accept, growth, fanout, slow, daemon, offline; compare (setup installs peers, test tests it)",
         start: bench::start,
     },
     Command {

@@ -11,15 +11,10 @@ use anyhow::{Context, Result, bail};
 use crate::{run, schemathesis, tidy};
 
 const FMT: &[&str] = &["fmt", "--all", "--", "--check"];
-/// `bench compare` is behind a feature, so that nobody else's build pays for its clients. It is tested like all the rest;
-/// and every step asks for it, for another choice of features would compile everything anew.
-const COMPARE: &str = "tenure-bench/compare";
-const CLIPPY: &[&str] =
-    &["clippy", "--workspace", "--all-targets", "--locked", "--features", COMPARE, "--", "-D", "warnings"];
-const NEXTEST: &[&str] = &["nextest", "run", "--workspace", "--locked", "--features", COMPARE];
-const PLAIN_TESTS: &[&str] =
-    &["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--features", COMPARE];
-const DOC_TESTS: &[&str] = &["test", "--workspace", "--doc", "--locked", "--features", COMPARE];
+const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+const NEXTEST: &[&str] = &["nextest", "run", "--workspace", "--locked"];
+const PLAIN_TESTS: &[&str] = &["test", "--workspace", "--locked", "--lib", "--bins", "--tests"];
+const DOC_TESTS: &[&str] = &["test", "--workspace", "--doc", "--locked"];
 
 /// Runs every step and stops at the first that fails.
 pub(crate) fn start(args: &[String]) -> Result<ExitCode> {

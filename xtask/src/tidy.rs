@@ -4,11 +4,13 @@
 //! command. The sizes of files and functions are printed on stdout and fail nothing: they are a target to look
 //! at, not a gate.
 //!
-//! The rules: `proto` and `core` reach no runtime, clock, socket or randomness ([`graph`], [`words`]); crates
+//! The rules: `proto` and the rules (`kit`, `mesh`, `link`, `outbox`) reach no runtime, clock, socket or randomness ([`graph`], [`words`]); crates
 //! depend on each other in one direction only ([`graph`]); every package is from the registry or the workspace,
 //! under a licence we allow ([`licence`]); nothing unfinished and no path of somebody's machine is committed
-//! ([`words`], [`files`]); every library opens with its docs ([`files`]).
+//! ([`words`], [`files`]); every library and every folder opens with its docs ([`files`], [`docs`]); paths in documents
+//! exist, and each `select!` says why it is safe ([`docs`]).
 
+mod docs;
 mod files;
 mod graph;
 mod lex;
@@ -44,6 +46,9 @@ pub(crate) fn check() -> Result<()> {
     problems.extend(words::check_leftovers(&sources));
     problems.extend(files::check_crate_docs(&metadata)?);
     problems.extend(files::check_machine_paths(&root)?);
+    problems.extend(docs::check_paths(&root)?);
+    problems.extend(docs::check_heads(&sources));
+    problems.extend(docs::check_selects(&sources));
 
     print!("{}", sizes::report(&sources));
     for problem in &problems {

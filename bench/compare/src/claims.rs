@@ -4,7 +4,7 @@ use tenure_client::proto::limits::LEASE_TTL_MS;
 
 use super::findings::{Break, Case, Claim, Findings, Skipped, Workload};
 use super::publish::{FLOOR_APPEND, FLOOR_ECHO};
-use crate::sample::median;
+use tenure_bench::sample::median;
 
 /// Ourselves, by the bare client and by the SDK.
 pub(crate) const US: &str = "tenure";

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sample::Window;
+use tenure_bench::sample::Window;
 
 /// How long enough is waited for, before and while it counts.
 const MOST: Duration = Duration::from_secs(10);

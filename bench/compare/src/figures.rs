@@ -3,7 +3,7 @@
 use super::claims::US;
 use super::findings::{Break, Case, Findings, Series, Workload, size};
 use super::plot::{self, Bar, Line, Tone};
-use crate::sample::median;
+use tenure_bench::sample::median;
 
 /// One plot.
 #[derive(Clone, Debug)]

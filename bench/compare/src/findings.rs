@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::machine::Machine;
 use super::peer::About;
-use crate::report::round;
-use crate::sample::{Sample, median, spread};
+use tenure_bench::report::round;
+use tenure_bench::sample::{Sample, median, spread};
 
 /// Everything.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -20,8 +20,8 @@ use super::peer::{Peer, Place, Publish, Read, Readers};
 use super::plan::Plan;
 use super::server::{cpu_seconds, own_cpu_seconds};
 use super::systems::{Systems, calm, turns};
-use crate::ids::Dice;
-use crate::sample::{Sample, Times};
+use tenure_bench::ids::Dice;
+use tenure_bench::sample::{Sample, Times};
 
 /// Digits of a message's number at the beginning of its body.
 pub(crate) const NUMBER: usize = 16;

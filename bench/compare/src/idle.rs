@@ -13,7 +13,7 @@ use super::peers::{Ground, Kind};
 use super::plan::Plan;
 use super::server::{cpu_seconds, held_bytes};
 use super::systems;
-use crate::report::round;
+use tenure_bench::report::round;
 
 /// How long a server comes to rest after its start, at most.
 const START: Duration = Duration::from_secs(5);

@@ -34,13 +34,14 @@ mod table;
 mod tally;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tenure_bench::broker::BrokerArgs;
+use tenure_bench::{floor, proc};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::broker::BrokerArgs;
-use crate::proc;
 use findings::Findings;
 use machine::Machine;
 use peers::{Ground, Kind};
@@ -48,9 +49,31 @@ use plan::Plan;
 use publish::Floors;
 use systems::Systems;
 
+/// As in `tenure`, so that the floors have nothing that it has not, and no less.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measure the `tenure` binary as it ships beside what people use today.
+#[derive(Debug, clap::Parser)]
+#[command(name = "tenure-compare", max_term_width = 100)]
+enum Command {
+    /// Ourselves beside NATS, RabbitMQ, Redis, Mosquitto, PostgreSQL, Socket.IO and ws, and the floors
+    Compare(Box<Args>),
+    /// The bare WebSocket server that others are compared with
+    #[command(hide = true)]
+    FloorServer(floor::Args),
+}
+
+fn main() -> ExitCode {
+    tenure_bench::report_outcome(match <Command as clap::Parser>::parse() {
+        Command::Compare(args) => tenure_bench::block_on(run(*args)),
+        Command::FloorServer(args) => tenure_bench::block_on(floor::serve(args)),
+    })
+}
+
 /// What to compare, and where to put what was found.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+struct Args {
     /// Less than ten minutes, with smaller numbers of everything
     #[arg(long)]
     quick: bool,
@@ -144,7 +167,7 @@ impl Args {
 }
 
 /// Measures, prints and writes.
-pub(crate) async fn run(args: Args) -> Result<()> {
+async fn run(args: Args) -> Result<()> {
     if let Some(name) = args.only.iter().find(|name| !WORKLOADS.contains(&name.as_str())) {
         bail!("there is no workload `{name}`; there are {}", WORKLOADS.join(", "));
     }
@@ -166,6 +189,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     check_places(&args)?;
     let began = Instant::now();
     // What is measured is dropped when it is stopped, and its servers with it; what was found until then is given.
+    // Neither is resumed after it loses, so neither needs to be cancel-safe.
     let stop = tokio::select! {
         done = measure(&args, &plan, &kinds, &ground, dir, &mut findings) => {
             done?;
@@ -191,6 +215,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 async fn stopped() -> Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut hung_up = signal(SignalKind::hangup()).context("listen for signals")?;
+    // All are cancel-safe: they only wait.
     tokio::select! {
         _ = hung_up.recv() => Ok("SIGHUP"),
         interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| "SIGINT").context("listen for signals"),

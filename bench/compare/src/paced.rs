@@ -24,9 +24,9 @@ use super::plan::Plan;
 use super::publish::{FLOOR_APPEND, FLOOR_ECHO, Floors};
 use super::server::{cpu_seconds, own_cpu_seconds};
 use super::systems::{Systems, calm, turns};
-use crate::ids::Dice;
-use crate::sample::{Sample, Times, Window};
-use crate::wire::{self, Wire};
+use tenure_bench::ids::Dice;
+use tenure_bench::sample::{Sample, Times, Window};
+use tenure_bench::wire::{self, Wire};
 
 /// Bytes of a body.
 const BODY: usize = 1024;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::wire::{ID_AT, Wire, framed, id_of, refusal};
+use tenure_bench::wire::{ID_AT, Wire, framed, id_of, refusal};
 
 /// Digits of a request's number.
 pub(crate) const DIGITS: usize = 8;
@@ -110,7 +110,7 @@ async fn run(mut wire: Wire, mut wanted: mpsc::Receiver<Want>) {
                     return;
                 }
                 loop {
-                    match wire.next() {
+                    match wire.next_message() {
                         Ok(Some(frame)) => open.answer(frame),
                         Ok(None) => break,
                         Err(_) => return,

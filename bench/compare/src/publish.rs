@@ -18,11 +18,11 @@ use super::peers::Kind;
 use super::plan::Plan;
 use super::server::{cpu_seconds, own_cpu_seconds};
 use super::systems::{Systems, calm, turns};
-use crate::commit;
-use crate::floor::{EchoServer, TOGETHER};
-use crate::ids::Dice;
-use crate::load::{self, Target, Template};
-use crate::sample::{Sample, Times};
+use tenure_bench::commit;
+use tenure_bench::floor::{EchoServer, TOGETHER};
+use tenure_bench::ids::Dice;
+use tenure_bench::load::{self, Target, Template};
+use tenure_bench::sample::{Sample, Times};
 
 /// The topic of the bare client's sends.
 const TOPIC: &str = "publish";
@@ -186,6 +186,7 @@ async fn closed(
     let them = peer.pids();
     let read = || (cpu_seconds(&them), own_cpu_seconds());
     // One failure is enough to end a stretch; the others would wait for what does not come.
+    // `join_next` is cancel-safe; the count is not resumed, so it need not be.
     let (window, before, after) = tokio::select! {
         ran = counting.run(times, outstanding as u64, read) => ran,
         Some(ended) = tasks.join_next() => {

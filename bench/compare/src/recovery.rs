@@ -27,8 +27,8 @@ use super::peers::{Ground, Kind};
 use super::plan::Plan;
 use super::systems;
 use super::tally::Tally;
-use crate::ids::Dice;
-use crate::report::round;
+use tenure_bench::ids::Dice;
+use tenure_bench::report::round;
 
 /// Bytes of a body.
 const BODY: usize = 128;

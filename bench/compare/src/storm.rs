@@ -6,7 +6,7 @@
 //!
 //! A watcher counts presence events from before the first break until so long after the last one that a lease which did
 //! not survive it has ended. A cut spares the watcher. A restart takes its socket like everybody's: ours then compares
-//! the roster with the one before ([`crate::watcher`]), so that what happened meanwhile is counted too.
+//! the roster with the one before ([`tenure_bench::watcher`]), so that what happened meanwhile is counted too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,9 @@ use super::peer::{Answer, Peer};
 use super::peers::{Ground, Kind};
 use super::plan::Plan;
 use super::systems;
-use crate::proc;
-use crate::report::round;
-use crate::sample::median;
+use tenure_bench::proc;
+use tenure_bench::report::round;
+use tenure_bench::sample::median;
 
 /// Sends that may be on their way; past it the next waits.
 const OUTSTANDING: usize = 4_096;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::findings::Findings;
 use super::peer::{Answer, Peer};
 use super::peers::{Ground, Kind};
-use crate::ids::Dice;
+use tenure_bench::ids::Dice;
 
 /// Systems that run.
 pub(crate) struct Systems(Vec<(Kind, Box<dyn Peer>)>);

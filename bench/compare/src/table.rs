@@ -3,7 +3,7 @@
 use super::figures::{name, sorted};
 use super::findings::{Break, Case, Findings, Workload};
 use super::plot::amount;
-use crate::sample::median;
+use tenure_bench::sample::median;
 
 /// A table with a title, its columns' names, and rows.
 #[derive(Clone, Debug)]

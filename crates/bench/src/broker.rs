@@ -46,19 +46,19 @@ impl BrokerArgs {
     }
 
     /// The same with one more variable for the broker.
-    pub(crate) fn with_env(&self, pair: &str) -> BrokerArgs {
+    pub fn with_env(&self, pair: &str) -> BrokerArgs {
         let mut args = self.clone();
         args.env.push(pair.to_owned());
         args
     }
 
     /// The same with so many open files at the most.
-    pub(crate) fn with_files(&self, files: u64) -> BrokerArgs {
+    pub fn with_files(&self, files: u64) -> BrokerArgs {
         BrokerArgs { files: Some(files), ..self.clone() }
     }
 
     /// A fresh directory on the disk that is measured.
-    pub(crate) fn fresh_dir(&self) -> Result<TempDir> {
+    pub fn fresh_dir(&self) -> Result<TempDir> {
         let mut builder = tempfile::Builder::new();
         let dir = match &self.dir {
             Some(dir) => {
@@ -71,7 +71,7 @@ impl BrokerArgs {
     }
 
     /// The `tenure` binary.
-    pub(crate) fn tenure(&self) -> Result<PathBuf> {
+    pub fn tenure(&self) -> Result<PathBuf> {
         match &self.binary {
             Some(binary) => Ok(binary.clone()),
             None => beside_us("tenure"),
@@ -79,7 +79,7 @@ impl BrokerArgs {
     }
 
     /// The intervals, for people.
-    pub(crate) fn shown_intervals(&self) -> String {
+    pub fn shown_intervals(&self) -> String {
         match self.intervals.as_str() {
             "default" => "default: lease 90 s, ping 30 s, stale 75 s, tick 30 s".to_owned(),
             ttl => format!("lease {ttl} ms, ping and tick a third of it, stale five sixths"),
@@ -89,7 +89,7 @@ impl BrokerArgs {
 
 /// A running broker with a data directory of its own.
 #[derive(Debug)]
-pub(crate) struct BrokerProcess {
+pub struct BrokerProcess {
     args: BrokerArgs,
     dir: TempDir,
     child: Child,
@@ -99,18 +99,18 @@ pub(crate) struct BrokerProcess {
 
 impl BrokerProcess {
     /// Starts a broker on a free port with an empty store, and waits until it is ready.
-    pub(crate) fn start(args: &BrokerArgs) -> Result<BrokerProcess> {
+    pub fn start(args: &BrokerArgs) -> Result<BrokerProcess> {
         BrokerProcess::start_on(args, args.fresh_dir()?)
     }
 
     /// Starts a broker on a free port with what is in `dir`, and waits until it is ready.
-    pub(crate) fn start_on(args: &BrokerArgs, dir: TempDir) -> Result<BrokerProcess> {
+    pub fn start_on(args: &BrokerArgs, dir: TempDir) -> Result<BrokerProcess> {
         let (child, listen) = spawn(args, dir.path(), "127.0.0.1:0")?;
         Ok(BrokerProcess { args: args.clone(), dir, child, listen })
     }
 
     /// Kills it, as a crash would.
-    pub(crate) fn kill(&mut self) -> Result<()> {
+    pub fn kill(&mut self) -> Result<()> {
         self.child.kill().context("kill the broker")?;
         self.child.wait().context("wait for the killed broker")?;
         Ok(())
@@ -118,7 +118,7 @@ impl BrokerProcess {
 
     /// Has it stopped in good order by `tenure drain`, promising another after `restart_in_ms`; how many sessions were
     /// told.
-    pub(crate) fn drain(&mut self, restart_in_ms: u64) -> Result<u64> {
+    pub fn drain(&mut self, restart_in_ms: u64) -> Result<u64> {
         let mut command = Command::new(self.args.tenure()?);
         command
             .args(["drain", "--json", "--broker", &self.url(), "--restart-in", &format!("{restart_in_ms}ms")])
@@ -139,42 +139,42 @@ impl BrokerProcess {
     }
 
     /// Starts another on the same port and data directory. Returns how long that took until it was ready.
-    pub(crate) fn start_again(&mut self) -> Result<Duration> {
+    pub fn start_again(&mut self) -> Result<Duration> {
         let started = Instant::now();
         (self.child, self.listen) = spawn(&self.args, self.dir.path(), &self.listen)?;
         Ok(started.elapsed())
     }
 
     /// Where its data is.
-    pub(crate) fn data_dir(&self) -> &Path {
+    pub fn data_dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Kills it, as a crash would, and starts another on the same port and data directory at once. Returns how
     /// long after the kill the new one was ready.
-    pub(crate) fn crash_and_restart(&mut self) -> Result<Duration> {
+    pub fn crash_and_restart(&mut self) -> Result<Duration> {
         let killed = Instant::now();
         self.kill()?;
         self.start_again()?;
         Ok(killed.elapsed())
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// `ADDRESS:PORT` of its sockets.
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.listen
     }
 
     /// Where sessions dial.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("ws://{}", self.listen)
     }
 
     /// The value of a metric without labels.
-    pub(crate) fn metric(&self, name: &str) -> Result<u64> {
+    pub fn metric(&self, name: &str) -> Result<u64> {
         let page = self.scrape().context("read the broker's metrics")?;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value = value.with_context(|| format!("the broker has no metric {name}"))?;
@@ -182,7 +182,7 @@ impl BrokerProcess {
     }
 
     /// The value of a metric for one kind; 0 as long as nothing of the kind has happened.
-    pub(crate) fn labelled(&self, name: &str, kind: &str) -> Result<u64> {
+    pub fn labelled(&self, name: &str, kind: &str) -> Result<u64> {
         let page = self.scrape().context("read the broker's metrics")?;
         let label = format!("{name}{{kind=\"{kind}\"}} ");
         let value = page.lines().find_map(|line| line.strip_prefix(&label));
@@ -231,7 +231,7 @@ fn spawn(args: &BrokerArgs, dir: &Path, listen: &str) -> Result<(Child, String)>
 }
 
 /// Starts a child and waits for its first line.
-pub(crate) fn spawn_until_ready(command: &mut Command) -> Result<(Child, String)> {
+pub fn spawn_until_ready(command: &mut Command) -> Result<(Child, String)> {
     let program = Path::new(command.get_program()).display().to_string();
     let mut child = command
         .stdin(Stdio::null())

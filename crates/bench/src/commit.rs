@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use tenure_core::accept::Accepted;
-use tenure_core::record::StoreOutcome;
+use tenure_mesh::messages::accept::Accepted;
+use tenure_mesh::store::record::StoreOutcome;
 use tenure_store::{Checkpointer, Sqlite, Store, Write};
 
 use crate::sample::{Sample, Times, Window};
@@ -25,14 +25,14 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(200);
 
 /// What a floor came to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Floor {
-    pub(crate) sample: Sample,
+pub struct Floor {
+    pub sample: Sample,
     /// The commits themselves, without the way to the writer and back.
-    pub(crate) commit_p50_ms: f64,
+    pub commit_p50_ms: f64,
 }
 
 /// Appends of `bytes` bytes with a sync for each batch.
-pub(crate) fn raw(dir: &Path, bytes: usize, producers: usize, times: (Duration, Duration)) -> Result<Floor> {
+pub fn raw(dir: &Path, bytes: usize, producers: usize, times: (Duration, Duration)) -> Result<Floor> {
     let path = dir.join("raw");
     let mut file: File = OpenOptions::new().create(true).write(true).truncate(true).open(&path)?;
     let mut batch = vec![0x5a; bytes * producers.min(BATCH)];
@@ -89,7 +89,7 @@ pub(crate) fn store(
 }
 
 /// Lets `producers` each have one thing of `make` outstanding at a time, and commits what waits.
-pub(crate) fn drive<T: Send>(
+pub fn drive<T: Send>(
     producers: usize,
     (warm_up, length): (Duration, Duration),
     make: impl FnMut() -> T + Send,
@@ -155,7 +155,7 @@ fn produce<T>(
 }
 
 /// Opens the store in `dir` with a checkpointer beside it, as the broker does.
-pub(crate) fn open(dir: &Path) -> Result<(Sqlite, Box<dyn Checkpointer>)> {
+pub fn open(dir: &Path) -> Result<(Sqlite, Box<dyn Checkpointer>)> {
     let store = Sqlite::open(dir).map_err(|error| anyhow!("open the store: {error}"))?;
     let checkpointer = store.checkpointer().map_err(|error| anyhow!("open the store: {error}"))?;
     Ok((store, checkpointer.context("the store has no checkpointer")?))

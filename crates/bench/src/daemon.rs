@@ -37,6 +37,7 @@ pub(crate) async fn house(args: &BrokerArgs) -> Result<()> {
     println!("{ready}");
     let mut stdin =
         tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    // Both are cancel-safe: the thread that reads goes on without its handle, and `failed` only waits.
     tokio::select! {
         _ = &mut stdin => {}
         // An operator who tries everything ends the daemon's session as well; the broker is asked on.

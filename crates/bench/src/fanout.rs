@@ -43,7 +43,7 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// How many readers
     #[arg(long, value_delimiter = ',', default_value = "0,1,10,100,1000")]
     readers: Vec<usize>,
@@ -73,7 +73,7 @@ struct Scene {
 }
 
 /// Measures and prints.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     proc::check_files(args.readers.iter().sum::<usize>() + 1)?;
     let (waiting, reading) = (Template::new(WAITING, args.body)?, Template::new(READING, args.body)?);
     let times = (WARM_UP, Duration::from_secs_f64(args.seconds));
@@ -162,7 +162,7 @@ async fn read(mut wire: Wire, sub: &str, delivered: &AtomicU64) -> Result<()> {
             return Ok(());
         }
         let mut tags = Vec::new();
-        while let Some(frame) = wire.next()? {
+        while let Some(frame) = wire.next_message()? {
             let Some((through, tag)) = delivery(frame) else { continue };
             delivered.fetch_add(1, Ordering::Relaxed);
             if through == sub {
@@ -180,7 +180,7 @@ async fn read(mut wire: Wire, sub: &str, delivered: &AtomicU64) -> Result<()> {
 }
 
 /// The subscription and the tag of a delivery, looked up where they stand; nothing for any other frame.
-pub(crate) fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
+pub fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
     let head = frame.get(..frame.len().min(256))?;
     find(head.get(..32)?, b"\xa7message")?;
     let sub = find(head, b"\xa5subId")? + 6;
@@ -188,7 +188,7 @@ pub(crate) fn delivery(frame: &[u8]) -> Option<(&str, &str)> {
     Some((text(head, sub)?, text(head, tag)?))
 }
 
-pub(crate) fn text(bytes: &[u8], at: usize) -> Option<&str> {
+pub fn text(bytes: &[u8], at: usize) -> Option<&str> {
     let (from, len) = match *bytes.get(at)? {
         0xd9 => (at + 2, usize::from(*bytes.get(at + 1)?)),
         0xda => (at + 3, usize::from(u16::from_be_bytes([*bytes.get(at + 1)?, *bytes.get(at + 2)?]))),

@@ -24,16 +24,16 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A socket of the fleet carries its session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attach {
+pub struct Attach {
     /// Which session.
-    pub(crate) index: usize,
-    pub(crate) at: Instant,
+    pub index: usize,
+    pub at: Instant,
     outcome: ResumeOutcome,
 }
 
 impl Attach {
     /// The outcome's name on the wire.
-    pub(crate) fn outcome(&self) -> &'static str {
+    pub fn outcome(&self) -> &'static str {
         match self.outcome {
             ResumeOutcome::New => "new",
             ResumeOutcome::Resumed => "resumed",
@@ -93,12 +93,12 @@ impl Seen {
 }
 
 /// Many sessions.
-pub(crate) struct Fleet {
+pub struct Fleet {
     url: String,
     member: SigningKey,
     serves: bool,
     reads: bool,
-    pub(crate) sessions: Vec<Session>,
+    pub sessions: Vec<Session>,
     seen: Arc<Seen>,
     attaches: mpsc::UnboundedReceiver<Attach>,
     told: mpsc::UnboundedSender<Attach>,
@@ -109,7 +109,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// No sessions yet, but the member that will vouch for them.
-    pub(crate) fn new(url: String) -> Result<Fleet> {
+    pub fn new(url: String) -> Result<Fleet> {
         let (told, attaches) = mpsc::unbounded_channel();
         let (ended, ends) = mpsc::unbounded_channel();
         let member = tenure_client::random_key()?;
@@ -119,18 +119,17 @@ impl Fleet {
     }
 
     /// The same, whose sessions read their inboxes and answer runs.
-    pub(crate) fn serving(self) -> Fleet {
+    pub fn serving(self) -> Fleet {
         Fleet { serves: true, ..self }
     }
 
     /// The same, whose sessions read their inboxes.
-    #[cfg(feature = "compare")]
-    pub(crate) fn reading(self) -> Fleet {
+    pub fn reading(self) -> Fleet {
         Fleet { reads: true, ..self }
     }
 
     /// A session with a key of its own, vouched for like the others, that is not of the fleet.
-    pub(crate) async fn stranger(&self, name: &str) -> Result<(Session, Events)> {
+    pub async fn stranger(&self, name: &str) -> Result<(Session, Events)> {
         Session::connect(self.options(name)?).await.context("connect")
     }
 
@@ -146,7 +145,7 @@ impl Fleet {
     }
 
     /// Connects `count` sessions, at most `concurrency` at a time, and waits until all have heard of each other.
-    pub(crate) async fn connect(&mut self, count: usize, concurrency: usize) -> Result<()> {
+    pub async fn connect(&mut self, count: usize, concurrency: usize) -> Result<()> {
         let connecting = Arc::new(Semaphore::new(concurrency));
         let mut progress = Progress::new("connected", count);
         for index in 0..count {
@@ -174,7 +173,7 @@ impl Fleet {
     }
 
     /// The next `count` attaches, or as many as come before `patience` is over.
-    pub(crate) async fn attaches(&mut self, count: usize, patience: Duration) -> Result<Vec<Attach>> {
+    pub async fn attaches(&mut self, count: usize, patience: Duration) -> Result<Vec<Attach>> {
         let mut attaches = Vec::with_capacity(count);
         let mut progress = Progress::new("back", count);
         let deadline = Instant::now() + patience;
@@ -191,12 +190,12 @@ impl Fleet {
     }
 
     /// An attach that has been and nobody has asked for.
-    pub(crate) fn attached(&mut self) -> Option<Attach> {
+    pub fn attached(&mut self) -> Option<Attach> {
         self.attaches.try_recv().ok()
     }
 
     /// How often anybody has waited before a dial.
-    pub(crate) fn waits(&self) -> u64 {
+    pub fn waits(&self) -> u64 {
         self.seen.waits.load(Ordering::Relaxed)
     }
 

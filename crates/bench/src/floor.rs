@@ -28,7 +28,7 @@ use crate::proc;
 /// Bytes of a socket's buffers, as in the broker.
 const BUFFER: usize = 4 * 1024;
 /// Where what came together is answered together.
-pub(crate) const TOGETHER: &str = "/together";
+pub const TOGETHER: &str = "/together";
 /// Bytes of the one message that every connection echoes.
 const ECHO: usize = 200;
 /// Connections that are opened at a time.
@@ -36,14 +36,14 @@ const OPENING: usize = 64;
 
 /// What the bare server costs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Floor {
-    pub(crate) empty_bytes: u64,
-    pub(crate) full_bytes: u64,
+pub struct Floor {
+    pub empty_bytes: u64,
+    pub full_bytes: u64,
 }
 
 /// How the bare server answers.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Answer with so many of the first bytes of what was sent, instead of all of them
     #[arg(long, value_name = "BYTES")]
     answer: Option<usize>,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 /// Serves until killed; prints its address when ready.
-pub(crate) async fn serve(args: Args) -> Result<()> {
+pub async fn serve(args: Args) -> Result<()> {
     let listener = TcpListener::bind(args.listen).await.context("listen")?;
     println!("{}", listener.local_addr()?);
     let one_by_one = move |upgrade: WebSocketUpgrade| async move { answer(upgrade, args.answer, false) };
@@ -106,14 +106,14 @@ async fn echo(mut ws: WebSocket, len: usize, gathers: bool) {
 
 /// The bare server in a process of its own; it ends with this.
 #[derive(Debug)]
-pub(crate) struct EchoServer {
+pub struct EchoServer {
     server: Server,
-    pub(crate) address: String,
+    pub address: String,
 }
 
 impl EchoServer {
     /// Starts one that answers with `answer` bytes.
-    pub(crate) fn start(answer: usize) -> Result<EchoServer> {
+    pub fn start(answer: usize) -> Result<EchoServer> {
         let us = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(us);
         command.args(["floor-server", "--answer", &answer.to_string()]);
@@ -121,13 +121,13 @@ impl EchoServer {
         Ok(EchoServer { server: Server(child), address })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.server.0.id()
     }
 }
 
 /// Starts the bare server, opens `count` connections, lets each echo once, reads the memory.
-pub(crate) async fn measure(count: usize) -> Result<Floor> {
+pub async fn measure(count: usize) -> Result<Floor> {
     let us = std::env::current_exe().context("find this program")?;
     let (child, address) = spawn_until_ready(Command::new(us).arg("floor-server"))?;
     let server = Server(child);

@@ -6,32 +6,32 @@ use tenure_client::SigningKey;
 
 const CROCKFORD: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 /// Characters of a ULID.
-pub(crate) const ULID: usize = 26;
+pub const ULID: usize = 26;
 
 /// The key of the `index`th sender. What was stored before a measurement comes from the same senders as its load.
-pub(crate) fn sender_key(index: usize) -> SigningKey {
+pub fn sender_key(index: usize) -> SigningKey {
     let mut seed = [0x5e; 32];
     seed[..8].copy_from_slice(&(index as u64).to_be_bytes());
     SigningKey::from_bytes(&seed)
 }
 
 /// Unix milliseconds.
-pub(crate) fn wall_ms() -> u64 {
+pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// A quick source of numbers that nobody needs to be unable to guess (splitmix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
     /// A source of its own for each `seed`, other in every process.
-    pub(crate) fn new(seed: u64) -> Dice {
+    pub fn new(seed: u64) -> Dice {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         Dice(nanos ^ (u64::from(std::process::id()) << 40) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    pub(crate) fn roll(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,23 +40,23 @@ impl Dice {
     }
 
     /// A number from `range`.
-    pub(crate) fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
+    pub fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         range.start + self.roll() % (range.end - range.start).max(1)
     }
 
     /// 80 random bits.
-    pub(crate) fn entropy(&mut self) -> u128 {
+    pub fn entropy(&mut self) -> u128 {
         (u128::from(self.roll()) << 16 | u128::from(self.roll() & 0xffff)) & ((1 << 80) - 1)
     }
 
     /// Text of so many characters that does not compress.
-    pub(crate) fn text(&mut self, len: usize) -> String {
+    pub fn text(&mut self, len: usize) -> String {
         (0..len).map(|_| char::from(CROCKFORD[(self.roll() & 31) as usize])).collect()
     }
 }
 
 /// Writes a ULID of `ms` and `entropy` over the first 26 bytes of `out`.
-pub(crate) fn spell(ms: u64, entropy: u128, out: &mut [u8]) {
+pub fn spell(ms: u64, entropy: u128, out: &mut [u8]) {
     let mut bits = u128::from(ms) << 80 | entropy;
     for place in out.iter_mut().take(ULID).rev() {
         *place = CROCKFORD[(bits & 31) as usize];

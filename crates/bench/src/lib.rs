@@ -7,7 +7,7 @@
 //! `growth`: what do ten million stored messages cost? `fanout`: what does a reader cost the sender? `daemon`: what
 //! does a program on this machine wait for? `slow`: what becomes of slow readers? `offline`: how soon is a daemon's backlog at the broker, and who waits for
 //! it? `relay`: what does a byte, a request or a stream cost through the relay? And `kill`: is anything lost or doubled when the broker is killed, again and again? `daemon-kill` asks the same
-//! of daemons. `compare`: are we ahead of what people use today? `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
+//! of daemons. `restart`: does anybody notice that the broker is replaced? `drops`: does everybody get everything
 //! whose network comes and goes?
 //!
 //! What is measured is the real thing: the `tenure` binary as it ships, in a process of its own, with its
@@ -20,41 +20,52 @@
 //! lost, nothing doubled, nobody gone.
 //!
 //! Where to read next: [`sessions`], [`storm`], [`accept`], [`kill`]; then [`fleet`] and [`load`] for the loads,
-//! [`commit`] for the floors and [`proc`] for the readings.
+//! [`commit`] for the floors and [`proc`] for the readings. Whether we are ahead of what people use today is asked by `bench/compare`, a
+//! workspace of its own that uses the parts marked hidden here: the client libraries of its peers are none of the product's.
 
 mod accept;
 mod attack;
-mod broker;
-mod commit;
-#[cfg(feature = "compare")]
-mod compare;
+#[doc(hidden)]
+pub mod broker;
+#[doc(hidden)]
+pub mod commit;
 mod crypto;
 mod daemon;
 pub mod daemon_kill;
 mod daemon_send;
 pub mod drops;
-mod fanout;
-mod fleet;
-mod floor;
+#[doc(hidden)]
+pub mod fanout;
+#[doc(hidden)]
+pub mod fleet;
+#[doc(hidden)]
+pub mod floor;
 mod growth;
 mod http;
-mod ids;
+#[doc(hidden)]
+pub mod ids;
 pub mod kill;
-mod load;
+#[doc(hidden)]
+pub mod load;
 mod offline;
-mod proc;
+#[doc(hidden)]
+pub mod proc;
 mod relay;
-mod report;
+#[doc(hidden)]
+pub mod report;
 pub mod restart;
-mod sample;
+#[doc(hidden)]
+pub mod sample;
 mod services;
 mod sessions;
 mod slow;
 mod stored;
 mod storm;
 mod tunnels;
-mod watcher;
-mod wire;
+#[doc(hidden)]
+pub mod watcher;
+#[doc(hidden)]
+pub mod wire;
 
 use std::process::ExitCode;
 
@@ -103,9 +114,6 @@ enum Command {
     Restart(restart::Args),
     /// Readers whose network comes and goes during a steady publish: who gets what, and how late
     Drops(drops::Args),
-    /// Ourselves beside NATS, RabbitMQ, Redis, Mosquitto, PostgreSQL, Socket.IO and ws, and the floors
-    #[cfg(feature = "compare")]
-    Compare(compare::Args),
     /// A broker and a daemon that listens on loopback TCP, until stdin ends
     #[command(hide = true)]
     DaemonHouse(BrokerArgs),
@@ -132,11 +140,15 @@ pub fn main() -> ExitCode {
         Command::DaemonKill(args) => block_on(daemon_killed(args)),
         Command::Restart(args) => block_on(restarted(args)),
         Command::Drops(args) => block_on(dropped(args)),
-        #[cfg(feature = "compare")]
-        Command::Compare(args) => block_on(compare::run(args)),
         Command::DaemonHouse(args) => block_on(async move { daemon::house(&args).await }),
         Command::FloorServer(args) => block_on(floor::serve(args)),
     };
+    report_outcome(outcome)
+}
+
+/// Says what went wrong, if something did.
+#[doc(hidden)]
+pub fn report_outcome(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -176,7 +188,8 @@ async fn dropped(args: drops::Args) -> Result<()> {
 
 /// Runs `work` with a thread for each core, floors too: one fewer, as `tenure` has, would halve what the echo can do with
 /// thousands of frames under way, and a floor is the best that can be had.
-fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+#[doc(hidden)]
+pub fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let outcome = runtime.block_on(work);

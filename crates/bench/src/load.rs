@@ -16,7 +16,7 @@ use crate::sample::{Sample, Times, Window};
 use crate::wire::{self, ID_AT, Wire, find, framed, id_of, request};
 
 /// Sockets that senders are spread over, at most.
-pub(crate) const SOCKETS: usize = 64;
+pub const SOCKETS: usize = 64;
 /// Digits of a request's id.
 const DIGITS: usize = 8;
 /// Bytes of a client frame's head with a payload of 126 bytes to 64 KiB.
@@ -26,14 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is sent, but for its ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Template {
+pub struct Template {
     bytes: Vec<u8>,
     client_id_at: usize,
 }
 
 impl Template {
     /// A send of `body` characters to `topic`.
-    pub(crate) fn new(topic: &str, body: usize) -> Result<Template> {
+    pub fn new(topic: &str, body: usize) -> Result<Template> {
         let placeholder = "Z".repeat(ULID);
         let params = SendParams {
             to: Address::Topic(topic.parse().map_err(|_| anyhow!("{topic} is no name of a topic"))?),
@@ -60,7 +60,7 @@ impl Template {
     }
 
     /// Bytes of a request without its WebSocket head.
-    pub(crate) fn payload_len(&self) -> usize {
+    pub fn payload_len(&self) -> usize {
         self.bytes.len() - FRAME_HEAD
     }
 
@@ -79,7 +79,7 @@ impl Template {
 
 /// Where the load goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target<'a> {
+pub enum Target<'a> {
     /// A broker at this address.
     Broker(&'a str),
     /// A bare server at this address and path, which answers with the beginning of what it was sent.
@@ -87,7 +87,7 @@ pub(crate) enum Target<'a> {
 }
 
 /// Lets `senders` send for a while; `begun` and `ended` are called when counting begins and ends.
-pub(crate) fn drive(
+pub fn drive(
     target: Target<'_>,
     template: &Template,
     senders: usize,
@@ -142,7 +142,7 @@ async fn send(mut wire: Wire, template: Template, slots: usize, seed: u64, windo
         wire.fill().await?;
         let (now, now_ms) = (Instant::now(), wall_ms());
         out.clear();
-        while let Some(frame) = wire.next()? {
+        while let Some(frame) = wire.next_message()? {
             let Some(id) = id_of(frame, DIGITS) else { continue };
             let slot = id.iter().fold(0, |number, digit| number * 10 + usize::from(digit.wrapping_sub(b'0')));
             if let Some(refusal) = wire::refusal(frame, DIGITS) {
@@ -167,7 +167,7 @@ async fn send(mut wire: Wire, template: Template, slots: usize, seed: u64, windo
 }
 
 /// Bytes of the broker's answer to such a send: what a bare server has to answer to be compared with it.
-pub(crate) fn answer_len(topic: &str) -> Result<usize> {
+pub fn answer_len(topic: &str) -> Result<usize> {
     use tenure_client::proto::frame::Response;
     use tenure_client::proto::message::SendResult;
     use tenure_client::proto::{MessageId, U53};

@@ -12,12 +12,12 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const SPARE_FILES: u64 = 64;
 
 /// Resident memory of a process, in bytes.
-pub(crate) fn rss_bytes(pid: u32) -> Result<u64> {
+pub fn rss_bytes(pid: u32) -> Result<u64> {
     status_bytes(pid, "VmRSS:")
 }
 
 /// The most memory that a process ever had resident, in bytes.
-pub(crate) fn peak_bytes(pid: u32) -> Result<u64> {
+pub fn peak_bytes(pid: u32) -> Result<u64> {
     status_bytes(pid, "VmHWM:")
 }
 
@@ -33,18 +33,18 @@ fn status_bytes(pid: u32, field: &str) -> Result<u64> {
 }
 
 /// Open files of a process.
-pub(crate) fn open_files(pid: u32) -> Result<usize> {
+pub fn open_files(pid: u32) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd")).context("read the open files of a process")?.count())
 }
 
 /// Processor time that a process has used, user and system, all threads, in seconds.
-pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     ticks(&stat).map(|ticks| ticks as f64 / TICKS_PER_SECOND).context("the process's stat does not read")
 }
 
 /// Processor time that each thread of a process has used, in seconds, by name; threads of one name together.
-pub(crate) fn threads(pid: u32) -> Result<BTreeMap<String, f64>> {
+pub fn threads(pid: u32) -> Result<BTreeMap<String, f64>> {
     let mut threads = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).context("read the threads of a process")? {
         let task = task?.path();
@@ -62,14 +62,14 @@ pub(crate) fn threads(pid: u32) -> Result<BTreeMap<String, f64>> {
 }
 
 /// Processor time that this thread has used, in nanoseconds, so that neighbours on the machine do not count.
-pub(crate) fn thread_cpu_nanos() -> Result<u64> {
+pub fn thread_cpu_nanos() -> Result<u64> {
     let schedstat = read("/proc/thread-self/schedstat")?;
     schedstat.split_whitespace().next().and_then(|ns| ns.parse().ok()).context("schedstat does not read")
 }
 
 /// Refuses a count of sockets that the file limit does not allow: one end is in this process, the other in a
 /// child with the same limit.
-pub(crate) fn check_files(sockets: usize) -> Result<()> {
+pub fn check_files(sockets: usize) -> Result<()> {
     raise_files();
     let limit = file_limit(&read("/proc/self/limits")?).context("/proc/self/limits does not read")?;
     let needed = sockets as u64 + SPARE_FILES;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Figures in the order they were found: a name for programs, a name for people, and the value as both want it.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     rows: Vec<Row>,
     json: Map<String, Value>,
 }
@@ -18,31 +18,31 @@ enum Row {
 
 /// A cell of a table.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub struct Cell {
     value: Value,
     shown: String,
 }
 
 impl Cell {
     /// A name.
-    pub(crate) fn text(text: &str) -> Cell {
+    pub fn text(text: &str) -> Cell {
         Cell { value: text.into(), shown: text.to_owned() }
     }
 
     /// A count, with its thousands apart.
-    pub(crate) fn count(count: f64) -> Cell {
+    pub fn count(count: f64) -> Cell {
         Cell { value: round(count, 0).into(), shown: thousands(count) }
     }
 
     /// A number with so many decimals.
-    pub(crate) fn number(value: f64, decimals: i32) -> Cell {
+    pub fn number(value: f64, decimals: i32) -> Cell {
         let shown =
             if value.is_finite() { format!("{value:.*}", decimals.max(0) as usize) } else { "–".into() };
         Cell { value: round(value, decimals).into(), shown }
     }
 
     /// A share of one, shown in per cent.
-    pub(crate) fn share(value: f64) -> Cell {
+    pub fn share(value: f64) -> Cell {
         let shown = if value.is_finite() { format!("{:.0} %", value * 100.0) } else { "–".into() };
         Cell { value: round(value, 3).into(), shown }
     }
@@ -62,57 +62,51 @@ fn thousands(count: f64) -> String {
 
 impl Report {
     /// A report on `what`.
-    pub(crate) fn new(what: &str) -> Report {
+    pub fn new(what: &str) -> Report {
         let mut report = Report::default();
         report.json.insert("measurement".to_owned(), what.into());
         report
     }
 
     /// Starts a part of the table.
-    pub(crate) fn heading(&mut self, text: impl Into<String>) {
+    pub fn heading(&mut self, text: impl Into<String>) {
         self.rows.push(Row::Heading(text.into()));
     }
 
     /// Adds a figure: `value` for programs under `key`, `shown` for people beside `name`.
-    pub(crate) fn figure(
-        &mut self,
-        key: &str,
-        value: impl Into<Value>,
-        name: &str,
-        shown: impl Into<String>,
-    ) {
+    pub fn figure(&mut self, key: &str, value: impl Into<Value>, name: &str, shown: impl Into<String>) {
         self.json.insert(key.to_owned(), value.into());
         self.rows.push(Row::Figure(name.to_owned(), shown.into()));
     }
 
     /// Adds a figure for programs alone.
-    pub(crate) fn number(&mut self, key: &str, value: impl Into<Value>) {
+    pub fn number(&mut self, key: &str, value: impl Into<Value>) {
         self.json.insert(key.to_owned(), value.into());
     }
 
     /// Adds a size in bytes, shown in MiB.
-    pub(crate) fn size(&mut self, key: &str, bytes: u64, name: &str) {
+    pub fn size(&mut self, key: &str, bytes: u64, name: &str) {
         self.figure(key, bytes, name, format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)));
     }
 
     /// Adds a duration in milliseconds.
-    pub(crate) fn millis(&mut self, key: &str, ms: f64, name: &str) {
+    pub fn millis(&mut self, key: &str, ms: f64, name: &str) {
         self.figure(key, round(ms, 1), name, format!("{ms:.0} ms"));
     }
 
     /// Adds a count.
-    pub(crate) fn count(&mut self, key: &str, count: u64, name: &str) {
+    pub fn count(&mut self, key: &str, count: u64, name: &str) {
         self.figure(key, count, name, count.to_string());
     }
 
     /// Adds a sentence for people.
-    pub(crate) fn say(&mut self, line: impl Into<String>) {
+    pub fn say(&mut self, line: impl Into<String>) {
         self.rows.push(Row::Line(line.into()));
     }
 
     /// Adds a table: for people as columns under their names, for programs as objects under `key`. A cell is a
     /// number for programs and what people read; a column is named for both.
-    pub(crate) fn grid(&mut self, key: &str, columns: &[(&str, &str)], rows: &[Vec<Cell>]) {
+    pub fn grid(&mut self, key: &str, columns: &[(&str, &str)], rows: &[Vec<Cell>]) {
         let objects = rows.iter().map(|row| {
             let fields = columns.iter().zip(row);
             Value::Object(fields.map(|((key, _), cell)| ((*key).to_owned(), cell.value.clone())).collect())
@@ -134,7 +128,7 @@ impl Report {
     }
 
     /// Prints it.
-    pub(crate) fn print(&self, json: bool) {
+    pub fn print(&self, json: bool) {
         if json {
             println!("{}", Value::Object(self.json.clone()));
         } else {
@@ -162,7 +156,7 @@ impl Report {
 }
 
 /// `value` with so many decimals, so that JSON does not promise more than was measured.
-pub(crate) fn round(value: f64, decimals: i32) -> f64 {
+pub fn round(value: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (value * scale).round() / scale
 }

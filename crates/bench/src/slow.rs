@@ -13,8 +13,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_client::proto::canonical::session_key;
 use tenure_client::{InboxChoice, SigningKey};
-use tenure_core::log::TAIL_BYTES;
-use tenure_core::writing::BATCH_BYTES;
+use tenure_mesh::messages::log::TAIL_BYTES;
+use tenure_mesh::store::group_commit::BATCH_BYTES;
 use tenure_proto::limits::{MAX_BUFFERED_BYTES, MAX_PAYLOAD_BYTES, frame_bytes};
 
 use crate::broker::{BrokerArgs, BrokerProcess};

@@ -12,10 +12,10 @@ use tenure_client::proto::message::{Address, Fallback, MessageKind, Priority, Se
 use tenure_client::proto::peer::Profile;
 use tenure_client::proto::subscribe::{AckMode, From};
 use tenure_client::proto::{GroupName, LogName, MeshName, MessageId, SessionKey, TopicName, U53};
-use tenure_core::accept::{Accept, Route};
-use tenure_core::envelope::{Body, Envelope, Lane};
-use tenure_core::input::LeaseRecord;
-use tenure_core::record::{
+use tenure_mesh::input::LeaseRecord;
+use tenure_mesh::messages::accept::{Accept, Route};
+use tenure_mesh::messages::envelope::{Body, Envelope, Lane};
+use tenure_mesh::store::record::{
     GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, StoreWrite, SubRecord, TopicRecord,
 };
 use tenure_store::{Sqlite, Store, Write};

@@ -27,14 +27,14 @@ type Reading = Pin<Box<dyn Future<Output = Roster> + Send>>;
 
 /// What somebody sees of the others, told or found out afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sights {
-    pub(crate) joined: u64,
-    pub(crate) left: u64,
-    pub(crate) updated: u64,
+pub struct Sights {
+    pub joined: u64,
+    pub left: u64,
+    pub updated: u64,
 }
 
 impl Sights {
-    pub(crate) fn since(self, before: Sights) -> Sights {
+    pub fn since(self, before: Sights) -> Sights {
         Sights {
             joined: self.joined - before.joined,
             left: self.left - before.left,
@@ -43,7 +43,7 @@ impl Sights {
     }
 
     /// All of them.
-    pub(crate) fn all(self) -> u64 {
+    pub fn all(self) -> u64 {
         self.joined + self.left + self.updated
     }
 
@@ -79,15 +79,15 @@ async fn roster_at_last(session: Session) -> Roster {
 }
 
 /// A session that watches the others.
-pub(crate) struct Watcher {
-    pub(crate) session: Session,
-    pub(crate) sights: watch::Receiver<Sights>,
+pub struct Watcher {
+    pub session: Session,
+    pub sights: watch::Receiver<Sights>,
     /// Ends with its owner: it holds the session, too.
     _task: JoinSet<()>,
 }
 
 impl Watcher {
-    pub(crate) async fn start(fleet: &Fleet) -> Result<Watcher> {
+    pub async fn start(fleet: &Fleet) -> Result<Watcher> {
         let (session, events) = fleet.stranger("watcher").await?;
         let (seen, sights) = watch::channel(Sights::default());
         let roster = roster(&session).await?;
@@ -113,6 +113,7 @@ impl Watch {
         loop {
             // Events are read on meanwhile: while many of them wait, no answer comes. A peer that moves just then may be
             // counted twice; one that does not is never counted.
+            // Both are cancel-safe: `reading` keeps its progress where it is.
             let event = tokio::select! {
                 event = events.next() => event,
                 found = &mut reading => {

@@ -27,7 +27,7 @@ const CLOSE: u8 = 0x8;
 
 /// One socket.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub struct Wire {
     stream: TcpStream,
     /// What was read; from `start` on it has not been looked at.
     read: Vec<u8>,
@@ -36,13 +36,13 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// A socket to `path` at `address`.
-    pub(crate) async fn open(address: &str, path: &str) -> Result<Wire> {
+    pub async fn open(address: &str, path: &str) -> Result<Wire> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
         Wire::over(stream, address, path).await
     }
 
     /// The same over a connection that there is.
-    pub(crate) async fn over(stream: TcpStream, address: &str, path: &str) -> Result<Wire> {
+    pub async fn over(stream: TcpStream, address: &str, path: &str) -> Result<Wire> {
         stream.set_nodelay(true)?;
         let mut wire = Wire { stream, read: Vec::with_capacity(READ), start: 0 };
         let upgrade = format!(
@@ -65,12 +65,12 @@ impl Wire {
 
     /// A socket to the broker at `address` that has said hello with `key` as member and session in one, and reads no
     /// inbox.
-    pub(crate) async fn join(address: &str, key: &SigningKey, name: &str) -> Result<Wire> {
+    pub async fn join(address: &str, key: &SigningKey, name: &str) -> Result<Wire> {
         Wire::join_reading(address, key, name, InboxChoice::None).await
     }
 
     /// The same, and it reads these inboxes.
-    pub(crate) async fn join_reading(
+    pub async fn join_reading(
         address: &str,
         key: &SigningKey,
         name: &str,
@@ -82,7 +82,7 @@ impl Wire {
     }
 
     /// Says hello on a socket that was just opened; with `resume`, as one that was here.
-    pub(crate) async fn greet(
+    pub async fn greet(
         &mut self,
         address: &str,
         key: &SigningKey,
@@ -96,11 +96,7 @@ impl Wire {
     }
 
     /// Makes a request and waits for its answer; events meanwhile are passed over.
-    pub(crate) async fn ask<P: Serialize, R: DeserializeOwned>(
-        &mut self,
-        method: &str,
-        params: P,
-    ) -> Result<R> {
+    pub async fn ask<P: Serialize, R: DeserializeOwned>(&mut self, method: &str, params: P) -> Result<R> {
         self.write(&framed(&request("ask", method, params)?)).await?;
         loop {
             let frame = self.frame().await?;
@@ -117,12 +113,12 @@ impl Wire {
     }
 
     /// Writes bytes that are frames.
-    pub(crate) async fn write(&mut self, frames: &[u8]) -> Result<()> {
+    pub async fn write(&mut self, frames: &[u8]) -> Result<()> {
         self.stream.write_all(frames).await.context("write to the broker")
     }
 
     /// Waits for more bytes.
-    pub(crate) async fn fill(&mut self) -> Result<()> {
+    pub async fn fill(&mut self) -> Result<()> {
         if self.start == self.read.len() {
             self.read.clear();
             self.start = 0;
@@ -137,7 +133,7 @@ impl Wire {
     }
 
     /// The next whole message of those that were read; pings and the like are passed over.
-    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
+    pub fn next_message(&mut self) -> Result<Option<&[u8]>> {
         loop {
             let rest = &self.read[self.start..];
             let [first, second, ..] = *rest else { return Ok(None) };
@@ -165,9 +161,9 @@ impl Wire {
     }
 
     /// Waits for a message.
-    pub(crate) async fn frame(&mut self) -> Result<Vec<u8>> {
+    pub async fn frame(&mut self) -> Result<Vec<u8>> {
         loop {
-            if let Some(frame) = self.next()? {
+            if let Some(frame) = self.next_message()? {
                 return Ok(frame.to_vec());
             }
             self.fill().await?;
@@ -176,13 +172,13 @@ impl Wire {
 }
 
 /// The bytes of a request.
-pub(crate) fn request<P: Serialize>(id: &str, method: &str, params: P) -> Result<Vec<u8>> {
+pub fn request<P: Serialize>(id: &str, method: &str, params: P) -> Result<Vec<u8>> {
     let id = id.parse().map_err(|_| anyhow!("{id} is no id of a request"))?;
     Ok(CODEC.encode(&Request::new(id, method, params)))
 }
 
 /// A client's frame around `payload`.
-pub(crate) fn framed(payload: &[u8]) -> Vec<u8> {
+pub fn framed(payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x80 | BINARY];
     match payload.len() {
         len @ 0..=125 => frame.push(0x80 | len as u8),
@@ -201,16 +197,16 @@ pub(crate) fn framed(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Where the id begins in a request or response: after a map's head, `type`, `req` or `res`, `id` and a text's head.
-pub(crate) const ID_AT: usize = 1 + 5 + 4 + 3 + 1;
+pub const ID_AT: usize = 1 + 5 + 4 + 3 + 1;
 
 /// The id of a request or response, of so many characters; nothing for an event.
-pub(crate) fn id_of(frame: &[u8], len: usize) -> Option<&[u8]> {
+pub fn id_of(frame: &[u8], len: usize) -> Option<&[u8]> {
     let kind = frame.get(7..10)?;
     if kind != b"req" && kind != b"res" { None } else { frame.get(ID_AT..ID_AT + len) }
 }
 
 /// Whether this is a response that says no; gives it in words.
-pub(crate) fn refusal(frame: &[u8], id_len: usize) -> Option<String> {
+pub fn refusal(frame: &[u8], id_len: usize) -> Option<String> {
     let ok = frame.get(ID_AT + id_len..ID_AT + id_len + 4);
     if frame.get(7..10) != Some(b"res") || ok == Some(b"\xa2ok\xc3") {
         return None;
@@ -228,7 +224,7 @@ fn answers(frame: &[u8], id: &[u8]) -> bool {
 }
 
 /// Where `needle` first begins in `hay`.
-pub(crate) fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     hay.windows(needle.len()).position(|window| window == needle)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tenure_core::Input;
+use tenure_mesh::Input;
 use tenure_store::{Checking, StoreError, StoreReader};
 
 use crate::mesh_task::MeshMsg;

@@ -6,16 +6,17 @@ mod options;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tenure_core::MeshConfig;
-use tenure_core::address::AddressLimits;
-use tenure_core::cidr::Cidr;
-use tenure_core::config::BURST_SECONDS;
-use tenure_core::operator::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
-use tenure_core::rate::Rate;
+use tenure_kit::address::AddressLimits;
+use tenure_kit::cidr::Cidr;
+use tenure_kit::rate::Rate;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::access::operator_auth::{Operator, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+use tenure_mesh::config::BURST_SECONDS;
 
-pub use self::options::{RawConfig, RawDays};
 use crate::relay::{RawRelay, RelayConfig};
 use crate::stop::RESTART_IN_MAX_MS;
+
+pub use self::options::{RawConfig, RawDays};
 
 /// Where a broker listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7400";

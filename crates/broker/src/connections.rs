@@ -1,5 +1,5 @@
 //! The connections of a broker from accept to their end: who is let go when there is no room for all, or when they
-//! hold too much memory together. What is decided is `core::crowd`'s and `core::buffers`'.
+//! hold too much memory together. What is decided is `tenure_kit::crowd`'s and `tenure_mesh::conn::buffers`'.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tenure_core::Millis;
-use tenure_core::buffers::{BufferLimit, Holding};
-use tenure_core::conn::Out;
-use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
+use tenure_kit::Millis;
+use tenure_kit::crowd::{Crowd, CrowdLimits, Entry, GuestId};
+use tenure_mesh::conn::Out;
+use tenure_mesh::conn::buffers::{BufferLimit, Holding};
 use tenure_mux::{Gate, Tally};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};

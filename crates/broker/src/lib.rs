@@ -1,13 +1,13 @@
-//! The Tenure server: a shell around `tenure-core`'s rules.
+//! The Tenure server: a shell around the rules of `tenure-mesh`.
 //!
 //! What this crate is for: sockets, timers, the store's writer thread, HTTP health and metrics. It parses bytes,
-//! calls the core, carries out effects. [`Broker::start`] is the way in.
+//! calls the rules, carries out effects. [`Broker::start`] is the way in.
 //!
 //! What it promises: no lock is held across an await; one task owns a mesh's state and never waits for a socket;
 //! every queue has a bound; several brokers run in one process without sharing anything.
 //!
 //! What it never does: decide. Whether a hello is admitted, a lease has ended or a socket is stale is asked of
-//! the core.
+//! the rules.
 //!
 //! Where to read next: [`config`] for the knobs, `mesh_task` for the owner of the state, `socket` for what carries
 //! one connection, `writer` for the store.
@@ -45,24 +45,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ed25519_dalek::SigningKey;
-use tenure_core::House;
-use tenure_core::host::Doors;
-use tenure_core::mesh::Clocks;
+use tenure_kit::clock::Clocks;
+use tenure_kit::host::Doors;
+use tenure_mesh::House;
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Sqlite, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-pub use admin::document;
-pub use config::{Config, ConfigProblem, RawConfig, RawDays, StoreChoice};
 use connections::Connections;
 use meshes::Maker;
-pub use relay::RelayConfig;
 use shared::Shared;
-pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
-pub use tenure_core::setting::resolved as setting_name;
 use tls::Tls;
+
+pub use admin::document;
+pub use config::{Config, ConfigProblem, RawConfig, RawDays, StoreChoice};
+pub use relay::RelayConfig;
+pub use stop::{DEADLINE_MAX_MS, Hurry, RESTART_IN_MAX_MS, Stop, Stopping};
+pub use tenure_mesh::access::setting::resolved as setting_name;
 pub use tls::TlsProblem;
 
 /// The one mesh of a broker that runs open on loopback.

@@ -90,6 +90,7 @@ pub(crate) async fn run(
             accepts = 0;
             tokio::task::yield_now().await;
         }
+        // Both are cancel-safe: a connection that is not accepted now waits in the listener.
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => return listener,
@@ -171,6 +172,7 @@ where
         () = tokio::time::sleep(PLAIN_LIFE) => LAST_REQUEST,
     };
     connection.as_mut().graceful_shutdown();
+    // The connection is dropped after this and not resumed, so it need not be cancel-safe.
     tokio::select! {
         _ = tokio::time::timeout(last, connection) => {}
         () = place.cut() => {}

@@ -1,9 +1,9 @@
-//! The named events of operations: the core's notes as log lines and counters.
+//! The named events of operations: the rules' notes as log lines and counters.
 
 use std::time::{Duration, Instant};
 
-use tenure_core::effect::Note;
-use tenure_core::record::DAMAGED;
+use tenure_mesh::effect::Note;
+use tenure_mesh::store::record::DAMAGED;
 
 use crate::metrics::Metrics;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tenure_core::effect::Reconciled;
+use tenure_mesh::effect::Reconciled;
 use tenure_proto::ids::{ConnId, SessionKey};
 
 use super::*;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::conn::Out;
+use tenure_mesh::conn::Out;
 use tokio::sync::Notify;
 
 use crate::reader::ReadAheadShare;

@@ -1,17 +1,18 @@
-//! The task that owns one mesh: takes inputs, calls the core, carries out effects. It never waits for a socket
+//! The task that owns one mesh: takes inputs, calls the rules, carries out effects. It never waits for a socket
 //! and never for the disk.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::access::RestoredAccess;
-use tenure_core::conn::Out;
-use tenure_core::effect::{Effect, Note, ReadId};
-use tenure_core::input::Boot;
-use tenure_core::operate::{OperateId, Operated, Operation};
-use tenure_core::record::{RestoredMessages, StoreFound};
-use tenure_core::{Input, Mesh, Millis, Now};
+use tenure_kit::{Millis, Now};
+use tenure_mesh::access::RestoredAccess;
+use tenure_mesh::access::admin::{OperateId, Operated, Operation};
+use tenure_mesh::conn::Out;
+use tenure_mesh::effect::{Effect, Note, ReadId};
+use tenure_mesh::input::Boot;
+use tenure_mesh::store::record::{RestoredMessages, StoreFound};
+use tenure_mesh::{Input, Mesh};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::ConnId;
 use tenure_proto::name::MeshName;

@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use tenure_core::effect::Answer;
+use tenure_mesh::effect::Answer;
 use tenure_proto::error::WireError;
 
 /// The named thing that happened; never an id.

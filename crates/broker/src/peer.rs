@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use tenure_core::address::Address;
-use tenure_core::cidr::Cidr;
+use tenure_kit::address::Address;
+use tenure_kit::cidr::Cidr;
 
 use crate::shared::Shared;
 

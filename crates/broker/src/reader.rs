@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::thread::JoinHandle;
 
-use tenure_core::Input;
-use tenure_core::effect::ReadId;
-use tenure_core::record::{StoreFound, StoreRead};
+use tenure_mesh::Input;
+use tenure_mesh::effect::ReadId;
+use tenure_mesh::store::record::{StoreFound, StoreRead};
 use tenure_mux::Gate;
 use tenure_proto::name::MeshName;
 use tenure_store::{StoreError, StoreReader};
@@ -222,7 +222,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::envelope::Lane as Priority;
+    use tenure_mesh::messages::envelope::Lane as Priority;
     use tenure_proto::log::LogName;
 
     use super::*;

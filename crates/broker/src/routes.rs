@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::Input;
-use tenure_core::cidr::Cidr;
-use tenure_core::route::{By, RouteId, Target, Want};
+use tenure_kit::cidr::Cidr;
+use tenure_mesh::Input;
+use tenure_mesh::services::route::{By, RouteId, Target, Want};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::ServiceName;
@@ -177,6 +177,7 @@ mod tests {
 
         {
             let mut given_up = Box::pin(open(&mesh, name.clone(), Want::Http, BY));
+            // Both are cancel-safe: an open that is dropped is forgotten, and `recv` takes nothing when it loses.
             tokio::select! {
                 biased;
                 _ = &mut given_up => panic!("nobody has answered"),

@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::address::Addresses;
-use tenure_core::buffers::BufferLimit;
-use tenure_core::crowd::CrowdLimits;
-use tenure_core::mesh::Clocks;
-use tenure_core::operate::{OPERATIONS_MAX, OperateId};
-use tenure_core::operator::Operator;
-use tenure_core::thaw;
-use tenure_core::{House, Millis, Now};
+use tenure_kit::address::Addresses;
+use tenure_kit::clock::Clocks;
+use tenure_kit::crowd::CrowdLimits;
+use tenure_kit::{Millis, Now};
+use tenure_mesh::House;
+use tenure_mesh::access::admin::{OPERATIONS_MAX, OperateId};
+use tenure_mesh::access::operator_auth::Operator;
+use tenure_mesh::conn::buffers::BufferLimit;
+use tenure_mesh::sessions::freeze;
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
@@ -141,7 +142,7 @@ impl Shared {
     pub(crate) fn uptime_ms(&self) -> u64 {
         // In this order, the reverse of `looked`: whoever sees a look also sees the freeze that it found.
         let looked = Millis(self.looked_ms.load(Ordering::Acquire));
-        thaw::uptime_ms(self.clock.at(), looked, self.frozen_ms())
+        freeze::uptime_ms(self.clock.at(), looked, self.frozen_ms())
     }
 
     /// Both clocks as they are now, and whether they are believed.

@@ -1,4 +1,4 @@
-//! One connection's socket: polls it, tells `core::conn` what came, carries out what that asks.
+//! One connection's socket: polls it, tells `tenure_mesh::conn` what came, carries out what that asks.
 //!
 //! One task per socket, one loop: whatever is waiting to be written is written while frames are still read, so
 //! a reader that is slow to read does not keep us from hearing that it lives.
@@ -10,8 +10,9 @@ use std::task::{Context, Poll, ready};
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tenure_core::conn::{Conn, ConnEffect, Received};
-use tenure_core::{House, Input, Millis};
+use tenure_kit::Millis;
+use tenure_mesh::conn::{Conn, ConnEffect, Received};
+use tenure_mesh::{House, Input};
 use tenure_proto::codec::Codec;
 use tenure_proto::limits::{self, NONCE_BYTES, SLOW_CONSUMER_BYTES};
 use tokio::io::{AsyncRead, ReadBuf};

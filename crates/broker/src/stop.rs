@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
-use tenure_core::Input;
-use tenure_core::effect::Note;
+use tenure_mesh::Input;
+use tenure_mesh::effect::Note;
 use tenure_proto::limits::REASON_BYTES;
 
 use crate::mesh_task::MeshMsg;
@@ -36,16 +36,18 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// What is wrong with it, if anything is.
-    pub(crate) fn problem(&self) -> Option<String> {
+    /// The field that is wrong, as a JSON pointer, and what to do, if one is.
+    pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
         if self.reason.len() > REASON_BYTES {
-            return Some(format!("reason must be at most {REASON_BYTES} bytes"));
+            return Some(("/reason", format!("reason must be at most {REASON_BYTES} bytes")));
         }
         if self.deadline_ms > DEADLINE_MAX_MS {
-            return Some(format!("deadlineMs must be at most {DEADLINE_MAX_MS}, which is five minutes"));
+            let text = format!("deadlineMs must be at most {DEADLINE_MAX_MS}, which is five minutes");
+            return Some(("/deadlineMs", text));
         }
         if self.restart_in_ms.is_some_and(|ms| ms > RESTART_IN_MAX_MS) {
-            return Some(format!("restartInMs must be at most {RESTART_IN_MAX_MS}, which is an hour"));
+            let text = format!("restartInMs must be at most {RESTART_IN_MAX_MS}, which is an hour");
+            return Some(("/restartInMs", text));
         }
         None
     }

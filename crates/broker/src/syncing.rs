@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use tenure_core::accept::Accepted;
-use tenure_core::record::{StoreOutcome, StoreWrite};
-use tenure_core::writing::{Batch, Load};
+use tenure_mesh::messages::accept::Accepted;
+use tenure_mesh::store::group_commit::{Batch, Load};
+use tenure_mesh::store::record::{StoreOutcome, StoreWrite};
 use tenure_store::{StoreError, Syncer, Write};
 
 use crate::checkpoint::Bell;

@@ -81,6 +81,7 @@ impl Tls {
 /// Looks at the files until the broker stops.
 pub(crate) async fn watch(tls: Arc<Tls>, stop: CancellationToken) {
     loop {
+        // Both are cancel-safe: they only wait.
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             () = stop.cancelled() => return,

@@ -1,6 +1,6 @@
 //! The store's one writer: a thread that takes what is waiting of all meshes and makes it one transaction; when that is on
 //! the disk they are told, by `syncing` if there is more to write meanwhile. What is one mesh's part of a transaction, and
-//! what is lost with one that fails, is `core::writing`'s to say.
+//! what is lost with one that fails, is `tenure_mesh::store::group_commit`'s to say.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use tenure_core::Input;
-use tenure_core::effect::WriteId;
-use tenure_core::record::StoreWrite;
-use tenure_core::writing::{Asking, BATCH, Batch, Load, Queued, Taking};
+use tenure_mesh::Input;
+use tenure_mesh::effect::WriteId;
+use tenure_mesh::store::group_commit::{Asking, BATCH, Batch, Load, Queued, Taking};
+use tenure_mesh::store::record::StoreWrite;
 use tenure_proto::name::MeshName;
 use tenure_store::{Store, Write};
 use tokio::sync::{mpsc, oneshot};
@@ -230,6 +230,11 @@ impl Writer {
         // The next start compares the wall clock with when this run ended; if it cannot be written, with the last beat.
         if self.store.apply(&[heartbeat(self.run, &self.teller.shared)]).is_ok() {
             self.teller.bell.ring();
+        }
+        if let Err(error) = self.store.look_closely()
+            && self.teller.shared.store_sound.swap(false, Ordering::Relaxed)
+        {
+            tracing::error!(event = "store_failed", poisoned = true, %error, "the next start refuses");
         }
     }
 

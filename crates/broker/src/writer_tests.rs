@@ -4,9 +4,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use ed25519_dalek::SigningKey;
-use tenure_core::House;
-use tenure_core::host::Doors;
-use tenure_core::record::{RestoredMessages, StoreOutcome, TopicRecord};
+use tenure_kit::host::Doors;
+use tenure_mesh::House;
+use tenure_mesh::store::record::{RestoredMessages, StoreOutcome, TopicRecord};
 use tenure_store::{
     Checkpointer, Identity, Memory, Result, Run, StoreError, StoreReader, StoredLease, Syncer,
 };
@@ -54,7 +54,7 @@ impl Store for Flaky {
     fn meshes(&mut self) -> Result<Vec<MeshName>> {
         self.inner.meshes()
     }
-    fn access(&mut self, mesh: &MeshName) -> Result<tenure_core::access::RestoredAccess> {
+    fn access(&mut self, mesh: &MeshName) -> Result<tenure_mesh::access::RestoredAccess> {
         self.inner.access(mesh)
     }
     fn reader(&self) -> Result<Box<dyn StoreReader>> {
@@ -127,7 +127,7 @@ impl Fixture {
             config: config.mesh.clone().into(),
         };
         let clock = Clock::start();
-        let clocks = tenure_core::mesh::Clocks::new(clock.now());
+        let clocks = tenure_kit::clock::Clocks::new(clock.now());
         let shared = Shared::new(config, (clock, clocks), house, None, (1, 1), "flaky", 1_024);
         let broken = Arc::new(AtomicBool::new(false));
         let (disk, went) = channel();

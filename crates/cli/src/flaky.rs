@@ -124,7 +124,8 @@ async fn carry(
     if client.set_nodelay(true).and_then(|()| broker.set_nodelay(true)).is_err() {
         return;
     }
-    // Cut off in the middle of a write, the copy loses bytes: nothing flows after it that could miss them.
+    // The copy is not cancel-safe: cut off in the middle of a write, it loses bytes. Nothing flows after it that could miss
+    // them.
     let fault = tokio::select! {
         biased;
         fault = faults.recv() => fault,

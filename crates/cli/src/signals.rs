@@ -49,6 +49,7 @@ where
     let outcome = runtime.block_on(async {
         let signals = Signals::listen()?;
         let cut = cut_short(signals.heard.clone());
+        // The work is not resumed when it is cut short, so it need not be cancel-safe: the command ends.
         tokio::select! {
             biased;
             outcome = work(signals) => outcome,
@@ -66,6 +67,7 @@ async fn cut_short(mut heard: watch::Receiver<Heard>) -> Failure {
     if heard.wait_for(asked(1)).await.is_err() {
         return std::future::pending().await;
     }
+    // Both are cancel-safe: they only wait.
     tokio::select! {
         second = heard.wait_for(asked(2)) => {
             let signal = second.map_or(0, |heard| heard.last);
@@ -102,6 +104,7 @@ impl Signals {
         &mut self,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        // The work is not resumed after a signal, so it need not be cancel-safe: the command ends.
         tokio::select! {
             done = work => done,
             () = self.recv() => Err(Failure::Failed("stopped before the broker had answered".to_owned())),
@@ -134,6 +137,7 @@ async fn hear(tell: &watch::Sender<Heard>, ready: &mpsc::Sender<std::io::Result<
     // No later signal puts it off.
     let mut end = None::<Instant>;
     loop {
+        // All are cancel-safe: a signal stays in its stream, and `end` is the same every time.
         let last = tokio::select! {
             _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
             _ = terminate.recv() => SignalKind::terminate().as_raw_value(),

@@ -72,6 +72,29 @@ async fn what_is_sent_without_a_broker_is_kept_and_arrives_when_there_is_one() {
     assert_eq!(host.lines(&["outbox", "list", "--status", "done", "--json", "--limit", "2"]).len(), 2);
 }
 
+/// A pipe that is not read holds the command up in the middle of a page: the signal comes before the page could be marked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_printed_before_a_signal_is_marked_as_seen() {
+    use std::io::{BufRead, BufReader};
+
+    let (host, _broker) = connected().await;
+    let session = format!("session:{}", host.own());
+    let body = "x".repeat(20_000);
+    for _ in 0..8 {
+        host.good(&["send", &session, &body]);
+    }
+    let unseen = || host.lines(&["inbox", "--no-ack", "--json"]).len();
+    until("all have come", || unseen() == 8);
+    let mut command = host.command(&["inbox", "--follow", "--json"]);
+    let mut reader = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    kill("-INT", u64::from(reader.id()));
+    let printed = 1 + lines.map(Result::unwrap).count();
+    assert!(reader.wait().unwrap().success());
+    assert_eq!((printed, unseen()), (8, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_is_printed_once_and_seen() {
     let (host, broker) = connected().await;

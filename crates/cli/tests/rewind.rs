@@ -251,7 +251,7 @@ async fn commands_that_follow_print_all_that_is_new_and_say_that_history_was_rew
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_keeps_all_that_is_new_and_its_log_says_that_history_was_rewound() {
+async fn through_a_daemon_all_that_is_new_comes_and_is_said_to_be_of_another_history() {
     let mut stage = Stage::new(Loss::Memory).await;
     let host = Host { world: World::new(), broker: stage.url() };
     host.connected();
@@ -285,6 +285,7 @@ async fn a_daemon_keeps_all_that_is_new_and_its_log_says_that_history_was_rewoun
         process.until("the seventh", |line| line["body"] == "new7").await;
         let got: Vec<String> = bodies(process).into_iter().filter(|body| body != "probe").collect();
         assert_eq!(got, [words("old", 5), words("new", 7)].concat());
+        assert_eq!(process.stderr().matches("history rewound").count(), 1, "{}", process.stderr());
     }
     let log = std::fs::read_to_string(host.path("daemon.log")).unwrap_or_default();
     assert!(log.contains("history_rewound"), "{log}");

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure_core::link::{CallEnd, CallHandle, CallItem, SubEnd};
+use tenure_link::{CallEnd, CallHandle, CallItem, SubEnd};
 use tenure_proto::WireError;
 use tenure_proto::ids::RunId;
 use tenure_proto::message::Address;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::{Millis, Now};
+use tenure_kit::{Millis, Now};
 
 /// A monotonic clock that starts with the session, and the wall clock beside it.
 #[derive(Clone, Copy, Debug)]

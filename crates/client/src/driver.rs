@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tenure_core::Now;
-use tenure_core::link::{
+use tenure_kit::Now;
+use tenure_link::{
     CallHandle, CallItem, End, Link, LinkEffect, LinkInput, OfferHandle, OfferItem, Patience, Piece,
     RequestNumber, ServedHandle, ServedItem, SessionEvent, SettleNumber, Settlement, SockId, SubHandle,
     SubItem,

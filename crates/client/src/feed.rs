@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tenure_core::link::{Skips, SubEnd, SubHandle, SubItem};
+use tenure_link::{Skips, SubEnd, SubHandle, SubItem};
 use tenure_proto::subscribe::SubscribeResult;
 use tokio::sync::mpsc;
 

@@ -11,7 +11,7 @@
 //! however often it had to be made; a message comes out once while it is in hand or acked; an application that
 //! does not read one subscription holds back only that one; a call is one run, whose chunks come in order and each once.
 //!
-//! What it never does: decide. Dialling, resuming, numbering, reconciling and watchdogs are `tenure_core::link`;
+//! What it never does: decide. Dialling, resuming, numbering, reconciling and watchdogs are `tenure_link`;
 //! this crate owns the sockets, the timers and the task.
 //!
 //! ```no_run
@@ -34,7 +34,7 @@
 //! # }
 //! ```
 //!
-//! Where to read next: [`Session`], [`Options`], [`Subscription`] and [`Received`], then `tenure_core::link` for the rules.
+//! Where to read next: [`Session`], [`Options`], [`Subscription`] and [`Received`], then `tenure_link` for the rules.
 
 mod call;
 mod clock;
@@ -62,7 +62,7 @@ pub use send::{Body, Publisher, SendBuilder, Sending, To};
 pub use serve::{ChunkError, Run, RunError, ServeBuilder, ServeEnd};
 pub use session::{ConnectError, Events, Session};
 pub use subscription::{InboxError, Item, SubscribeBuilder, Subscription};
-pub use tenure_core::link::{End, PeerChange, PeerMap, Screen, SessionEvent, SubEnd, Voucher};
+pub use tenure_link::{End, PeerChange, PeerMap, Screen, SessionEvent, SubEnd, Voucher};
 pub use tenure_proto as proto;
 pub use tenure_proto::hello::InboxChoice;
 pub use tenure_proto::reconcile::ReconcilePolicy;

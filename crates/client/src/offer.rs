@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
-use tenure_core::link::{OfferHandle, OfferItem, SubEnd};
+use tenure_link::{OfferHandle, OfferItem, SubEnd};
 use tenure_proto::WireError;
 use tenure_proto::number::U53;
 use tenure_proto::service::{ServiceKind, ServiceMetadata, ServiceOffer};

@@ -1,7 +1,7 @@
 //! How to join: where, as whom, and what peers see.
 
 use ed25519_dalek::SigningKey;
-use tenure_core::link::{LinkConfig, Voucher};
+use tenure_link::{LinkConfig, Voucher};
 use tenure_proto::codec::Codec;
 use tenure_proto::feature::FeatureWishes;
 use tenure_proto::hello::{ClientInfo, Credential, InboxChoice};

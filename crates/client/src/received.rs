@@ -6,9 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tenure_core::link::{
-    CallHandle, DeliveryId, Handed, OfferHandle, ServedHandle, Settlement, SubHandle, Verb,
-};
+use tenure_link::{CallHandle, DeliveryId, Handed, OfferHandle, ServedHandle, Settlement, SubHandle, Verb};
 use tenure_proto::WireError;
 use tenure_proto::message::Message;
 use tenure_proto::run::RunEnd;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tenure_core::link::Patience;
+use tenure_link::Patience;
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::Receipt;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::FutureExt;
 use serde_json::Value;
-use tenure_core::link::{CHUNK_WINDOW, End, Piece, ServedHandle};
+use tenure_link::{CHUNK_WINDOW, End, Piece, ServedHandle};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::RunId;
 use tenure_proto::message::{Delivery, Sender};
@@ -303,6 +303,7 @@ where
     H: Fn(Run) -> F,
     F: Future<Output = Result<Value, RunError>>,
 {
+    // Both are cancel-safe: a wait for a place that is dropped holds none.
     let place = tokio::select! {
         biased;
         () = run.cancelled() => return ending.end(cancelled()),

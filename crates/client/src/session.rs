@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tenure_core::link::{End, SessionEvent, SubHandle};
+use tenure_link::{End, SessionEvent, SubHandle};
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::Response;

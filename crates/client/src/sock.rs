@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::{Sink, Stream};
-use tenure_core::link::SockId;
+use tenure_link::SockId;
 use tenure_proto::codec::Codec;
 use tenure_proto::limits;
 use tokio_tungstenite::WebSocketStream;

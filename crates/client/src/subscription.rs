@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::link::{SubEnd, SubHandle};
+use tenure_link::{SubEnd, SubHandle};
 use tenure_proto::WireError;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH, From as Start, SubscribeParams, SubscribeResult};
 use tokio::sync::oneshot;

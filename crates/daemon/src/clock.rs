@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::{Millis, Now};
+use tenure_kit::{Millis, Now};
 use tenure_proto::ids::{ClientMessageId, MessageId};
 
 /// Reads both clocks.

@@ -1,4 +1,4 @@
-//! The drain of one session: `core::outbox::Drain` with a disk, a broker and a clock.
+//! The drain of one session: `tenure_outbox::Drain` with a disk, a broker and a clock.
 //!
 //! One task owns it. What it asks for is a future; what that comes to is told to it.
 
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::drain::{DISK_MS, DiskFault, Effect};
-use tenure_core::outbox::revival::revival;
-use tenure_core::outbox::verdict::{LAPSED, Verdict};
-use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
+use tenure_outbox::arrival::Recipient;
+use tenure_outbox::drain::{DISK_MS, DiskFault, Effect};
+use tenure_outbox::revival::revival;
+use tenure_outbox::verdict::{LAPSED, Verdict};
+use tenure_outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::message::SendResult;
 use tenure_proto::method::Method;
@@ -57,6 +57,7 @@ pub(crate) async fn run(shared: Arc<Shared>, local: Arc<Local>) {
     // A disk that cannot be read now is asked again: who gave up here would leave rows that nobody ever sends.
     while let Err(error) = task.find().await {
         fault(error);
+        // Both are cancel-safe: they only wait.
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(DISK_MS)) => {}
             () = leaving.cancelled() => return,
@@ -66,7 +67,7 @@ pub(crate) async fn run(shared: Arc<Shared>, local: Arc<Local>) {
     revive(&task.shared, &task.local).await;
 }
 
-/// Takes a session up again that is over though nobody here wanted that, as `core::outbox::revival` says.
+/// Takes a session up again that is over though nobody here wanted that, as `tenure_outbox::revival` says.
 async fn revive(shared: &Arc<Shared>, local: &Local) {
     let (over, reason) = (local.standing.borrow().lost(), local.standing.borrow().why_not());
     if over.is_some() && local.own {
@@ -207,6 +208,7 @@ impl Task {
         let deadline = tokio::time::sleep(LAST_WORDS);
         tokio::pin!(deadline);
         while !self.drain.is_idle() {
+            // Both are cancel-safe: what is under way stays in `work`, and the deadline is the same every time.
             tokio::select! {
                 Some(done) = self.work.next() => self.done(done),
                 () = &mut deadline => return,

@@ -5,7 +5,7 @@
 //! daemon ended is shown again. A hook that fails, hangs or floods is told of in the log; the message is in the inbox
 //! all the same.
 //!
-//! Where to read next: `core::hooks` for which and when, [`file`] for which programs are refused, [`run`] for one run.
+//! Where to read next: `tenure_outbox::hooks` for which and when, [`file`] for which programs are refused, [`run`] for one run.
 
 mod file;
 mod run;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::hooks::{Course, names};
+use tenure_outbox::hooks::{Course, names};
 use tokio::task::JoinSet;
 
 use crate::db::DbError;

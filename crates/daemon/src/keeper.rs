@@ -1,12 +1,12 @@
 //! What watches over a file that holds promises: it counts transactions and rows, keeps the count outside of the file too
 //! (the high-water mark), and notices files that are removed, replaced or written over. What that means at a start is
-//! `tenure_core::durable`'s to say.
+//! `tenure_kit::durable`'s to say.
 
 use std::path::Path;
 use std::time::Instant;
 
 use rusqlite::Connection;
-use tenure_core::durable::{Evidence, Ledger, Mark, MarkState, judge};
+use tenure_kit::durable::{Evidence, Ledger, Mark, MarkState, judge};
 use tenure_store::durable::{
     LogWatch, MarkFile, Stamped, TICK, Watch, beside, is_marked, ledger, log_state, of_row,
 };
@@ -84,12 +84,18 @@ impl Beside {
 }
 
 impl Keeper {
-    /// Counts the transaction that is open, and the rows that were ever accepted.
-    pub(crate) fn count(connection: &Connection) -> Result<Ledger, DbError> {
-        let sql = "UPDATE ledger SET writes = writes + 1, \
+    /// True once the last mark was written to the disk.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.sound && self.mark.mark().is_some()
+    }
+
+    /// Counts the transaction that is open, and the rows that were ever accepted; and says that a mark is on the disk, if it is:
+    /// a start that misses it then knows.
+    pub(crate) fn count(connection: &Connection, marked: bool) -> Result<Ledger, DbError> {
+        let sql = "UPDATE ledger SET writes = writes + 1, marked = max(marked, ?1), \
                    messages = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) \
                    WHERE one = 1 RETURNING store, writes, messages";
-        Ok(connection.prepare_cached(sql)?.query_row([], of_row)?)
+        Ok(connection.prepare_cached(sql)?.query_row([marked], of_row)?)
     }
 
     /// A transaction is on the disk.
@@ -124,12 +130,17 @@ impl Keeper {
         self.main.take();
     }
 
+    /// As [`Keeper::look`], and reads the whole log: what is damaged in it is not to be copied into the file.
+    pub(crate) fn look_closely(&mut self, connection: &Connection) -> Result<(), DbError> {
+        self.look(connection)?;
+        let read = frames(connection).map_or(Ok(()), |frames| self.log.read(frames));
+        self.overwritten |= read.is_err();
+        read.map_err(DbError::Poisoned)
+    }
+
     /// Whether every file is where it was, and what was written to it. A log that cannot be asked about says nothing.
     pub(crate) fn look(&mut self, connection: &Connection) -> Result<(), DbError> {
-        let frames = connection
-            .prepare_cached("PRAGMA wal_checkpoint(NOOP)")
-            .and_then(|mut asked| asked.query_row([], |row| row.get::<_, i64>(1)));
-        let frames = frames.ok().and_then(|frames| u64::try_from(frames).ok());
+        let frames = frames(connection);
         self.look_at_file()?;
         let log = frames.map_or(Ok(()), |frames| self.log.look(frames));
         self.overwritten |= log.is_err();
@@ -161,4 +172,12 @@ impl Keeper {
         }
         self.sound = outcome.is_ok();
     }
+}
+
+/// Frames in the log, if SQLite can say.
+fn frames(connection: &Connection) -> Option<u64> {
+    let frames = connection
+        .prepare_cached("PRAGMA wal_checkpoint(NOOP)")
+        .and_then(|mut asked| asked.query_row([], |row| row.get::<_, i64>(1)));
+    frames.ok().and_then(|frames| u64::try_from(frames).ok())
 }

@@ -9,7 +9,7 @@
 //! never sent or shown.
 //!
 //! What it never does: decide. Whether a message is taken, when it is sent and what an answer means is asked of
-//! `tenure_core::outbox`.
+//! `tenure_outbox`.
 //!
 //! Where to read next: `ipc` for the routes, [`outbox`], then `db` for how a file is opened and `worker` for who writes
 //! to it; `sessions` for who is calling.

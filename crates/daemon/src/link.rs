@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
 use tenure_client::{End, Events, Session, SessionEvent};
-use tenure_core::outbox::age::{is_disputed, max_age_hours};
-use tenure_core::outbox::revival::Over;
-use tenure_core::outbox::window::window;
+use tenure_outbox::age::{is_disputed, max_age_hours};
+use tenure_outbox::revival::Over;
+use tenure_outbox::window::window;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -78,6 +78,16 @@ impl Standing {
     }
 }
 
+/// Where a session's news go.
+#[derive(Debug)]
+pub(crate) struct Tell {
+    pub(crate) standing: watch::Sender<Standing>,
+    /// Hours that its messages may wait for the broker.
+    pub(crate) max_age_hours: watch::Sender<Option<u64>>,
+    /// The logs of which the broker had another history, each time that happens.
+    pub(crate) rewound: watch::Sender<Vec<String>>,
+}
+
 /// Asks the broker how late it is: how far its clock is from ours, unless it does not say so soon.
 async fn apart(client: Session) -> Option<u64> {
     let pong = tokio::time::timeout(CLOCK, client.ping()).await.ok()?.ok()?;
@@ -90,9 +100,10 @@ pub(crate) async fn follow(
     client: Session,
     mut events: Events,
     wanted_hours: Option<u64>,
-    (standing, tell_age): (watch::Sender<Standing>, watch::Sender<Option<u64>>),
+    tell: Tell,
     leaving: CancellationToken,
 ) {
+    let Tell { standing, max_age_hours: tell_age, rewound } = tell;
     let mut asking: OptionFuture<BoxFuture<'static, Option<u64>>> = None.into();
     let (mut max_age, mut contact, session) = (0, Contact::default(), client.key());
     loop {
@@ -129,9 +140,9 @@ pub(crate) async fn follow(
                 Standing::Away(Some(reason))
             }
             Ok(SessionEvent::HistoryRewound { logs }) => {
-                let (logs, text) =
-                    (logs.join(" "), "the broker's store came back with another history: it is read again");
-                tracing::warn!(event = "history_rewound", %session, logs, "{text}");
+                let text = "the broker's store came back with another history: it is read again";
+                tracing::warn!(event = "history_rewound", %session, logs = logs.join(" "), "{text}");
+                rewound.send_replace(logs);
                 continue;
             }
             Ok(SessionEvent::Event { .. }) => continue,

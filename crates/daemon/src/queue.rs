@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::outbox::LaneId;
+use tenure_outbox::LaneId;
 use tokio::sync::Notify;
 
 /// Lanes that have got a row since somebody last looked; none once nobody looks any more.

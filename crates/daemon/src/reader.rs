@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_client::{Received, SubEnd, Subscription};
-use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::intake;
+use tenure_outbox::arrival::Recipient;
+use tenure_outbox::intake;
 use tenure_proto::name::TopicName;
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +66,7 @@ async fn read(
     }
 }
 
-/// Keeps a message, then settles it, as `core::outbox::intake` says.
+/// Keeps a message, then settles it, as `tenure_outbox::intake` says.
 async fn keep(
     shared: &Shared,
     local: &Local,
@@ -77,6 +77,7 @@ async fn keep(
     let mut todo = intake::came(&recipient, &message);
     while let Some(ms) = todo.keep_after_ms {
         if ms > 0 {
+            // Both are cancel-safe: they only wait.
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(ms)) => {}
                 // Not settled: it comes again.
@@ -121,6 +122,7 @@ async fn topics(shared: Arc<Shared>, local: Arc<Local>) {
                 token
             });
         }
+        // Both are cancel-safe: a change that is not seen now is seen later.
         tokio::select! {
             changed = changed.changed() => if changed.is_err() { return },
             () = local.leaving.cancelled() => return,
@@ -139,6 +141,7 @@ async fn topic_reader(
     let mut standing = local.standing.clone();
     loop {
         // Nobody is asked who cannot answer.
+        // Both are cancel-safe: they only wait.
         let attached = tokio::select! {
             attached = standing.wait_for(|standing| standing.is_attached()) => attached.is_ok(),
             () = until.cancelled() => return,
@@ -159,6 +162,7 @@ async fn topic_reader(
             }
             Err(end) => tracing::warn!(event = "topic_refused", %topic, reason = %end),
         }
+        // Both are cancel-safe: they only wait.
         tokio::select! {
             () = tokio::time::sleep(AGAIN) => {}
             () = until.cancelled() => return,

@@ -1,7 +1,7 @@
 //! How connections are served: so many at once, each with so long to say what it wants.
 //!
 //! One that has no request under way keeps nobody out: when there is no room, the oldest of those is let go for the
-//! next (`core::crowd`). So clients that connect and say nothing, however many, cost the others nothing.
+//! next (`tenure_kit::crowd`). So clients that connect and say nothing, however many, cost the others nothing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,8 +19,8 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tenure_core::address::Address;
-use tenure_core::crowd::{Crowd, CrowdLimits, Entry, GuestId};
+use tenure_kit::address::Address;
+use tenure_kit::crowd::{Crowd, CrowdLimits, Entry, GuestId};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -62,6 +62,7 @@ pub(crate) async fn run<L: Listener>(
         open.spawn(async move {
             let mut connection = pin!(connection);
             // A broken request concerns nobody but its sender.
+            // All are cancel-safe: the connection keeps its progress where it is, and the others only wait.
             let _ = tokio::select! {
                 done = connection.as_mut() => done,
                 () = place.cut.cancelled() => return,

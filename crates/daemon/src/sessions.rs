@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
 use tenure_client::{InboxChoice, Options, OptionsError, Session};
-use tenure_core::outbox::age::PERMANENT_HOURS_CAP;
-use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::window::DEDUPE;
-use tenure_core::secret;
+use tenure_kit::secret;
+use tenure_outbox::age::PERMANENT_HOURS_CAP;
+use tenure_outbox::arrival::Recipient;
+use tenure_outbox::window::DEDUPE;
 use tenure_proto::canonical;
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{MeshName, TopicName};
@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::config::{Config, MeshChoice};
 use crate::home::{Home, HomeError, file, random_hex, random_key, write_private};
-use crate::link::{Standing, follow};
+use crate::link::{Standing, Tell, follow};
 use crate::queue::Queue;
 use crate::visits::Visit;
 
@@ -90,6 +90,8 @@ pub(crate) struct Local {
     /// Hours that its messages may wait for the broker: as of the broker's last hello, whoever heard it; before the first, what
     /// the operator wants.
     pub(crate) max_age_hours: watch::Receiver<Option<u64>>,
+    /// The logs of which the broker last had another history; changes each time that happens.
+    pub(crate) rewound: watch::Receiver<Vec<String>>,
     /// How its drain hears of new rows.
     pub(crate) queue: Queue,
     /// Whether something works for it.
@@ -339,8 +341,9 @@ impl Sessions {
         // What the operator wants holds, unless the broker's memory is too short for it: then nothing is sent at all.
         let wanted = self.max_age_hours.map(|hours| hours.min(PERMANENT_HOURS_CAP));
         let (tell_age, max_age_hours) = watch::channel(wanted.or(known));
-        let told = (sender, tell_age);
-        self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, told, leaving.clone()));
+        let (tell_rewound, rewound) = watch::channel(Vec::new());
+        let tell = Tell { standing: sender, max_age_hours: tell_age, rewound: tell_rewound };
+        self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, tell, leaving.clone()));
         let local = Arc::new(Local {
             mesh: mesh.clone(),
             name: record.name.clone(),
@@ -350,6 +353,7 @@ impl Sessions {
             client,
             standing,
             max_age_hours,
+            rewound,
             queue: Queue::default(),
             at_work: AtomicBool::new(false),
             leaving,

@@ -1,4 +1,4 @@
-use tenure_core::outbox::LaneId;
+use tenure_outbox::LaneId;
 
 use super::*;
 

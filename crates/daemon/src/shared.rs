@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::outbox::LaneId;
-use tenure_core::secret;
+use tenure_kit::secret;
+use tenure_outbox::LaneId;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
 use tokio::sync::{Semaphore, watch};

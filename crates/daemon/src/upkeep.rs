@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::outbox::age::Ageing;
+use tenure_outbox::age::Ageing;
 
 use crate::room::Cap;
 use crate::shared::Shared;
@@ -20,6 +20,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     ageing.compare(shared.clock.now(), None, false);
     let mut look = tokio::time::interval(LOOK);
     loop {
+        // Both are cancel-safe: they only wait.
         tokio::select! {
             _ = look.tick() => {}
             () = shared.stopping.cancelled() => return,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::outbox::arrival::Recipient;
+use tenure_outbox::arrival::Recipient;
 
 use crate::sessions::Local;
 use crate::shared::Shared;
@@ -69,6 +69,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
     let mut look = tokio::time::interval(LOOK);
     loop {
+        // Both are cancel-safe: they only wait.
         tokio::select! {
             _ = look.tick() => {}
             () = shared.stopping.cancelled() => return,

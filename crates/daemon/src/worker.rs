@@ -1,13 +1,14 @@
 //! Who works on a file: one thread that writes, and shares a commit among all that waits; one that reads.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
-use tenure_core::durable::Ledger;
-use tenure_store::durable::TICK;
+use tenure_kit::durable::Ledger;
+use tenure_store::durable::{TICK, Watch, beside};
 use tokio::sync::oneshot;
 
 use crate::db::DbError;
@@ -64,8 +65,10 @@ impl Worker {
         keeper: Option<Keeper>,
     ) -> Result<Worker, DbError> {
         let file = name.to_owned();
+        let path = connection.path().filter(|_| keeper.is_none()).map(PathBuf::from);
+        let place = Watch::new(path.into_iter().flat_map(|path| [beside(&path, "-wal"), path]));
         Worker::start(name, move |jobs, fault| {
-            Writer { file, connection, disk, claim, keeper }.run(&jobs, fault);
+            Writer { file, connection, disk, claim, keeper, place }.run(&jobs, fault);
         })
     }
 
@@ -159,6 +162,8 @@ struct Writer {
     disk: Arc<Disk>,
     claim: Claim,
     keeper: Option<Keeper>,
+    /// The place of a file that has no keeper: what is written to a file that was removed is lost.
+    place: Watch,
 }
 
 impl Writer {
@@ -205,13 +210,15 @@ impl Writer {
             return batch.for_each(|job| job.refuse(error));
         }
         let mut told = Vec::with_capacity(batch.len());
-        let counted = self.keeper.is_some();
-        let outcome = commit(&mut self.connection, &mut batch, &mut told, counted);
-        let mut outcome = outcome.map(|ledger| {
+        let marked = self.keeper.as_ref().map(Keeper::is_marked);
+        let outcome = commit(&mut self.connection, &mut batch, &mut told, marked);
+        let outcome = outcome.map(|ledger| {
             if let (Some(keeper), Some(ledger)) = (&mut self.keeper, ledger) {
                 keeper.committed(ledger);
             }
         });
+        // A file that was removed keeps nothing, so the callers must not be told that their work is on the disk.
+        let mut outcome = outcome.and_then(|()| self.place.look().map_err(DbError::Poisoned));
         if let Err(error @ DbError::Poisoned(_)) = &outcome {
             self.fail(error, fault);
         }
@@ -238,8 +245,11 @@ impl Writer {
 
     /// Nothing comes any more: the log goes into the file, unless that is not ours to write any more.
     fn close(mut self, fault: &OnceLock<DbError>) {
-        let in_place = self.keeper.as_mut().is_none_or(|keeper| keeper.look(&self.connection).is_ok());
-        if fault.get().is_some() || !in_place {
+        let looked = self.keeper.as_mut().map_or(Ok(()), |keeper| keeper.look_closely(&self.connection));
+        if let Err(error) = &looked {
+            self.fail(error, fault);
+        }
+        if fault.get().is_some() || looked.is_err() {
             // Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
             self.keeper.iter_mut().for_each(Keeper::give_up);
@@ -251,13 +261,13 @@ impl Writer {
     }
 }
 
-/// One transaction around all of `batch`, and its count if that is wanted. A job that fails is undone alone; jobs that were not
+/// One transaction around all of `batch`, and its count in a file with a keeper, which says whether it is `marked`. A job that fails is undone alone; jobs that were not
 /// reached stay in `batch`.
 fn commit(
     connection: &mut Connection,
     batch: &mut impl Iterator<Item = Job>,
     told: &mut Vec<Tell>,
-    counted: bool,
+    marked: Option<bool>,
 ) -> Result<Option<Ledger>, DbError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Prepared once: for a small job the words of a savepoint would cost as much as its work.
@@ -281,7 +291,7 @@ fn commit(
             say("RELEASE job")?;
         }
     }
-    let ledger = if counted { Some(Keeper::count(&transaction)?) } else { None };
+    let ledger = marked.map(|marked| Keeper::count(&transaction, marked)).transpose()?;
     transaction.commit()?;
     Ok(ledger)
 }

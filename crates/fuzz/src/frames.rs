@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ed25519_dalek::SigningKey;
-use tenure_core::MeshConfig;
-use tenure_core::frames::{self, Incoming, Supply};
-use tenure_core::host::Doors;
-use tenure_core::house::House;
+use tenure_kit::host::Doors;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::frames::{self, Incoming, Supply};
+use tenure_mesh::conn::identity::House;
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, Head, Response};

@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::TokioIo;
-use tenure_core::relay::framing::{Framing, Read};
+use tenure_mesh::relay::framing::{Framing, Read};
 use tenure_proto::limits::{RELAY_HEAD_BYTES, RELAY_HEADERS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 

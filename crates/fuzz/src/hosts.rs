@@ -1,7 +1,7 @@
 //! Host and Origin headers.
 
-use tenure_core::host::Doors;
-use tenure_core::relay::host::{Domains, places};
+use tenure_kit::host::Doors;
+use tenure_mesh::relay::host::{Domains, places};
 use tenure_proto::name::MeshName;
 
 /// One line of an input is the Host, the next the Origin, the third a domain of the operator's.

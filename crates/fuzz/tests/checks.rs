@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use tenure_core::relay::framing::{Framing, Read};
 use tenure_fuzz::framing::{Reader, check};
 use tenure_fuzz::sockets::{End, Event, Found, by_us, compare};
+use tenure_mesh::relay::framing::{Framing, Read};
 
 /// A reader of requests that takes one text for another, as long, wherever it stands in what it is shown.
 struct Misreads {

@@ -20,7 +20,7 @@ impl Count {
     }
 
     /// The one of several that is fullest, relative to its own bound; an empty one if there is none.
-    pub(crate) fn fullest(what: &'static str, counts: impl Iterator<Item = (usize, usize)>) -> Count {
+    pub fn fullest(what: &'static str, counts: impl Iterator<Item = (usize, usize)>) -> Count {
         // Cross-multiplied, so that no size is lost in a division.
         let fullness = |a: &(usize, usize), b: &(usize, usize)| {
             let (left, right) = (a.0 as u128 * b.1 as u128, b.0 as u128 * a.1 as u128);

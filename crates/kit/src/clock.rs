@@ -9,16 +9,10 @@
 //! What is accepted meanwhile is stamped with the later of the two times that may be right ([`Clocks::stamp`]). One of them is
 //! believed in the end: by that, it has at least the time that it was given, and its id is known for as long as was promised.
 
-use crate::config::DAY_MS;
-use crate::effect::{Effect, Note};
-use crate::envelope::Envelope;
-use crate::time::{Millis, Now};
-
-use super::Mesh;
-use super::messages::Messages;
+use crate::time::{DAY_MS, Millis, Now};
 
 /// How far the wall clock may stray from the monotonic one before it is not believed.
-const STRAY_MS: u64 = 3_600_000;
+pub const STRAY_MS: u64 = 3_600_000;
 /// How far a start may be from when the store last ran before its wall clock is not believed.
 const AWAY_MS: u64 = DAY_MS;
 /// How long it must then go steadily to be believed again: time for a person to see what health says.
@@ -73,7 +67,7 @@ fn span(ms: u64) -> String {
 
 /// What a look at the clocks has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub enum ClockTurn {
     /// The wall clock went astray, by so much.
     Jumped(u64),
     /// It is back where it should be.
@@ -129,7 +123,7 @@ impl Clocks {
     }
 
     /// What the wall clock would show now if it had gone on from when it was last believed.
-    pub(super) fn expected(&self, now: Millis) -> u64 {
+    pub fn expected(&self, now: Millis) -> u64 {
         self.believed.wall.saturating_add(now.since(self.believed.at))
     }
 
@@ -141,24 +135,25 @@ impl Clocks {
         expected.map_or(now.wall, |expected| expected.max(now.wall))
     }
 
-    fn look(&mut self, now: Now) -> Option<Turn> {
+    /// Looks at both clocks, and says what that has changed.
+    pub fn look(&mut self, now: Now) -> Option<ClockTurn> {
         let stray = apart(self.believed, now);
         let tolerance_ms = if self.since_start { AWAY_MS } else { STRAY_MS };
         if stray <= tolerance_ms {
             if std::mem::take(&mut self.since_start) {
                 self.believed = now;
             }
-            return self.strayed.take().map(|_| Turn::Back);
+            return self.strayed.take().map(|_| ClockTurn::Back);
         }
         let Some(since) = self.strayed else {
             self.strayed = Some(now);
-            return Some(Turn::Jumped(stray));
+            return Some(ClockTurn::Jumped(stray));
         };
         if apart(since, now) > WOBBLE_MS {
             self.strayed = Some(now);
         } else if now.at.since(since.at) >= STEADY_MS {
             *self = Clocks::new(now);
-            return Some(Turn::Steady(stray));
+            return Some(ClockTurn::Steady(stray));
         }
         None
     }
@@ -167,96 +162,6 @@ impl Clocks {
 /// How much further one clock went than the other between two moments.
 fn apart(then: Now, now: Now) -> u64 {
     then.wall.saturating_add(now.at.since(then.at)).abs_diff(now.wall)
-}
-
-impl Mesh {
-    /// The same mesh on a broker whose clocks are these. While they are in doubt at the start, the time since the store last
-    /// ran counts for nothing: runs have the time that they had left then.
-    pub fn with_clocks(mut self, clocks: Clocks) -> Mesh {
-        self.clocks = clocks;
-        if clocks.are_astray() {
-            self.roll.keep_ended = true;
-            self.time_runs_from(clocks.expected(self.now));
-            self.wall = clocks.stamp(self.both());
-            self.messages.restored_behind(self.wall.saturating_sub(self.shown), self.wall);
-        }
-        self
-    }
-
-    /// Both clocks at the last input, as the shell sees them.
-    fn both(&self) -> Now {
-        Now { at: self.thaw.shell(self.now), wall: self.shown }
-    }
-
-    /// Stamps a message with the time that is believed here. Its connection has looked at the wall clock a moment ago, which
-    /// may have shown something else altogether.
-    pub(super) fn stamp(&self, envelope: &mut Envelope) {
-        if envelope.sent_at.abs_diff(self.wall) > STRAY_MS {
-            envelope.stamp(self.wall);
-        }
-    }
-
-    /// Why the wall clock is not believed, if it is not.
-    pub fn clock_doubt(&self) -> Option<ClockDoubt> {
-        self.clocks.doubt(self.both())
-    }
-
-    /// Notices that the wall clock went where the monotonic one did not, and when it can be believed again.
-    pub(super) fn watch_clocks(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        self.shown = now.wall;
-        let turn = self.clocks.look(now);
-        self.wall = self.clocks.stamp(now);
-        let Some(turn) = turn else { return };
-        match turn {
-            Turn::Jumped(ms) => {
-                self.clock_turned();
-                effects.push(Effect::Note(Note::ClockJumped { ms }));
-            }
-            Turn::Back => self.clock_turned(),
-            Turn::Steady(ms) => self.clock_believed(ms, effects),
-        }
-    }
-
-    /// An operator says that the wall clock is right.
-    pub(super) fn confirm_clock(&mut self, effects: &mut Vec<Effect>) {
-        let now = self.both();
-        if let Some(ms) = self.clocks.confirm(now) {
-            self.wall = now.wall;
-            self.clock_believed(ms, effects);
-        }
-    }
-
-    fn clock_believed(&mut self, ms: u64, effects: &mut Vec<Effect>) {
-        // When to look next was said by the clock as it was.
-        self.messages.logs.prune_anew();
-        self.clock_turned();
-        effects.push(Effect::Note(Note::ClockBelieved { ms }));
-    }
-
-    /// Whether the wall clock is believed has changed.
-    fn clock_turned(&mut self) {
-        self.roll.keep_ended = self.clocks.are_astray();
-        self.health_changed();
-    }
-}
-
-impl Messages {
-    /// What a start took up was measured by a wall clock that is so far behind `wall`.
-    fn restored_behind(&mut self, behind_ms: u64, wall: u64) {
-        if behind_ms == 0 {
-            return;
-        }
-        for topic in self.topics.values_mut().filter(|topic| topic.used_at > 0) {
-            topic.used_at = wall;
-        }
-        let ids: Vec<_> = self.readings.keys().copied().collect();
-        for id in ids {
-            if let Some(reading) = self.readings.get_mut(&id) {
-                reading.group.delays_are_shorter(behind_ms);
-            }
-            self.touch(id);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -276,9 +181,9 @@ mod tests {
             let mut clocks = Clocks::new(now(0, HOUR));
             let further = if wall == 0 { now(1, 0) } else { now(0, 2 * HOUR + 1) };
             assert_eq!(clocks.look(now(0, 2 * wall)), None, "exactly an hour");
-            assert_eq!(clocks.look(further), Some(Turn::Jumped(HOUR + 1)));
+            assert_eq!(clocks.look(further), Some(ClockTurn::Jumped(HOUR + 1)));
             assert!(clocks.are_astray());
-            assert_eq!(clocks.look(now(10, HOUR + 10)), Some(Turn::Back));
+            assert_eq!(clocks.look(now(10, HOUR + 10)), Some(ClockTurn::Back));
             assert!(!clocks.are_astray());
         }
     }
@@ -287,12 +192,18 @@ mod tests {
     fn a_clock_that_stays_where_it_went_is_believed_after_an_hour() {
         let mut clocks = Clocks::new(now(0, 0));
         let day = 24 * HOUR;
-        assert_eq!(clocks.look(now(5, day)), Some(Turn::Jumped(day - 5)));
+        assert_eq!(clocks.look(now(5, day)), Some(ClockTurn::Jumped(day - 5)));
         assert_eq!(clocks.look(now(5 + HOUR - 1, day + HOUR - 1)), None);
-        assert_eq!(clocks.look(now(5 + HOUR, day + HOUR + 30_000)), Some(Turn::Steady(day - 5 + 30_000)));
+        assert_eq!(
+            clocks.look(now(5 + HOUR, day + HOUR + 30_000)),
+            Some(ClockTurn::Steady(day - 5 + 30_000))
+        );
         assert!(!clocks.are_astray());
         assert_eq!(clocks.look(now(6 + HOUR, day + HOUR)), None);
-        assert!(matches!(clocks.look(now(7 + HOUR, 0)), Some(Turn::Jumped(_))), "and can go astray again");
+        assert!(
+            matches!(clocks.look(now(7 + HOUR, 0)), Some(ClockTurn::Jumped(_))),
+            "and can go astray again"
+        );
     }
 
     #[test]
@@ -319,7 +230,10 @@ mod tests {
         clocks.look(now(0, 5 * HOUR));
         assert_eq!(clocks.look(now(HOUR - 1, 6 * HOUR + WOBBLE_MS + 10)), None);
         assert_eq!(clocks.look(now(2 * HOUR - 2, 7 * HOUR + WOBBLE_MS + 9)), None, "the hour begins anew");
-        assert!(matches!(clocks.look(now(2 * HOUR - 1, 7 * HOUR + WOBBLE_MS + 10)), Some(Turn::Steady(_))));
+        assert!(matches!(
+            clocks.look(now(2 * HOUR - 1, 7 * HOUR + WOBBLE_MS + 10)),
+            Some(ClockTurn::Steady(_))
+        ));
     }
 
     #[test]
@@ -334,7 +248,7 @@ mod tests {
             let doubt = clocks.doubt(start).unwrap();
             assert_eq!((doubt.since_start, doubt.apart_ms, doubt.ahead), (true, day + 1, ahead));
             assert_eq!(clocks.look(now(7 + HOUR - 1, ran - 9 * HOUR - 1)), None, "not for an hour");
-            assert!(matches!(clocks.look(now(7 + HOUR, ran - 9 * HOUR)), Some(Turn::Steady(_))));
+            assert!(matches!(clocks.look(now(7 + HOUR, ran - 9 * HOUR)), Some(ClockTurn::Steady(_))));
             assert_eq!(clocks.doubt(now(7 + HOUR, ran - 9 * HOUR)), None);
         }
     }
@@ -343,9 +257,9 @@ mod tests {
     fn a_start_in_doubt_ends_when_the_clock_is_set_right_or_confirmed() {
         let start = now(0, 60 * 24 * HOUR);
         let mut clocks = Clocks::at_start(start, Some(start.wall - 60 * 24 * HOUR));
-        assert_eq!(clocks.look(now(10, 2 * HOUR)), Some(Turn::Back), "within a day of when it last ran");
+        assert_eq!(clocks.look(now(10, 2 * HOUR)), Some(ClockTurn::Back), "within a day of when it last ran");
         assert_eq!(clocks.look(now(20, 2 * HOUR + 10)), None, "and compared from there on");
-        assert!(matches!(clocks.look(now(30, 4 * HOUR)), Some(Turn::Jumped(_))));
+        assert!(matches!(clocks.look(now(30, 4 * HOUR)), Some(ClockTurn::Jumped(_))));
         let mut clocks = Clocks::at_start(start, Some(start.wall - 60 * 24 * HOUR));
         assert_eq!(clocks.confirm(start), Some(60 * 24 * HOUR));
         assert_eq!((clocks.are_astray(), clocks.confirm(start), clocks.look(start)), (false, None, None));

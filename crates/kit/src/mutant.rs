@@ -81,6 +81,8 @@ mutants! {
     OneWitness "one-witness" "A hello lists one entry of each log, and nothing is told when that one is gone.";
     SubNameReused "sub-name-reused" "A new subscription gets the name of one that a client brought from another history.";
     RewindUnnoticed "rewind-unnoticed" "A store that came back with another history is not told apart from the old one.";
+    PlaceBelieved "place-believed" "A subscription is made again at the client's place although that is one of another history.";
+    MissedUntold "missed-untold" "A reader whose subscription is made again further on is not told what it misses.";
     TagWithoutId "tag-without-id" "A tag settles whatever message stands at its place.";
     LaneOvertakes "lane-overtakes" "A daemon sends the next row of a lane although the one before was refused for now.";
     UnclaimedGoesLast "unclaimed-goes-last" "A delivery whose claim was lost goes behind what was handed out after it.";

@@ -1,5 +1,8 @@
 //! Time as an argument: monotonic milliseconds decide, wall milliseconds are only shown or signed.
 
+/// A day, in milliseconds.
+pub const DAY_MS: u64 = 24 * 3600 * 1000;
+
 /// A moment of the shell's monotonic clock, in milliseconds since a start of its choosing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);

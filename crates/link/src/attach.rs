@@ -1,5 +1,7 @@
 //! The handshake from the client's side: answer the challenge, take up the session.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::error::WireError;
 use tenure_proto::frame::Response;
@@ -9,16 +11,14 @@ use tenure_proto::hello::{
 use tenure_proto::limits::{PROTOCOL, frame_bytes};
 use tenure_proto::number::U53;
 
-use super::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, SockId, Voucher};
-use crate::mutant::{self, Mutant};
-use crate::time::{Millis, Now};
+use crate::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, SockId, Voucher};
 
 /// How long a minted attestation is good: long enough for any hello, short enough to be worth nothing later.
 const ATTESTED_MS: u64 = 10 * 60 * 1000;
 
 impl Link {
     pub(super) fn challenged(&mut self, now: Now, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
-        let Some(challenge) = super::challenge(self.config.codec, bytes) else {
+        let Some(challenge) = crate::challenge(self.config.codec, bytes) else {
             return self.garbled(now.at, sock, effects);
         };
         self.broker_clock = Some((now.at, challenge.ts.get()));

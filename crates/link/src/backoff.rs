@@ -1,6 +1,6 @@
 //! When to dial again: full jitter, quick while the lease may still be saved, patient afterwards.
 
-use crate::dice::Dice;
+use tenure_kit::dice::Dice;
 
 /// The first and smallest ceiling.
 const FIRST_MS: u64 = 250;

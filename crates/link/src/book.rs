@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::ids::MessageId;
 
-use super::delivery::{DeliveryId, Verb};
-use crate::mutant::{self, Mutant};
+use crate::delivery::{DeliveryId, Verb};
 
 /// Runs of consecutive entries that are remembered per log, of what was acked and of what is done; the lowest are
 /// forgotten first.
@@ -44,7 +44,7 @@ pub(super) struct Book {
     next: Option<u64>,
     /// What is done beyond it: acked, buried, or known to be gone.
     done: Runs,
-    /// The last entry that came, or the one before the first that will.
+    /// The last entry that came, or the one before the first that will; `None` before either is known of this history.
     seen: Option<u64>,
     /// What is with the application, or on its way to being settled.
     in_hand: BTreeMap<u64, DeliveryId>,
@@ -52,7 +52,7 @@ pub(super) struct Book {
     /// runs.
     in_hand_before: BTreeMap<u64, DeliveryId>,
     acked: Runs,
-    /// Where a reader that gets every entry wanted to begin: nothing before it is its business, also when the
+    /// Where it first began. Nothing before it is the business of a reader that gets every entry, also when the
     /// subscription had to be made again from further back for the sake of another partition.
     first: Option<u64>,
     /// What was given up for good: at which attempt, and how; at most [`RUNS`], the lowest are forgotten first.
@@ -60,9 +60,18 @@ pub(super) struct Book {
     /// The highest entries that ever came, with their ids, at most [`WITNESSES`]: by them the broker tells whether its
     /// history is ours. More than one, because it cannot tell by an entry that is gone.
     witnesses: BTreeMap<u64, MessageId>,
-    /// When the subscription was first opened, by the broker's clock, once its log was rewound: its numbers say nothing
-    /// of what was there before `first`, but an id tells when its message was accepted.
-    rewound_since: Option<u64>,
+    /// Set once the log was rewound, and never cleared.
+    rewound: Option<Rewound>,
+}
+
+/// How a reader tells old from new in a log that was rewound.
+#[derive(Clone, Copy, Debug)]
+struct Rewound {
+    /// When the subscription was first opened, by the broker's clock: numbers say nothing of what was there before
+    /// [`Book::first`], but an id tells when its message was accepted.
+    opened_at: u64,
+    /// The lowest entry of this history that came or will. Nothing is missed below it.
+    lowest: Option<u64>,
 }
 
 /// Of which history of its log something in hand came.
@@ -80,17 +89,28 @@ impl Book {
         Book { partition, reading, ..Book::default() }
     }
 
-    /// The subscription begins at `seq`.
-    pub(super) fn begin(&mut self, seq: u64) {
-        self.seen = seq.checked_sub(1);
-        if self.reading != Reading::Shared {
-            self.first.get_or_insert(seq);
-        }
+    /// The subscription begins at `seq`. Gives what a reader that gets every entry misses by that: it was further back.
+    pub(super) fn begin(&mut self, seq: u64) -> Option<(u64, u64)> {
+        let before = match self.reading {
+            Reading::Shared => None,
+            // Before something came of a history, its numbers say nothing.
+            Reading::Glance | Reading::Sole => self.seen.and(self.position()),
+        };
+        let before = before.filter(|at| at + 1 < seq && !mutant::on(Mutant::MissedUntold));
+        let missed = before.and_then(|at| self.gap(at + 1, seq - 1));
+        self.seen = match self.reading {
+            // Another partition may have made the subscription begin further back: what was read here stays read.
+            Reading::Glance => self.seen.max(seq.checked_sub(1)),
+            Reading::Shared | Reading::Sole => seq.checked_sub(1),
+        };
+        self.first.get_or_insert(seq);
+        self.owe_from(seq);
         if self.reading == Reading::Sole {
             // What is before the start and was not done is gone; what was done stays done.
             self.next = self.next.max(Some(seq));
             self.advance();
         }
+        missed
     }
 
     /// An entry came, taken or not.
@@ -108,12 +128,12 @@ impl Book {
 
     /// Whether it knows anything that the numbers of its log mean.
     pub(super) fn is_begun(&self) -> bool {
-        !self.witnesses.is_empty() || self.seen.is_some() || self.first.is_some()
+        let wanted = self.reading != Reading::Shared && self.first.is_some();
+        !self.witnesses.is_empty() || self.seen.is_some() || wanted
     }
 
-    /// The history of its log is another one now: its numbers name other messages. What is in hand stays there. `since` is
-    /// when the subscription was first opened.
-    pub(super) fn rewind(&mut self, since: u64) {
+    /// The history of its log is another one now: its numbers name other messages. What is in hand stays there.
+    pub(super) fn rewind(&mut self, opened_at: u64) {
         let next = (self.reading == Reading::Sole).then_some(1);
         let mut in_hand_before = std::mem::take(&mut self.in_hand_before);
         in_hand_before.append(&mut self.in_hand);
@@ -123,20 +143,52 @@ impl Book {
             next,
             in_hand_before,
             first: self.first,
-            rewound_since: Some(self.rewound_since.unwrap_or(since)),
+            rewound: Some(Rewound {
+                opened_at: self.rewound.map_or(opened_at, |rewound| rewound.opened_at.min(opened_at)),
+                lowest: None,
+            }),
             ..Book::default()
         };
+    }
+
+    /// Whether its log was ever rewound.
+    pub(super) fn is_rewound(&self) -> bool {
+        self.rewound.is_some()
+    }
+
+    /// After a rewind, entries from `seq` on are delivered or told as a gap. Lower ones may not exist in this history.
+    fn owe_from(&mut self, seq: u64) {
+        if let Some(rewound) = &mut self.rewound {
+            rewound.lowest = Some(rewound.lowest.map_or(seq, |lowest| lowest.min(seq)));
+        }
     }
 
     /// An entry has come.
     pub(super) fn pass(&mut self, seq: u64) {
         self.seen = self.seen.max(Some(seq));
+        self.owe_from(seq);
     }
 
-    /// Entries are gone. Gives those of them that are missed: a broker that crashed may have forgotten which came.
+    /// An entry came that needs no handling, so it is done in this history too. `acked` says that this very message was acked
+    /// before; an entry from before the first start was not, and its place must not hide another message later.
+    pub(super) fn recognised(&mut self, seq: u64, acked: bool) {
+        self.pass(seq);
+        if acked {
+            self.acked.insert(seq, seq);
+        }
+        self.finish(seq, seq);
+    }
+
+    /// Entries are gone. Gives those of them that are missed: a broker that crashed may have forgotten which came. What was gone
+    /// of a history before anything of it came is not missed: [`SessionEvent::HistoryRewound`] told that it is another one.
+    ///
+    /// [`SessionEvent::HistoryRewound`]: crate::SessionEvent::HistoryRewound
     pub(super) fn gap(&mut self, from: u64, to: u64) -> Option<(u64, u64)> {
-        let came = |seq: &u64| self.in_hand.contains_key(seq) || self.done.contains(*seq);
-        let mut missed = (from.max(self.next.unwrap_or(from)), to);
+        let came = |seq: &u64| {
+            self.in_hand.contains_key(seq) || self.done.contains(*seq) || self.acked.contains(*seq)
+        };
+        let owed = self.rewound.map_or(from, |rewound| rewound.lowest.unwrap_or(u64::MAX));
+        let mut missed = (from.max(owed).max(self.next.unwrap_or(from)), to);
         while missed.0 <= missed.1 && came(&missed.0) {
             missed.0 += 1;
         }
@@ -179,8 +231,9 @@ impl Book {
     /// Whether there is nothing to do about `seq` any more: it was acked and is remembered, or a reader that gets
     /// every entry began after it. In a log that was rewound that reader began after what was accepted before.
     pub(super) fn is_over(&self, seq: u64, id: MessageId) -> bool {
-        let earlier = || self.rewound_since.is_none_or(|since| id.unix_ms() < since);
-        self.acked.contains(seq) || (self.first.is_some_and(|first| seq < first) && earlier())
+        let earlier = || self.rewound.is_none_or(|rewound| id.unix_ms() < rewound.opened_at);
+        let before = self.reading != Reading::Shared && self.first.is_some_and(|first| seq < first);
+        self.acked.contains(seq) || (before && earlier())
     }
 
     /// Whether a message at `seq` was settled for good.
@@ -258,12 +311,16 @@ impl Book {
     }
 
     /// The last entry up to which all is done. Begin after it, and nothing is lost; what comes again although it
-    /// was acked is recognised.
+    /// was acked is recognised. Of a history that was rewound nothing is done before something came.
+    ///
+    /// Of readers that share a group one does not know what the others have in hand: a group that a store has lost is made
+    /// again where this reader first began.
     pub(super) fn position(&self) -> Option<u64> {
-        match (self.next, self.in_hand.keys().next()) {
-            (Some(next), _) => next.checked_sub(1),
-            (None, Some(first)) => first.checked_sub(1),
-            (None, None) => self.seen,
+        let nothing = self.rewound.map(|_| 0);
+        match self.reading {
+            Reading::Shared => nothing.or(self.first.and_then(|first| first.checked_sub(1))),
+            Reading::Glance => self.seen.or(nothing),
+            Reading::Sole => self.next.and_then(|next| next.checked_sub(1)),
         }
     }
 
@@ -411,18 +468,43 @@ mod tests {
     }
 
     #[test]
-    fn in_a_crew_it_is_before_the_first_in_hand() {
+    fn in_a_group_it_is_where_the_reader_began_whatever_it_has_read() {
         let mut book = Book::of(Some(0), Reading::Shared);
+        assert_eq!(book.position(), None);
         book.begin(10);
-        assert_eq!(book.position(), Some(9));
         for seq in [12, 14, 17] {
             book.take(seq, DeliveryId(seq));
         }
         book.acked(12, DeliveryId(12));
-        assert_eq!(book.position(), Some(13));
-        book.acked(14, DeliveryId(14));
-        book.let_go(17, DeliveryId(17));
-        assert_eq!(book.position(), Some(17));
+        book.begin(20);
+        assert_eq!(book.position(), Some(9), "another may have 10 in hand");
+        book.rewind(0);
+        assert_eq!(book.position(), Some(0));
+    }
+
+    #[test]
+    fn what_is_recognised_is_done_in_the_history_that_there_is() {
+        let mut book = Book::of(Some(0), Reading::Sole);
+        book.begin(1);
+        book.rewind(0);
+        assert_eq!((book.position(), book.gap(1, 2)), (Some(0), None), "nothing had come of it yet");
+        for seq in 3..=5 {
+            book.recognised(seq, seq != 4);
+        }
+        assert_eq!((book.position(), book.gap(4, 5)), (Some(5), None));
+        assert!(book.is_settled(3) && !book.is_settled(4), "an entry from before the start was not settled");
+        assert_eq!((book.gap(5, 8), book.position()), (Some((6, 8)), Some(8)));
+    }
+
+    #[test]
+    fn a_reader_at_a_glance_keeps_what_it_has_read_when_it_begins_further_back() {
+        let mut book = Book::of(Some(0), Reading::Glance);
+        book.begin(1);
+        for seq in 1..=6 {
+            assert!(book.read(seq, ID));
+        }
+        book.begin(1);
+        assert_eq!((book.position(), book.gap(1, 5), book.gap(5, 8)), (Some(6), None, Some((7, 8))));
     }
 
     #[test]

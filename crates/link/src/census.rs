@@ -1,18 +1,18 @@
 //! How full everything of a link is that has a bound, for those who test that bounds hold.
 
+use tenure_kit::census::Count;
 use tenure_proto::limits::{MAX_INFLIGHT, SERVICES_PER_SESSION};
 
-use super::Link;
-use super::book::RUNS;
-use super::ids::IDS;
-use super::inflight::PROGRESS;
-use super::runs::CHUNK_WINDOW;
-use super::runs::callee::EARLY_CANCELS;
-use super::runs::caller::{CALLS, UNREAD};
-use super::send::AWAITED;
-use super::services::RENEWALS;
-use super::subs::{EARLY, SUBSCRIPTIONS, Sub};
-use crate::census::Count;
+use crate::Link;
+use crate::book::RUNS;
+use crate::ids::IDS;
+use crate::inflight::PROGRESS;
+use crate::runs::CHUNK_WINDOW;
+use crate::runs::callee::EARLY_CANCELS;
+use crate::runs::caller::{CALLS, UNREAD};
+use crate::send::AWAITED;
+use crate::services::RENEWALS;
+use crate::subs::{EARLY, SUBSCRIPTIONS, Sub};
 
 impl Link {
     /// How full everything is that has a bound. Looks at everything once.

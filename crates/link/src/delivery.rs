@@ -145,13 +145,13 @@ impl SubEnd {
     }
 
     /// The end that the end of the whole session means.
-    pub(super) fn of_session(end: &super::End) -> SubEnd {
+    pub(super) fn of_session(end: &crate::End) -> SubEnd {
         match end {
-            super::End::Bye => SubEnd::ClientShutdown,
-            super::End::Replaced { .. } => SubEnd::Replaced,
-            super::End::Stopped { error: Some(error), .. } => SubEnd::refused(error),
-            super::End::Stopped { reason, .. } if reason == "lease_expired" => SubEnd::LeaseExpired,
-            super::End::Stopped { reason, .. } => SubEnd::BrokerError {
+            crate::End::Bye => SubEnd::ClientShutdown,
+            crate::End::Replaced { .. } => SubEnd::Replaced,
+            crate::End::Stopped { error: Some(error), .. } => SubEnd::refused(error),
+            crate::End::Stopped { reason, .. } if reason == "lease_expired" => SubEnd::LeaseExpired,
+            crate::End::Stopped { reason, .. } => SubEnd::BrokerError {
                 code: reason.clone(),
                 message: "the broker closed the session for good".to_owned(),
             },

@@ -5,9 +5,9 @@ use tenure_proto::event::{EventBody, Receipt};
 use tenure_proto::hello::HelloResult;
 use tenure_proto::ids::InstanceId;
 
-use super::delivery::{Handed, SettleNumber, Settlement, SubHandle, SubItem};
-use super::runs::{CallHandle, CallItem, ServedHandle, ServedItem};
-use super::services::{OfferHandle, OfferItem};
+use crate::delivery::{Handed, SettleNumber, Settlement, SubHandle, SubItem};
+use crate::runs::{CallHandle, CallItem, ServedHandle, ServedItem};
+use crate::services::{OfferHandle, OfferItem};
 
 /// One socket of a link; the shell gets the number with the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tenure_proto::LogName;
 
-use super::delivery::SubItem;
+use crate::delivery::SubItem;
 
 /// Messages that may wait for the reader of a subscription that settles by sending; past it they are skipped. Of one
 /// that settles by hand no more wait than the broker may hand out: the link sees to it.
@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::link::{DeliveryId, Handed, SubEnd};
+    use crate::{DeliveryId, Handed, SubEnd};
 
     fn message(seq: u64, partition: u32, id: Option<DeliveryId>) -> SubItem {
         let key = "00".repeat(32);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tenure_proto::ids::MessageId;
 
-use super::delivery::Verb;
+use crate::delivery::Verb;
 
 /// Ids that one subscription remembers, the two inboxes together; the oldest are forgotten first.
 pub(super) const IDS: usize = 4_096;

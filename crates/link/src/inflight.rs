@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MessageId, Tag};
 use tenure_proto::message::{Delivery, NackParams, SettleResult, TagsParams};
@@ -15,11 +17,9 @@ use tenure_proto::number::U53;
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, Settle};
 use tenure_proto::subscribe::AckMode;
 
-use super::delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubHandle, Verb};
-use super::requests::{Purpose, transient};
-use super::{Link, LinkEffect};
-use crate::mutant::{self, Mutant};
-use crate::time::{Millis, Now};
+use crate::delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubHandle, Verb};
+use crate::requests::{Purpose, transient};
+use crate::{Link, LinkEffect};
 
 /// Tags of one request that settles.
 const TAGS: usize = 1_024;
@@ -442,7 +442,14 @@ impl Link {
         }
         let ack = book.is_over(seq, message).then_some(&Verb::Ack);
         let done = ack.or_else(|| book.buried_by(seq, delivery.attempt)).cloned();
+        let acked_before = known.is_some();
         if let Some(verb) = done.or(known) {
+            match &verb {
+                Verb::Ack => book.recognised(seq, acked_before),
+                // The attempts of another history are counted anew: the next one was fetched from the dead letters.
+                _ if book.is_rewound() => ids.buried(message, delivery.attempt, verb.clone()),
+                _ => {}
+            }
             self.hands.queue.entry(verb).or_default().push(Item::Echo(delivery.tag));
             return None;
         }

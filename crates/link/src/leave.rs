@@ -5,11 +5,11 @@
 //! planned for when the broker asked for it. At the deadline the socket is let go in any case. Runs are not waited for:
 //! they go on through a restart.
 
+use tenure_kit::time::Millis;
 use tenure_proto::event::Shutdown;
 
-use super::loss::Loss;
-use super::{Link, LinkEffect};
-use crate::time::Millis;
+use crate::loss::Loss;
+use crate::{Link, LinkEffect};
 
 /// What a `shutdown` asked for.
 #[derive(Clone, Copy, Debug)]

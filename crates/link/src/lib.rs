@@ -40,6 +40,7 @@ mod subs;
 
 use std::collections::BTreeSet;
 
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::{EventBody, ResyncWhat};
 use tenure_proto::frame::{FrameType, Head};
@@ -51,18 +52,6 @@ use tenure_proto::limits::{
 use tenure_proto::method::Method;
 use tenure_proto::peer::{Profile, ProfilePatch};
 
-pub use backoff::Backoff;
-pub use config::{LinkConfig, Voucher};
-pub use delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubEnd, SubHandle, SubItem, Verb};
-pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
-pub use feed::{Skips, UNREAD_MAX};
-pub use peers::{PeerChange, PeerMap};
-pub use runs::{CHUNK_WINDOW, CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
-pub use screen::Screen;
-pub use send::Patience;
-pub use services::{OfferHandle, OfferItem};
-
-use crate::time::{Millis, Now};
 use inflight::Hands;
 use leave::Leave;
 use loss::Loss;
@@ -73,6 +62,17 @@ use runs::caller::Calls;
 use send::Receipts;
 use services::Offers;
 use subs::Subs;
+
+pub use backoff::Backoff;
+pub use config::{LinkConfig, Voucher};
+pub use delivery::{DeliveryId, Handed, SettleNumber, Settlement, SubEnd, SubHandle, SubItem, Verb};
+pub use effect::{End, LinkEffect, LinkInput, RequestNumber, SessionEvent, SockId};
+pub use feed::{Skips, UNREAD_MAX};
+pub use peers::{PeerChange, PeerMap};
+pub use runs::{CHUNK_WINDOW, CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
+pub use screen::Screen;
+pub use send::Patience;
+pub use services::{OfferHandle, OfferItem};
 
 /// A dial, and then its hello, give up after this.
 const DIAL_MS: u64 = 5_000;

@@ -1,9 +1,9 @@
 //! What a lost socket means: the session goes on, waits, or is over.
 
+use tenure_kit::time::Millis;
 use tenure_proto::close::{Action, Closing, Reason};
 
-use super::{End, Link, LinkEffect, STEADY_MS, SessionEvent, SockId};
-use crate::time::Millis;
+use crate::{End, Link, LinkEffect, STEADY_MS, SessionEvent, SockId};
 
 /// Why a socket or a dial came to nothing.
 #[derive(Clone, Copy, Debug)]

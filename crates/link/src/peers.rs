@@ -9,7 +9,7 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::method::PresenceListResult;
 use tenure_proto::peer::SharedPeer;
 
-use super::SessionEvent;
+use crate::SessionEvent;
 
 /// Who is here, as far as this client knows.
 #[derive(Clone, Debug, Default)]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::time::Millis;
 use tenure_proto::hello::{
     HelloParams, HelloReconcile, Later, LeaseFate, LogPosition, ResumeOutcome, ResumeResult,
 };
@@ -15,12 +16,11 @@ use tenure_proto::reconcile::{
     InflightResult, ReconcileAction, ReconcileParams, ReconcileResult, SubscriptionVerdict,
 };
 
-use super::delivery::{SubEnd, SubHandle};
-use super::inflight::Listed;
-use super::requests::{frame, outcome};
-use super::subs::Stage;
-use super::{Link, LinkEffect, SessionEvent, SockId};
-use crate::time::Millis;
+use crate::delivery::{SubEnd, SubHandle};
+use crate::inflight::Listed;
+use crate::requests::{frame, outcome};
+use crate::subs::Stage;
+use crate::{Link, LinkEffect, SessionEvent, SockId};
 
 /// The id of the request that follows a hello which said `later`.
 pub(super) const REQUEST: &str = "reconcile";
@@ -101,7 +101,8 @@ impl Link {
             return;
         }
         let (listed, any) = (&self.listed, !rewound.is_empty());
-        let logs = self.subs.rewind(|log, book| match listed.contains(log) {
+        let wall = self.broker_wall();
+        let logs = self.subs.rewind(wall, |log, book| match listed.contains(log) {
             true => rewound.iter().any(|rewound| rewound == log),
             false => book.is_begun() && (any || book.witnesses().is_empty()),
         });
@@ -188,6 +189,10 @@ impl Link {
     fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict, effects: &mut Vec<LinkEffect>) {
         match verdict.action {
             ReconcileAction::Keep => self.subs.keep(handle, verdict.sub_id),
+            // The broker's log ends before the place that we have in it.
+            ReconcileAction::RecreateClientSide if verdict.reason == "rewound" => {
+                self.begin_again(handle, effects);
+            }
             ReconcileAction::RecreateClientSide => self.recreate(handle, effects),
             ReconcileAction::CloseClientSide => {
                 let end = match verdict.reason.as_str() {

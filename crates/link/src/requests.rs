@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::codec::{Codec, ROOM};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::frame::{Head, Request, Response};
@@ -14,14 +17,11 @@ use tenure_proto::method::{Empty, Method};
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::{FetchParams, SubscribeParams};
 
-use super::delivery::{SubEnd, SubHandle};
-use super::inflight::Batch;
-use super::runs::{CallEnd, CallHandle, ServedHandle};
-use super::services::OfferHandle;
-use super::{Link, LinkEffect, RequestNumber, SockId};
-use crate::deadline::Deadlines;
-use crate::mutant::{self, Mutant};
-use crate::time::{Millis, Now};
+use crate::delivery::{SubEnd, SubHandle};
+use crate::inflight::Batch;
+use crate::runs::{CallEnd, CallHandle, ServedHandle};
+use crate::services::OfferHandle;
+use crate::{Link, LinkEffect, RequestNumber, SockId};
 
 /// What a request is for, and so what its answer means.
 #[derive(Debug)]
@@ -364,7 +364,7 @@ impl Link {
     /// A response came.
     pub(super) fn answered(&mut self, now: Millis, head: &Head, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
         let Some(id) = &head.id else { return };
-        if id.as_str() == super::reconcile::REQUEST {
+        if id.as_str() == crate::reconcile::REQUEST {
             return self.reconcile_answered(now, bytes, effects);
         }
         let Some(number) = id.as_str().parse().ok() else { return };

@@ -14,7 +14,7 @@ use tenure_proto::ids::RunId;
 use tenure_proto::message::Delivery;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunStartResult};
 
-use super::delivery::SubEnd;
+use crate::delivery::SubEnd;
 
 /// A call as its caller knows it; the broker's name for the run comes with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

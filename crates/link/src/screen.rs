@@ -13,7 +13,7 @@ use tenure_proto::method::{HealthResult, PresenceListResult};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{Service, ServiceEvent, ServiceEventKind, ServicesListResult};
 
-use super::{PeerChange, PeerMap, SessionEvent};
+use crate::{PeerChange, PeerMap, SessionEvent};
 
 /// What a screen shows of a mesh.
 #[derive(Clone, Debug, Default)]

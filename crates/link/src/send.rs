@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::codec::ROOM;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{Receipt, ReceiptState};
@@ -13,10 +15,8 @@ use tenure_proto::message::{
 };
 use tenure_proto::method::Method;
 
-use super::requests::Purpose;
-use super::{Link, LinkEffect, RequestNumber};
-use crate::deadline::Deadlines;
-use crate::time::{Millis, Now};
+use crate::requests::Purpose;
+use crate::{Link, LinkEffect, RequestNumber};
 
 /// Receipts that may be awaited at once.
 pub(super) const AWAITED: usize = 16_384;

@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::limits::{SERVICE_RENEW_MS, SERVICE_TTL_MS, SERVICES_PER_SESSION};
 use tenure_proto::method::{Empty, Method};
 use tenure_proto::number::U53;
 use tenure_proto::service::{ServiceOffer, ServiceRenewParams, ServiceRenewResult, ServiceWithdrawParams};
 
-use super::delivery::SubEnd;
-use super::requests::Purpose;
-use super::{Link, LinkEffect};
-use crate::time::{Millis, Now};
+use crate::delivery::SubEnd;
+use crate::requests::Purpose;
+use crate::{Link, LinkEffect};
 
 /// Renewals that may be unanswered at once; past it none is sent until one is.
 pub(super) const RENEWALS: usize = 64;

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Now;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{InboxChoice, LogPosition};
 use tenure_proto::ids::{MessageId, SubId};
@@ -16,13 +18,11 @@ use tenure_proto::subscribe::{
     SubscriptionEvent, SubscriptionEventKind, UnsubscribeParams,
 };
 
-use super::book::{Book, Reading, WITNESSES};
-use super::delivery::{SubEnd, SubHandle, SubItem};
-use super::ids::Ids;
-use super::requests::Purpose;
-use super::{Link, LinkEffect, RequestNumber, SessionEvent};
-use crate::mutant::{self, Mutant};
-use crate::time::Now;
+use crate::book::{Book, Reading, WITNESSES};
+use crate::delivery::{SubEnd, SubHandle, SubItem};
+use crate::ids::Ids;
+use crate::requests::Purpose;
+use crate::{Link, LinkEffect, RequestNumber, SessionEvent};
 
 /// Subscriptions of one session.
 pub(super) const SUBSCRIPTIONS: usize = 1_024;
@@ -97,9 +97,10 @@ impl Sub {
         self.wish.as_ref().map_or(AckMode::Manual, |wish| wish.ack_mode)
     }
 
-    /// When it was first open, by the broker's clock; the beginning of time if that is not known.
-    pub(super) fn since(&self) -> u64 {
-        self.since.unwrap_or(0)
+    /// When it was first open, by the broker's clock, which shows `wall`; the beginning of time if that is not known, or if
+    /// that clock went back behind it: then times tell nothing, and more is handed out rather than less.
+    pub(super) fn since(&self, wall: Option<u64>) -> u64 {
+        self.since.filter(|since| wall.is_some_and(|wall| *since <= wall)).unwrap_or(0)
     }
 
     /// Deliveries that it takes in hand, besides those that are on their way to being settled.
@@ -251,11 +252,15 @@ impl Subs {
         ranked.into_iter().map(|(.., position)| position).collect()
     }
 
-    /// Rewinds every log that `is_rewound`; gives their names.
-    pub(super) fn rewind(&mut self, is_rewound: impl Fn(&str, &Book) -> bool) -> BTreeSet<String> {
+    /// Rewinds every log that `is_rewound`; gives their names. `wall` is the broker's clock.
+    pub(super) fn rewind(
+        &mut self,
+        wall: Option<u64>,
+        is_rewound: impl Fn(&str, &Book) -> bool,
+    ) -> BTreeSet<String> {
         let mut rewound = BTreeSet::new();
         for sub in self.table.values_mut() {
-            let since = sub.since();
+            let since = sub.since(wall);
             for (log, book) in sub.books.iter_mut().filter(|(log, book)| is_rewound(log, book)) {
                 book.rewind(since);
                 sub.rewound |= book.partition.is_some();
@@ -267,10 +272,11 @@ impl Subs {
 
     /// Rewinds `log` wherever it is read. Gives the readers of every entry that are open: they must begin again, because what
     /// they passed over may be new.
-    fn rewind_log(&mut self, log: &str) -> Vec<SubHandle> {
+    fn rewind_log(&mut self, wall: Option<u64>, log: &str) -> Vec<SubHandle> {
         let mut begin_again = Vec::new();
         for (handle, sub) in &mut self.table {
-            let (since, private) = (sub.since(), sub.wish.as_ref().is_some_and(|wish| wish.group.is_none()));
+            let (since, private) =
+                (sub.since(wall), sub.wish.as_ref().is_some_and(|wish| wish.group.is_none()));
             let Some(book) = sub.books.get_mut(log) else { continue };
             book.rewind(since);
             sub.rewound |= private;
@@ -513,17 +519,21 @@ impl Link {
     }
 
     /// A subscription whose log is shorter than it was is made again from the earliest entry.
-    fn begin_again(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn begin_again(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+        if self.subs.table.get(&handle).is_some_and(|sub| sub.rewound) {
+            // Another subscription to the same topic has found it out.
+            return self.recreate(handle, effects);
+        }
         let own = self.subs.table.get(&handle).map(|sub| sub.books.keys().cloned().collect::<BTreeSet<_>>());
         let own = own.unwrap_or_default();
-        let logs = self.subs.rewind(|log, _| own.contains(log));
+        let logs = self.subs.rewind(self.broker_wall(), |log, _| own.contains(log));
         effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs: logs.into_iter().collect() }));
         self.recreate(handle, effects);
     }
 
     /// A message turned out to be new although its place was settled: the numbers of `log` name other messages than they did.
     pub(super) fn history_changed(&mut self, log: &str, effects: &mut Vec<LinkEffect>) {
-        let begin_again = self.subs.rewind_log(log);
+        let begin_again = self.subs.rewind_log(self.broker_wall(), log);
         let logs = vec![log.to_owned()];
         effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
         if !begin_again.is_empty() {
@@ -557,14 +567,18 @@ impl Link {
         sub.since = sub.since.or(opened_at);
         sub.rewound = false;
         let topic = sub.wish.as_ref().map(|wish| wish.topic.clone());
+        let mut gaps = Vec::new();
         for (partition, start) in &result.start_seq {
             if let (Some(topic), Ok(partition)) = (&topic, partition.parse()) {
-                sub.book(&LogName::Topic(topic.clone(), partition).to_string()).begin(start.get());
+                let log = LogName::Topic(topic.clone(), partition).to_string();
+                let missed = sub.book(&log).begin(start.get());
+                gaps.extend(missed.map(|(from, to)| SubItem::Gap { partition: Some(partition), from, to }));
             }
         }
         if !std::mem::replace(&mut sub.told, true) {
             effects.push(LinkEffect::Sub(handle, SubItem::Opened(result)));
         }
+        effects.extend(gaps.into_iter().map(|gap| LinkEffect::Sub(handle, gap)));
         self.send_waiting(effects);
     }
 

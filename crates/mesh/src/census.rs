@@ -1,30 +1,30 @@
 //! What those who test a mesh may see of it: where every session stands, and how full everything is.
 
+use tenure_kit::census::Count;
+use tenure_kit::rate::ACCOUNTS;
+use tenure_kit::time::Millis;
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::limits::{
     CONTEST_REPLACEMENTS, MAX_INFLIGHT, MEMBERS_MAX, RING_BYTES, RING_EVENTS, SERVICES_PER_MESH,
     SERVICES_PER_SESSION, STREAMS_PER_MESH, STREAMS_WAITING, SUBSCRIPTIONS_PER_SESSION, TOPICS_MAX,
 };
 
+use crate::Mesh;
+use crate::access::admin::OPERATIONS_MAX;
+use crate::access::bans::BANS_MAX;
+use crate::access::setting::SETTINGS;
 use crate::access::{INVITES_MAX, TOKENS_MAX};
-use crate::census::Count;
-use crate::group::OPEN_MAX;
-use crate::lease::{Lease, State};
-use crate::log::{TAIL_BYTES, TAIL_ENTRIES};
-use crate::operate::OPERATIONS_MAX;
-use crate::presence::DEPARTURES;
-use crate::rate::ACCOUNTS;
-use crate::setting::SETTINGS;
-use crate::stream::{FED_BYTES, FED_EVENTS, PENDING_EVENTS};
-use crate::subs::{Sub, Subs};
-use crate::time::Millis;
-
-use super::debt::{OWED_MAX, OWED_PER_SESSION};
-use super::deleting::TOMBS_MAX;
-use super::messages::Messages;
-use super::pages::{PAGE_ENTRIES, PAGES};
-use super::services::Services;
-use super::{BANS_MAX, Mesh};
+use crate::messages::Messages;
+use crate::messages::deleting::TOMBS_MAX;
+use crate::messages::group::OPEN_MAX;
+use crate::messages::log::{TAIL_BYTES, TAIL_ENTRIES};
+use crate::messages::pages::{PAGE_ENTRIES, PAGES};
+use crate::messages::subs::{Sub, Subs};
+use crate::services::Services;
+use crate::sessions::lease::{Lease, State};
+use crate::sessions::presence::DEPARTURES;
+use crate::sessions::stream::{FED_BYTES, FED_EVENTS, PENDING_EVENTS};
+use crate::store::retry_queue::{OWED_MAX, OWED_PER_SESSION};
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

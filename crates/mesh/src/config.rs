@@ -1,14 +1,14 @@
 //! The numbers of one mesh, checked before anything runs on them.
 
+use tenure_kit::rate::Rate;
+use tenure_kit::time::DAY_MS;
 use tenure_proto::U53;
 use tenure_proto::hello::{Durability, Policy};
 use tenure_proto::limits;
 
-use crate::pattern::Pattern;
-use crate::rate::Rate;
-use crate::setting;
+use crate::access::pattern::Pattern;
+use crate::access::setting;
 
-pub(crate) const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Beyond it, say that it is for ever.
 const CENTURY_DAYS: u32 = 36_500;
 

@@ -9,20 +9,19 @@
 
 use std::collections::BTreeSet;
 
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{EventBody, Shutdown};
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 
-use crate::admit::Refusal;
-use crate::deadline::Deadlines;
+use crate::Mesh;
+use crate::conn::admit::Refusal;
 use crate::effect::{Effect, Note};
-use crate::lease::{Carrier, Lease, Muted, State};
-use crate::mutant::{self, Mutant};
-use crate::time::Millis;
-
-use super::Mesh;
+use crate::sessions::lease::{Carrier, Lease, Muted, State};
 
 /// Sessions are asked to come back spread over so many microseconds each, which is what a returning one costs a
 /// broker that has one core for it; at most over a third of a lease.
@@ -36,7 +35,7 @@ const TRY_AGAIN_MS: u64 = 1_000;
 
 /// A drain under way.
 #[derive(Debug)]
-pub(super) struct Drain {
+pub(crate) struct Drain {
     reason: String,
     /// When a broker is expected to be back, if one is.
     restart_at: Option<Millis>,
@@ -57,7 +56,7 @@ impl Drain {
         Drain { reason, restart_at, deadline, spread, looked_for, back, over }
     }
 
-    pub(super) fn due(&self) -> Option<Millis> {
+    pub(crate) fn due(&self) -> Option<Millis> {
         (!self.over).then(|| self.back.next().map_or(self.deadline, |due| due.min(self.deadline)))
     }
 
@@ -73,13 +72,13 @@ impl Drain {
     }
 
     /// What a session that is here is told that wants to begin reading something.
-    pub(super) fn not_now(&self, now: Millis, session: &SessionKey) -> WireError {
+    pub(crate) fn not_now(&self, now: Millis, session: &SessionKey) -> WireError {
         let text = "this broker is stopping and hands out nothing more; subscribe again after the reconnect";
         WireError::new(ErrorCode::Draining, text).retry_after(self.reconnect_after(now, session))
     }
 
     /// What a hello is told that no token speaks for.
-    pub(super) fn refusal(&self, now: Millis, session: &SessionKey) -> Refusal {
+    pub(crate) fn refusal(&self, now: Millis, session: &SessionKey) -> Refusal {
         let wait = match self.restart_at {
             Some(_) => self.reconnect_after(now, session),
             None => TRY_AGAIN_MS + self.slot(session),
@@ -95,7 +94,7 @@ fn spread(sessions: usize, lease_ttl_ms: u64) -> u64 {
 }
 
 impl Mesh {
-    pub(super) fn begin_drain(
+    pub(crate) fn begin_drain(
         &mut self,
         now: Millis,
         reason: String,
@@ -123,14 +122,14 @@ impl Mesh {
     }
 
     /// A drain that is under way ends as soon as everybody can have been told.
-    pub(super) fn hurry(&mut self, now: Millis) {
+    pub(crate) fn hurry(&mut self, now: Millis) {
         if let Some(drain) = &mut self.drain {
             drain.deadline = drain.deadline.min(now.plus(MOMENT_MS));
         }
     }
 
     /// A session that was admitted during a drain is told as well.
-    pub(super) fn greet_late(&mut self, session: SessionKey) {
+    pub(crate) fn greet_late(&mut self, session: SessionKey) {
         if let Some(drain) = &mut self.drain {
             drain.back.set(session, self.now.plus(MOMENT_MS));
             self.say_shutdown(session);
@@ -151,14 +150,14 @@ impl Mesh {
     }
 
     /// A socket asks something.
-    pub(super) fn count_question(&mut self, conn: ConnId) {
+    pub(crate) fn count_question(&mut self, conn: ConnId) {
         if let Some((_, carrier)) = self.carrier(conn) {
             carrier.unanswered = carrier.unanswered.saturating_add(1);
         }
     }
 
     /// Sockets are answered by the effects from `from` on.
-    pub(super) fn count_answers(&mut self, from: usize, effects: &[Effect]) {
+    pub(crate) fn count_answers(&mut self, from: usize, effects: &[Effect]) {
         for effect in effects.iter().skip(from) {
             let Effect::Respond { conn, .. } = effect else { continue };
             let Some((session, carrier)) = self.carrier(*conn) else { continue };
@@ -176,7 +175,7 @@ impl Mesh {
     }
 
     /// Something has happened after which a session may have nothing to wait for.
-    pub(super) fn may_be_drained(&mut self, session: SessionKey) {
+    pub(crate) fn may_be_drained(&mut self, session: SessionKey) {
         if let Some(drain) = &mut self.drain {
             drain.looked_for.insert(session);
         }
@@ -213,7 +212,7 @@ impl Mesh {
     }
 
     /// Closes who has nothing to wait for, and ends the drain: everybody is gone, or the deadline has come.
-    pub(super) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Some(drain) = &mut self.drain else { return };
         while let Some(session) = drain.back.pop_due(now) {
             drain.looked_for.insert(session);

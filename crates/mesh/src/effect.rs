@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure_kit::cidr::Cidr;
 use tenure_proto::LogName;
 use tenure_proto::close::Closing;
 use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
@@ -19,15 +20,14 @@ use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
 use tenure_proto::topic::{GroupsListResult, TopicsListResult};
 
-use crate::cidr::Cidr;
+use crate::access::admin::{OperateId, Operated};
 use crate::config::MeshConfig;
-use crate::envelope::Entry;
 use crate::input::Banned;
-use crate::operate::{OperateId, Operated};
-use crate::presence::Delta;
-use crate::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
-use crate::route::{Opening, RouteId, Target};
-use crate::service;
+use crate::messages::envelope::Entry;
+use crate::services::route::{Opening, RouteId, Target};
+use crate::services::service;
+use crate::sessions::presence::Delta;
+use crate::store::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
 
 /// The number of a write; rises by one, commits in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

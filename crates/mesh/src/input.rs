@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tenure_kit::cidr::Cidr;
+use tenure_kit::time::Millis;
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
@@ -17,16 +19,14 @@ use tenure_proto::topic::{
     GroupDeleteParams, GroupsListParams, TopicCreateParams, TopicDeleteParams, TopicsListParams,
 };
 
-use crate::admit::Admission;
-use crate::cidr::Cidr;
+use crate::access::admin::{OperateId, Operation};
 use crate::config::MeshConfig;
+use crate::conn::admit::Admission;
 use crate::effect::{ReadId, WriteId};
-use crate::operate::{OperateId, Operation};
-use crate::record::{StoreFound, StoreOutcome};
-use crate::route::{By, RouteId, Want};
-use crate::run::start::Start;
-use crate::send::Prepared;
-use crate::time::Millis;
+use crate::messages::prepare::Prepared;
+use crate::runs::start::Start;
+use crate::services::route::{By, RouteId, Want};
+use crate::store::record::{StoreFound, StoreOutcome};
 
 /// One start of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,85 +7,59 @@
 //!
 //! What it never does: keep anything by socket. A socket is a number in a lease's state.
 
-mod access;
-mod backlog;
-mod bans;
-mod calling;
-mod calls;
+pub mod access;
 mod census;
-mod claims;
-mod clocks;
-mod configure;
-mod crews;
-mod debt;
-mod deleting;
-mod deliver;
+mod clock;
+pub mod config;
+pub mod conn;
 mod drain;
-mod fanout;
-mod gaps;
-mod hello;
-mod listing;
-mod messages;
-mod operating;
-mod pages;
-mod placing;
-mod positions;
-mod proof;
-mod pull;
-mod quota;
-mod reading;
-mod reads;
-mod reconcile;
-mod restore;
-mod routing;
-mod runs;
-mod send;
-mod services;
-mod serving;
-mod settle;
-mod snapshot;
-mod subscribe;
-mod teardown;
-mod topics;
-mod trouble;
-mod upkeep;
-mod watch;
-mod writes;
+pub mod effect;
+pub mod input;
+pub mod messages;
+pub mod relay;
+mod requests;
+pub mod runs;
+pub mod services;
+pub mod sessions;
+pub mod store;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use tenure_kit::clock::Clocks;
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, Epoch, LeaseId, MemberKey, RequestId, SessionKey};
 use tenure_proto::peer::Peer;
 
+use crate::access::setting::Values;
 use crate::access::{BanRecord, Rights, Roll};
-use crate::config::MeshConfig;
-use crate::deadline::Deadlines;
-use crate::effect::{Answer, Effect, Note, ReadId, WriteId};
-use crate::input::{Boot, Input, LeaseRecord, Restored};
-use crate::lease::{Lease, State};
-use crate::mutant::{self, Mutant};
-use crate::presence::Presence;
-use crate::record::RestoredMessages;
-use crate::setting::Values;
-use crate::stream::Stream;
-use crate::subs::Subs;
-use crate::thaw::Thaw;
-use crate::time::{Millis, Now};
-
-pub use bans::BANS_MAX;
-use bans::Bans;
-pub use census::SessionState;
-pub use clocks::{ClockDoubt, Clocks};
+use crate::effect::{Answer, Note, ReadId, WriteId};
+use crate::input::{Boot, LeaseRecord, Restored};
+use crate::messages::subs::Subs;
+use crate::sessions::freeze::Thaw;
+use crate::sessions::lease::{Lease, State};
+use crate::sessions::presence::Presence;
+use crate::sessions::stream::Stream;
+use crate::store::record::RestoredMessages;
+use access::bans::Bans;
 use drain::Drain;
 use messages::Messages;
-use proof::Behind;
-use quota::Quota;
+use messages::proof::Behind;
 use services::Services;
-use trouble::Trouble;
-use writes::Awaiting;
+use sessions::quota::Quota;
+use store::pending::Awaiting;
+use store::trouble::Trouble;
+
+pub use access::bans::BANS_MAX;
+pub use census::SessionState;
+pub use config::MeshConfig;
+pub use conn::identity::House;
+pub use effect::Effect;
+pub use input::Input;
 
 /// Leases that one call of [`Mesh::tick`] looks at; the rest are due at once, so a start after which nobody
 /// comes back does not stall the broker.
@@ -525,6 +499,8 @@ fn respond(conn: ConnId, request: RequestId, answer: Answer) -> Effect {
     Effect::Respond { conn, request, outcome: Ok(answer) }
 }
 
+#[cfg(test)]
+#[cfg(test)]
 #[cfg(test)]
 mod props;
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod sim;
 
 use proptest::prelude::*;
 
-use super::tests::world::Disk;
+use crate::tests::world::Disk;
 use sim::{CLIENTS, PING, STALE, Sim, TTL};
 
 /// Which token a hello presents.

@@ -2,6 +2,7 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::{EventBody, Notice};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
@@ -12,19 +13,17 @@ use tenure_proto::method::{
 use tenure_proto::number::U53;
 use tenure_proto::peer::{Peer, ProfilePatch, SharedPeer, Transport};
 
+use crate::Mesh;
+use crate::access::operating::Asker;
 use crate::effect::{Answer, Effect};
 use crate::input::Call;
-use crate::lease::State;
-use crate::record::StoreRead;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::operating::Asker;
-use super::reads::Purpose;
-use super::settle::How;
+use crate::messages::reads::Purpose;
+use crate::messages::settle::How;
+use crate::sessions::lease::State;
+use crate::store::record::StoreRead;
 
 impl Mesh {
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -76,7 +75,7 @@ impl Mesh {
     }
 
     /// Says that a frame made no sense, in the only way there is when it had no id: as a notice.
-    pub(super) fn complain(&mut self, conn: ConnId, message: String) {
+    pub(crate) fn complain(&mut self, conn: ConnId, message: String) {
         let Some(session) = self.conns.get(&conn).copied() else { return };
         let bytes = message.len() + 64;
         let notice = Notice { code: ErrorCode::BadRequest.as_str().to_owned(), message };
@@ -98,7 +97,7 @@ impl Mesh {
     }
 
     /// The peer with what we usually do not show: the state of its socket and the end of its lease.
-    pub(super) fn debugged(&self, now: Millis, peer: &Peer) -> Peer {
+    pub(crate) fn debugged(&self, now: Millis, peer: &Peer) -> Peer {
         let mut peer = peer.clone();
         if let Some(lease) = self.leases.get(&peer.session) {
             let online = matches!(lease.state, State::Online(_));
@@ -145,7 +144,7 @@ impl Mesh {
     }
 
     /// Most are answered later, by the store.
-    pub(super) fn answer_message(
+    pub(crate) fn answer_message(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -252,7 +251,7 @@ impl Mesh {
             state_version: self.state_version(),
         });
         if places.is_empty() {
-            return effects.push(super::respond(conn, request.clone(), Answer::Health(health)));
+            return effects.push(crate::respond(conn, request.clone(), Answer::Health(health)));
         }
         self.read(Purpose::Health(conn, request.clone(), health), StoreRead::Oldest { places }, effects);
     }

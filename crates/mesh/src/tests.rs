@@ -22,4 +22,4 @@ mod socket;
 mod store;
 mod table;
 mod watch;
-pub(super) mod world;
+pub(crate) mod world;

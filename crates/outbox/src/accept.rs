@@ -16,7 +16,7 @@
 
 use tenure_proto::fingerprint::Fingerprint;
 
-use super::row::{Place, Status};
+use crate::row::{Place, Status};
 
 /// What the outbox holds under the id of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

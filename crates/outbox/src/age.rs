@@ -4,10 +4,10 @@
 //! Integer hours: `margin = max(24, ceil(days * 24 / 10))`, `max_age = days * 24 - margin`. A broker that never
 //! forgets needs no margin; a week is still long enough to wait.
 
-use crate::mesh::Clocks;
-use crate::time::{Millis, Now};
+use tenure_kit::clock::Clocks;
+use tenure_kit::time::{Millis, Now};
 
-use super::window::Window;
+use crate::window::Window;
 
 /// Hours that a row may wait where the broker never forgets.
 pub const PERMANENT_HOURS: u64 = 168;

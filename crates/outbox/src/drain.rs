@@ -22,15 +22,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::message::{SendParams, SendResult};
 
-use super::age::Ageing;
-use super::schedule::{LaneId, Schedule};
-use super::verdict::{Verdict, judge};
-use crate::deadline::Deadlines;
-use crate::mutant::{self, Mutant};
-use crate::time::{Millis, Now};
+use crate::age::Ageing;
+use crate::schedule::{LaneId, Schedule};
+use crate::verdict::{Verdict, judge};
 
 /// Rows that one commit takes from a lane.
 pub const BATCH: usize = 64;
@@ -314,7 +314,7 @@ impl Drain {
             Lane::Settling(settlement, _) => settlement.verdicts.len() + settlement.unsent.len(),
             Lane::Taking => 0,
         };
-        (self.lanes.values().map(of).sum(), BATCH * super::schedule::WINDOW)
+        (self.lanes.values().map(of).sum(), BATCH * crate::schedule::WINDOW)
     }
 
     /// Takes what may be taken now.

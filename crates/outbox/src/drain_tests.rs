@@ -2,9 +2,9 @@ use proptest::prelude::*;
 use tenure_proto::ids::{ClientMessageId, MessageId, SessionKey};
 use tenure_proto::number::U53;
 
-use super::super::ledger::Ledger;
-use super::super::row::Status;
 use super::*;
+use crate::ledger::Ledger;
+use crate::row::Status;
 
 const ME: SessionKey = SessionKey([1; 32]);
 const HOURS: u64 = 144;
@@ -236,7 +236,7 @@ fn what_is_answered_is_written_down_soon_however_slow_the_broker_is() {
 #[test]
 fn a_new_lane_gets_its_turn_in_the_middle_of_a_backlog() {
     let mut world = World::new();
-    let full: Vec<String> = (0..super::super::schedule::WINDOW).map(|n| format!("t{n}")).collect();
+    let full: Vec<String> = (0..crate::schedule::WINDOW).map(|n| format!("t{n}")).collect();
     for to in full.iter().cycle().take(full.len() * 20) {
         world.queue(to);
     }
@@ -334,7 +334,7 @@ fn a_row_whose_time_was_over_before_it_left_is_never_sent() {
     assert_eq!(world.accepted, [plain, just]);
     assert_eq!(world.status(over), Status::Dead);
     let row = world.ledger.rows().find(|(id, _)| *id == over).unwrap().1;
-    assert_eq!((row.attempts, row.last_error.as_deref()), (0, Some(super::super::verdict::LAPSED)));
+    assert_eq!((row.attempts, row.last_error.as_deref()), (0, Some(crate::verdict::LAPSED)));
 }
 
 #[test]
@@ -442,7 +442,7 @@ proptest! {
 
 /// What is still to be sent and was never accepted is younger than all that its lane has had accepted.
 fn check_order(world: &World) -> Result<(), TestCaseError> {
-    let rows: BTreeMap<u64, &super::super::ledger::Row> = world.ledger.rows().collect();
+    let rows: BTreeMap<u64, &crate::ledger::Row> = world.ledger.rows().collect();
     for (index, id) in world.accepted.iter().enumerate() {
         let lane = rows[id].lane;
         let late = world.accepted[index + 1..].iter().find(|later| rows[later].lane == lane && *later < id);

@@ -1,12 +1,12 @@
 //! What to do with a message that has come: keep it, then settle it at the broker, then show it.
 //!
 //! While the disk cannot take it, the broker keeps it. What comes again after it was kept is settled once more and not
-//! shown. The rule for what is kept at all is [`super::arrival`]'s.
+//! shown. The rule for what is kept at all is [`crate::arrival`]'s.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::message::Message;
 
-use super::arrival::{Arrival, Recipient, arrival};
-use crate::mutant::{self, Mutant};
+use crate::arrival::{Arrival, Recipient, arrival};
 
 /// How long to wait for a disk that does not write now.
 const AGAIN_MS: u64 = 1_000;

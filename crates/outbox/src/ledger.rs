@@ -1,8 +1,8 @@
 //! An outbox in memory: what a daemon's store of it must do, without a disk. The simulator's daemons keep their rows
 //! in one, and the SQLite outbox is held to it by a property test.
 //!
-//! What it promises: each method is what one transaction of the store does, by the same rules ([`super::accept`],
-//! [`super::row`]). It is as large as what was accepted.
+//! What it promises: each method is what one transaction of the store does, by the same rules ([`crate::accept`],
+//! [`crate::row`]). It is as large as what was accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::{Address, SendParams};
 
-use super::accept::{Answer, Conflict, Held, decide, free};
-use super::age::EXPIRED;
-use super::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
-use super::requeue::{Candidate, Lookup, Refusal, Requeue, requeue};
-use super::row::{Place, Status, Step};
-use super::schedule::LaneId;
-use super::verdict::{LAPSED, Verdict};
+use crate::accept::{Answer, Conflict, Held, decide, free};
+use crate::age::EXPIRED;
+use crate::drain::{BATCH_BYTES, FoundLane, Outgoing, Settled, Settlement};
+use crate::requeue::{Candidate, Lookup, Refusal, Requeue, requeue};
+use crate::row::{Place, Status, Step};
+use crate::schedule::LaneId;
+use crate::verdict::{LAPSED, Verdict};
 
 /// Rows that one sweep gives up.
 const SLICE: usize = 1_000;

@@ -18,6 +18,7 @@ pub mod age;
 pub mod arrival;
 pub mod backoff;
 pub mod drain;
+pub mod hooks;
 pub mod intake;
 pub mod ledger;
 pub mod requeue;

@@ -3,10 +3,10 @@
 //! A row that was ever attempted may be at the broker although nobody heard of it: sent anew, it would arrive twice. So
 //! the broker is asked first.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::fingerprint::Fingerprint;
 
-use super::row::{Place, Status};
-use crate::mutant::{self, Mutant};
+use crate::row::{Place, Status};
 
 /// What is known at the broker of a row's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ mod tests {
     use tenure_proto::ids::MessageId;
 
     use super::*;
-    use crate::outbox::row::Step;
+    use crate::row::Step;
 
     const MINE: Fingerprint = Fingerprint([1; 32]);
     const OTHER: Fingerprint = Fingerprint([2; 32]);

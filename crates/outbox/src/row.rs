@@ -12,9 +12,8 @@
 //!
 //! Every other step has no effect. `done` and `aborted` are final, and nothing frees an id.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::ids::MessageId;
-
-use crate::mutant::{self, Mutant};
 
 /// Where a row stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,10 +15,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::backoff::{LONGEST_MS, wait_ms};
-use crate::deadline::Deadlines;
-use crate::dice::Dice;
-use crate::time::Millis;
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::dice::Dice;
+use tenure_kit::time::Millis;
+
+use crate::backoff::{LONGEST_MS, wait_ms};
 
 /// A lane, named by whoever keeps the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,11 +1,11 @@
 //! What the broker's answer to a send means for its row.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::MessageId;
 use tenure_proto::message::SendResult;
 
-use super::row::{Place, Step};
-use crate::mutant::{self, Mutant};
+use crate::row::{Place, Step};
 
 /// What becomes of a row that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -122,10 +122,4 @@ mod tests {
             assert_eq!(read(bad.clone()), Err(ErrorCode::FeatureParamInvalid), "{bad}");
         }
     }
-
-    #[test]
-    fn our_own_broker_will_do() {
-        let of = |days| read(crate::feature::dedupe(days));
-        assert_eq!((of(Some(30)), of(None)), (Ok(Window::Days(30)), Ok(Window::Permanent)));
-    }
 }

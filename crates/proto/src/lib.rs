@@ -6,7 +6,7 @@
 //! What it promises: decoding any bytes yields a value or a [`WireError`] with a code, never a panic; unknown
 //! fields are ignored; the same value encodes to the same bytes; JSON and MessagePack carry the same objects.
 //!
-//! What it never does: I/O, clocks, randomness, policy. Whether a request is *allowed* is `tenure-core`'s
+//! What it never does: I/O, clocks, randomness, policy. Whether a request is *allowed* is `tenure-mesh`'s
 //! business; here is only what it *says*.
 //!
 //! Where to read next: [`frame`] for the envelope, [`hello`] for the handshake, [`error`] and [`close`] for the

@@ -69,6 +69,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Order {
         #[allow(dead_code)]
         name: String,
@@ -92,6 +93,7 @@ mod tests {
             (r#"{"sizes":[]}"#, "/name"),
             (r#"{"name":"x","name":"y"}"#, "/name"),
             (r#"{"name":5}"#, "/name"),
+            (r#"{"name":"x","size":[]}"#, "/size"),
             (r#"["x"]"#, ""),
             (r#"{"name":"x"} {}"#, ""),
         ] {

@@ -1,8 +1,8 @@
 //! The application on top of a session: it sends, reads, works slowly, settles, changes its mind.
 
-use tenure_core::Now;
-use tenure_core::link::Verb as LinkVerb;
-use tenure_core::link::{
+use tenure_kit::Now;
+use tenure_link::Verb as LinkVerb;
+use tenure_link::{
     Handed as LinkHanded, LinkEffect, Patience, SessionEvent, Settlement, SubEnd, SubHandle, SubItem,
 };
 use tenure_proto::WireError;

@@ -1,21 +1,22 @@
-//! The broker: `core::Mesh`, a `core::conn` for each socket, `core::writing` between it and its disk. What a real
+//! The broker: `tenure_mesh::Mesh`, a `tenure_mesh::conn` for each socket, `tenure_mesh::store::group_commit` between it and its disk. What a real
 //! one does in tasks and threads is done here in turns; nothing else is different.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
-use tenure_core::conn::{Conn, ConnEffect, Out, Outlet, Received};
-use tenure_core::effect::{Answer, Effect, Note, ReadId};
-use tenure_core::frames::Supply;
-use tenure_core::host::Doors;
-use tenure_core::house::House;
-use tenure_core::input::{Banned, Boot};
-use tenure_core::mesh::Clocks;
-use tenure_core::record::{StoreFound, StoreRead};
-use tenure_core::thaw;
-use tenure_core::writing::{Asking, Batch, Load, Queued, Taking};
-use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
+use tenure_kit::clock::Clocks;
+use tenure_kit::host::Doors;
+use tenure_kit::{Millis, Now};
+use tenure_mesh::conn::frames::Supply;
+use tenure_mesh::conn::identity::House;
+use tenure_mesh::conn::{Conn, ConnEffect, Out, Outlet, Received};
+use tenure_mesh::effect::{Answer, Effect, Note, ReadId};
+use tenure_mesh::input::{Banned, Boot};
+use tenure_mesh::sessions::freeze;
+use tenure_mesh::store::group_commit::{Asking, Batch, Load, Queued, Taking};
+use tenure_mesh::store::record::{StoreFound, StoreRead};
+use tenure_mesh::{Input, Mesh, MeshConfig};
 use tenure_proto::codec::Codec;
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
@@ -438,7 +439,7 @@ impl Broker {
             running.beaten = now.at.0;
             let believed_at = running.mesh.clock_doubt().is_none().then_some(now.wall);
             let (looked, frozen_ms) = running.mesh.last_look();
-            (thaw::uptime_ms(now.at, looked, frozen_ms), believed_at)
+            (freeze::uptime_ms(now.at, looked, frozen_ms), believed_at)
         });
         let outcome = if batch.is_refused() {
             Err(tenure_store::StoreError::Unavailable("too far behind".to_owned()))

@@ -1,6 +1,6 @@
 //! A machine's two clocks, and whether it stands still.
 
-use tenure_core::{Millis, Now};
+use tenure_kit::{Millis, Now};
 
 /// Where wall clocks stand when a world begins.
 const WALL: u64 = 1_700_000_000_000;

@@ -1,18 +1,18 @@
 //! A daemon: one process with several local sessions (`desk`), its two files, and the local programs that hand messages
 //! to it (`local`).
 //!
-//! Its disk is the model of both files, `core::outbox::Ledger` and a set of what was kept, behind a writer that shares a
+//! Its disk is the model of both files, `tenure_outbox::ledger` and a set of what was kept, behind a writer that shares a
 //! commit as the shipped one does. A crash keeps what was synced; of what was being written it keeps nothing or all. The
 //! shipped files are held to the ledger by a property test in `crates/daemon`.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use tenure_core::link::DeliveryId;
-use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::drain::DiskFault;
-use tenure_core::outbox::ledger::{Ledger, Requeued};
-use tenure_core::outbox::requeue::Lookup;
-use tenure_core::outbox::{Answer, LaneId, Outgoing, Settlement, Status};
+use tenure_link::DeliveryId;
+use tenure_outbox::arrival::Recipient;
+use tenure_outbox::drain::DiskFault;
+use tenure_outbox::ledger::{Ledger, Requeued};
+use tenure_outbox::requeue::Lookup;
+use tenure_outbox::{Answer, LaneId, Outgoing, Settlement, Status};
 use tenure_proto::message::{Message, SendParams};
 
 use crate::desk::Desk;
@@ -292,7 +292,7 @@ impl World {
                 Job::Take(lane, limit) => Done::Taken(*lane, daemon.outbox.take(*lane, *limit)),
                 Job::Settle(settlement) => Done::Settled(settlement.lane, daemon.outbox.settle(settlement)),
                 Job::Expire(cutoff) => {
-                    let waiting = |row: &tenure_core::outbox::ledger::Row| row.status == Status::Pending;
+                    let waiting = |row: &tenure_outbox::ledger::Row| row.status == Status::Pending;
                     let before: Vec<u64> =
                         daemon.outbox.rows().filter(|(_, row)| waiting(row)).map(|(id, _)| id).collect();
                     let count = daemon.outbox.expire(*cutoff);
@@ -410,7 +410,7 @@ enum Done {
     Accepted(Answer, Option<LaneId>),
     Requeued(Option<LaneId>),
     Taken(LaneId, Vec<Outgoing>),
-    Settled(LaneId, tenure_core::outbox::Settled),
+    Settled(LaneId, tenure_outbox::Settled),
     Expired(u64),
     Kept(DeliveryId, bool),
 }

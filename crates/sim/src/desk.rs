@@ -1,16 +1,16 @@
-//! A local session of a daemon: the drain and the intake of `core::outbox` on an SDK session, where other processes have
+//! A local session of a daemon: the drain and the intake of `tenure_outbox` on an SDK session, where other processes have
 //! an application. What they ask of the disk goes to the daemon (`daemon`), which all its sessions share.
 
 use std::collections::BTreeMap;
 
-use tenure_core::Now;
-use tenure_core::link::{DeliveryId, LinkEffect, RequestNumber, Verb as LinkVerb};
-use tenure_core::outbox::age::max_age_hours;
-use tenure_core::outbox::arrival::Recipient;
-use tenure_core::outbox::drain::{DiskFault, Effect};
-use tenure_core::outbox::requeue::Lookup;
-use tenure_core::outbox::window::window;
-use tenure_core::outbox::{Drain, FoundLane, LaneId, Outgoing, Place as Placed, Settled, intake};
+use tenure_kit::Now;
+use tenure_link::{DeliveryId, LinkEffect, RequestNumber, Verb as LinkVerb};
+use tenure_outbox::age::max_age_hours;
+use tenure_outbox::arrival::Recipient;
+use tenure_outbox::drain::{DiskFault, Effect};
+use tenure_outbox::requeue::Lookup;
+use tenure_outbox::window::window;
+use tenure_outbox::{Drain, FoundLane, LaneId, Outgoing, Place as Placed, Settled, intake};
 use tenure_proto::WireError;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::HelloResult;

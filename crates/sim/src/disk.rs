@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::store::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Run, Sqlite, Store, StoreError, StoreReader, StoredLease, Write};
 
@@ -54,6 +54,8 @@ pub(crate) struct Disk {
     store: Option<Box<dyn Store>>,
     reader: Option<Box<dyn StoreReader>>,
     mesh: MeshName,
+    /// Whether the mark beside the store is its own, and not what an earlier one left.
+    own_mark: bool,
     /// Writes find no room.
     pub(crate) full: bool,
     /// Reads fail.
@@ -85,6 +87,7 @@ impl Disk {
             store: None,
             reader: None,
             mesh,
+            own_mark: true,
             full: false,
             blind: false,
             sync_fails: false,
@@ -115,6 +118,7 @@ impl Disk {
         let messages = store.restore(&self.mesh)?;
         self.reader = Some(store.reader()?);
         self.store = Some(store);
+        self.own_mark = true;
         self.poisoned = false;
         self.sync_fails = false;
         Ok(Found { run, identity, leases, messages, findings, loss_accepted })
@@ -209,6 +213,7 @@ impl Disk {
     /// the mark there is.
     pub(crate) fn restore(&mut self, copied: Copied, marked: bool) -> Result<(), Broken> {
         self.unknown.clear();
+        self.own_mark = marked;
         self.ground = match copied.ground {
             CopiedGround::Memory(memory) => Ground::Memory(memory),
             CopiedGround::Files(mut image) => {
@@ -240,15 +245,15 @@ impl Disk {
     }
 
     /// The log of the store, which nobody has open, loses what was written to it after `copied`, and half a frame stays.
-    /// Says whether it could: what was copied into the main file meanwhile is safe, and what was never synced was
-    /// never acknowledged.
+    /// Says whether it could: what was copied into the main file meanwhile is safe, what was never synced was
+    /// never acknowledged, and beside the mark of another store nothing tells of a loss.
     pub(crate) fn cut_log(&mut self, copied: Copied) -> Result<bool, Broken> {
         let (Ground::Files(dir), CopiedGround::Files(then)) = (&mut self.ground, &copied.ground) else {
             return self.restore(copied, true).map(|()| true);
         };
         let mut image = Image::of(dir.path())?;
         let same = image.database == then.database && image.log.starts_with(&then.log);
-        if !same || image.log.len() == then.log.len() || image.mark == then.mark {
+        if !same || !self.own_mark || image.log.len() == then.log.len() || image.mark == then.mark {
             return Ok(false);
         }
         let torn = self.rng.below(2 * FRAME) as usize % (image.log.len() - then.log.len());

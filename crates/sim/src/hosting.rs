@@ -1,6 +1,6 @@
 //! Hosting: the machines, the broker's above all; how they start, stop, stand still and wake.
 
-use tenure_core::mesh::SessionState;
+use tenure_mesh::SessionState;
 use tenure_proto::ids::ConnId;
 
 use crate::broker::Did;
@@ -134,7 +134,7 @@ impl World {
         let Some(seat) = self.seats.get(index) else { return };
         let slot = seat.role.slot;
         self.current.insert(slot, conn);
-        self.see(&Seen::Admitted(Life { slot, number }, new));
+        self.see(&Seen::Admitted(Life { slot, number }, new, conn.0));
     }
 
     /// What waits on a socket of the broker goes on its way while there is room.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::mutant::{self, Mutant};
+use tenure_kit::mutant::{self, Mutant};
 
 use crate::disk::Broken;
 use crate::fault::Fault;
@@ -36,6 +36,8 @@ pub struct Bag {
     pub broken: BTreeMap<u64, Vec<Violation>>,
     /// Seeds that ran twice.
     pub compared: u64,
+    /// One number for the traces of those, whatever their order: two builds with the same rules give the same.
+    pub traces: u64,
     /// Those whose second run was another.
     pub unlike: Vec<u64>,
     /// How often each fault struck.
@@ -112,7 +114,11 @@ impl Hunt {
 impl Bag {
     fn add(&mut self, seed: u64, verdict: Verdict, alike: Option<bool>) {
         self.seeds += 1;
-        self.compared += u64::from(alike.is_some());
+        if alike.is_some() {
+            self.compared += 1;
+            let (lines, hash) = verdict.mark;
+            self.traces = self.traces.wrapping_add((hash ^ lines).wrapping_mul(seed | 1));
+        }
         let runs = 1 + u64::from(alike.is_some());
         self.worlds += runs;
         self.operations += verdict.operations;

@@ -1,6 +1,6 @@
 //! A deterministic simulator: whole meshes in one thread, in virtual time, from one seed.
 //!
-//! What this is for: to try to break the promises. The rules that ship (`tenure-core`: the mesh, a broker's
+//! What this is for: to try to break the promises. The rules that ship (`tenure-mesh`, `tenure-link`, `tenure-outbox`: the mesh, a broker's
 //! connections, group commit, the SDK's link, a daemon's drain and intake) and the store that ships run here unchanged; the shells around them,
 //! which are sockets, threads and timers elsewhere, are a network that fails, machines that sleep and a disk that
 //! tears. An oracle that knows the promises and nothing of the rules watches.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::outbox::drain::DiskFault;
-use tenure_core::outbox::ledger::Row;
-use tenure_core::outbox::{Answer, Status};
+use tenure_outbox::drain::DiskFault;
+use tenure_outbox::ledger::Row;
+use tenure_outbox::{Answer, Status};
 use tenure_proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::SendParams;

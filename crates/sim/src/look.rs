@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::Now;
-use tenure_core::link::LinkEffect;
+use tenure_kit::Now;
+use tenure_link::LinkEffect;
 use tenure_proto::WireError;
 use tenure_proto::dead::{DeadListParams, DeadListResult};
 use tenure_proto::ids::RunId;

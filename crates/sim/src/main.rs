@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tenure_core::mutant::{self, Mutant};
+use tenure_kit::mutant::{self, Mutant};
 use tenure_sim::hunt::Hunt;
 use tenure_sim::regressions::regressions;
 use tenure_sim::run::{Wanted, run};

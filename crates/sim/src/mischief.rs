@@ -1,7 +1,7 @@
 //! Faults, as they strike: each finds its victim, or finds none and is not counted.
 
-use tenure_core::input::Banned;
-use tenure_core::{Input, MeshConfig};
+use tenure_mesh::input::Banned;
+use tenure_mesh::{Input, MeshConfig};
 
 use crate::daemon::{Daemon, DiskTrouble};
 use crate::disk::Left;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tenure_core::link::SockId;
+use tenure_link::SockId;
 use tenure_proto::ids::ConnId;
 
 /// Bytes that are under way in one direction before its sender has to wait.

@@ -1,7 +1,7 @@
 //! What applications offer each other: names that several want, held through everything that breaks.
 
-use tenure_core::Now;
-use tenure_core::link::{LinkEffect, OfferHandle, OfferItem};
+use tenure_kit::Now;
+use tenure_link::{LinkEffect, OfferHandle, OfferItem};
 use tenure_proto::service::{ServiceKind, ServiceMetadata, ServiceOffer};
 
 use crate::process::Process;

@@ -1,4 +1,4 @@
-//! A process: an SDK session around `core::link`, and the application on top of it.
+//! A process: an SDK session around `tenure_link`, and the application on top of it.
 //!
 //! This file is the SDK's shell: it turns what the link asks for into what the network does, and back. What the
 //! application does with it is in `app`.
@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
-use tenure_core::link::{
+use tenure_kit::{Millis, Now};
+use tenure_link::{
     CallHandle, DeliveryId, End, Link, LinkConfig, LinkEffect, LinkInput, OfferHandle, RequestNumber,
     ServedHandle, SettleNumber, SockId, SubHandle, Voucher,
 };
-use tenure_core::{Millis, Now};
 use tenure_proto::WireError;
 use tenure_proto::codec::Codec;
 use tenure_proto::error::ErrorCode;

@@ -121,7 +121,8 @@ impl World {
             let at = self.t;
             if let Some((until, ..)) = &mut self.hosts[host].asleep {
                 *until = at;
-                self.at(at, Event::HostWakes { host, at });
+                // At once: nobody acts on a machine that is asleep, by a clock that stands still.
+                self.wake_host(host, at);
             }
         }
         if self.broker_frozen.is_some() {

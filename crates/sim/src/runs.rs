@@ -4,8 +4,8 @@
 //! over. So whoever answers, in whichever life, says the same, and the oracle knows what a caller must hear.
 
 use serde_json::Value;
-use tenure_core::Now;
-use tenure_core::link::{CallEnd, CallHandle, CallItem, LinkEffect, Piece, ServedHandle, ServedItem};
+use tenure_kit::Now;
+use tenure_link::{CallEnd, CallHandle, CallItem, LinkEffect, Piece, ServedHandle, ServedItem};
 use tenure_proto::WireError;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::RunId;

@@ -64,7 +64,7 @@ impl World {
     pub(crate) fn with(
         &mut self,
         index: usize,
-        act: impl FnOnce(&mut Process, tenure_core::Now, u64) -> Vec<Wish>,
+        act: impl FnOnce(&mut Process, tenure_kit::Now, u64) -> Vec<Wish>,
     ) {
         let (t, Some(seat)) = (self.t, self.seats.get_mut(index)) else { return };
         let now = self.hosts[usize::from(seat.role.host)].clock.now(t);
@@ -118,7 +118,7 @@ impl World {
     }
 
     /// A session is over: its program ends, and is started again after a while, unless it was only a visitor.
-    fn ended(&mut self, index: usize, end: &tenure_core::link::End) {
+    fn ended(&mut self, index: usize, end: &tenure_link::End) {
         self.trace.line(self.t, format_args!("seat {index} ended: {end}"));
         let seat = &mut self.seats[index];
         if let Some(mut process) = seat.process.take() {

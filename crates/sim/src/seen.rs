@@ -1,6 +1,6 @@
 //! What an outside observer sees of a world: facts, in the order of their time, in words that the oracle judges.
 //!
-//! Nothing here is of `tenure-core`: applications say what they asked for and what they got, the world says what
+//! Nothing here is of the rules: applications say what they asked for and what they got, the world says what
 //! it did to them, and the broker's own claims are marked as such.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -388,13 +388,13 @@ pub enum Seen {
     // What the world knows.
     /// Something of a session's current socket reached a broker that is awake: proof that it lives.
     Proof(Slot),
-    /// The same of a socket that is none of its yet, and whose it is: if its hello is answered with yes, it was proof. A
+    /// The same of a socket that is none of its yet, whose it is, and which: if its hello is answered with yes, it was proof. A
     /// socket that breaks meanwhile hears no answer, and its hello counts all the same.
-    Knocks(Life),
+    Knocks(Life, /* socket */ u64),
     /// The broker has learnt that a socket of a session is gone.
     SocketLost(Slot),
-    /// The broker answers a hello of this session with yes, to which life, and whether the lease is new.
-    Admitted(Life, /* new */ bool),
+    /// The broker answers a hello of this session with yes: to which life, whether the lease is new, and on which socket.
+    Admitted(Life, /* new */ bool, /* socket */ u64),
     /// An operator bans a session, or lifts that.
     Banned(Slot, bool),
     /// A hello that must not be admitted (a stolen token, a forged proof) was; or was not.

@@ -3,7 +3,7 @@
 
 use ed25519_dalek::SigningKey;
 use serde_json::{Value, json};
-use tenure_core::link::SockId;
+use tenure_link::SockId;
 use tenure_proto::canonical::{Proof, member_key, session_key};
 use tenure_proto::codec::Codec;
 use tenure_proto::token::ResumeToken;

@@ -1,6 +1,6 @@
 //! Wires: what happens on connections, at both ends.
 
-use tenure_core::link::{LinkInput, SockId};
+use tenure_link::{LinkInput, SockId};
 use tenure_proto::ids::ConnId;
 
 use crate::net::{Frame, Way, WireId};
@@ -144,7 +144,7 @@ impl World {
             self.net.of(conn).and_then(|wire| self.net.get(wire)).map(|wire| (wire.process, wire.life))
             && let Some(slot) = self.seats.get(index).map(|seat| seat.role.slot)
         {
-            self.see(&Seen::Knocks(Life { slot, number }));
+            self.see(&Seen::Knocks(Life { slot, number }, conn.0));
         }
     }
 

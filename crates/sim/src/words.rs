@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tenure_core::mutant::Mutant;
+use tenure_kit::mutant::Mutant;
 use tenure_sim::fault::Fault;
 use tenure_sim::hunt::Bag;
 use tenure_sim::run::Verdict;
@@ -31,9 +31,10 @@ pub(crate) fn report(seeds: &Range<u64>, bag: &Bag) {
     println!("  operations              {}", bag.operations);
     if bag.compared > 0 {
         println!(
-            "  determinism             {} of {} seeds that ran twice gave the same trace",
+            "  determinism             {} of {} seeds that ran twice gave the same trace ({:016x} in all)",
             bag.compared - bag.unlike.len() as u64,
-            bag.compared
+            bag.compared,
+            bag.traces
         );
     }
     let violations: usize = bag.broken.values().map(Vec::len).sum();

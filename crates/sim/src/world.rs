@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tenure_core::MeshConfig;
-use tenure_core::link::SockId;
+use tenure_link::SockId;
+use tenure_mesh::MeshConfig;
 use tenure_proto::ids::ConnId;
 
 use crate::broker::Broker;

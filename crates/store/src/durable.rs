@@ -1,5 +1,5 @@
 //! The files beside a SQLite database that tell whether it lost something: its high-water mark, and its write-ahead log
-//! as it lies there. The rule that judges them is `tenure_core::durable`'s; the daemon's outbox uses this too.
+//! as it lies there. The rule that judges them is `tenure_kit::durable`'s; the daemon's outbox uses this too.
 //!
 //! The mark is a file of two slots, written in turn and each with its checksum, so that a torn write leaves the other.
 //! It is written after every sync of the log and synced at least once a second: a killed process leaves the exact mark,
@@ -13,8 +13,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, LogState, Scanner};
-use tenure_core::durable::{Ledger, MARK_BYTES, Mark, MarkState};
+use tenure_kit::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, LogState, Scanner};
+use tenure_kit::durable::{Ledger, MARK_BYTES, Mark, MarkState};
 
 /// The table that holds the ledger: a step of a schema.
 pub const LEDGER: &str = "
@@ -375,6 +375,41 @@ impl LogWatch {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(overwritten(&self.path)),
             Err(_) => Ok(()),
         }
+    }
+
+    /// As [`LogWatch::look`], and whether each of the frames is the one that was written. To be asked before the log is copied
+    /// into the database for good: what is damaged in it would be damaged there, and no start could tell. Reads all of it.
+    pub fn read(&mut self, frames: u64) -> Result<(), String> {
+        self.look(frames)?;
+        match self.is_good(frames) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(overwritten(&self.path)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(overwritten(&self.path)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn is_good(&self, frames: u64) -> io::Result<bool> {
+        if frames == 0 {
+            return Ok(true);
+        }
+        let mut header = [0; HEADER_BYTES];
+        read_at(&self.file, 0, &mut header)?;
+        let Some(page_bytes) = Header::read(&header).map(|header| header.page_bytes()) else {
+            return Ok(false);
+        };
+        let mut scanner = Scanner::new(&header, u32::try_from(page_bytes).unwrap_or(0));
+        let mut frame = vec![0; FRAME_HEAD_BYTES + scanner.page_bytes()];
+        let mut at = HEADER_BYTES as u64;
+        for _ in 0..frames {
+            read_at(&self.file, at, &mut frame)?;
+            at += frame.len() as u64;
+            let (head, page) = frame.split_at(FRAME_HEAD_BYTES);
+            let mut heading = [0; FRAME_HEAD_BYTES];
+            heading.copy_from_slice(head);
+            scanner.frame(&heading, page);
+        }
+        Ok(scanner.is_good())
     }
 
     fn compare(&mut self, frames: u64) -> io::Result<bool> {

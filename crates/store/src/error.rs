@@ -1,6 +1,6 @@
 //! Why a store refused, and what to do about it.
 
-use tenure_core::durable::Loss;
+use tenure_kit::durable::Loss;
 
 /// What every method of a store gives.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::envelope::{Body, Envelope};
+use tenure_mesh::messages::envelope::{Body, Envelope};
 use tenure_proto::codec::Codec;
 use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::message::{Address, Fallback, MessageKind, Meta, Priority, Sender};

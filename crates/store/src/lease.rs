@@ -1,6 +1,6 @@
 //! A lease as the store keeps it: enough to put a session back into its mesh after a restart.
 
-use tenure_core::input::{LeaseRecord, Restored};
+use tenure_mesh::input::{LeaseRecord, Restored};
 use tenure_proto::peer::Profile;
 use tenure_proto::{Cap, InstanceId, LeaseId, MemberKey, MeshName, SessionKey};
 

@@ -10,7 +10,7 @@
 //! restarts ([`StoreError::Poisoned`]).
 //!
 //! What it never does: decide. Whether a lease may begin or must end, and what becomes of a message whose id is
-//! known, is `tenure-core`'s business; the words for both are in `tenure_core::record`. It reads no clock,
+//! known, is `tenure-mesh`'s business; the words for both are in `tenure_mesh::store::record`. It reads no clock,
 //! makes no randomness, spawns no thread and retries nothing: times and entropy are arguments, and waiting is
 //! the caller's.
 //!
@@ -53,8 +53,8 @@ pub mod sqlite;
 mod uptime;
 mod write;
 
-use tenure_core::access::RestoredAccess;
-use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
+use tenure_mesh::access::RestoredAccess;
+use tenure_mesh::store::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead};
 use tenure_proto::MeshName;
 
 pub use check::Checking;
@@ -97,7 +97,7 @@ pub trait Store: Send {
     fn begin_run(&mut self, now_wall_ms: u64) -> Result<Run>;
 
     /// Records that `run` has lasted `uptime_ms`; durable on return. The record never goes down. What passes
-    /// after the last heartbeat before a crash is on no record; `tenure_core::lease::unattended_ms` says what counts for it.
+    /// after the last heartbeat before a crash is on no record; `tenure_mesh::sessions::lease::unattended_ms` says what counts for it.
     fn heartbeat(&mut self, run: u64, uptime_ms: u64) -> Result<()> {
         self.apply(&[Write::Heartbeat { run, uptime_ms, believed_at: None }]).map(|_| ())
     }
@@ -112,6 +112,12 @@ pub trait Store: Send {
     /// without a [`Syncer`] syncs here.
     fn stage(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
         self.apply(batch)
+    }
+
+    /// Whether the files hold what was written to them, every byte of the log. To be asked when nothing is written any more, before
+    /// the store is dropped: [`StoreError::Poisoned`] says that it will leave its log as it is, and that the next start refuses.
+    fn look_closely(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Something that waits for the disk beside this store and on any thread; `None` if staging does that.

@@ -1,9 +1,9 @@
 //! How much uptime lies between two runs, for many leases at once.
 //!
 //! A broker in a crash loop may have thousands of runs behind a hundred thousand leases, so the sums are made
-//! once and each lease costs two binary searches. What a run counts is `tenure_core::lease`'s to say.
+//! once and each lease costs two binary searches. What a run counts is `tenure_mesh::sessions::lease`'s to say.
 
-use tenure_core::lease::unattended_ms;
+use tenure_mesh::sessions::lease::unattended_ms;
 
 /// The uptimes of runs, summed up.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The writes that can share a transaction: what a broker's writer collects into one batch.
 
-use tenure_core::record::StoreWrite;
+use tenure_mesh::store::record::StoreWrite;
 use tenure_proto::MeshName;
 
 /// One write of a batch; see [`Store::apply`](crate::Store::apply). Later writes of a batch see earlier ones.

@@ -34,10 +34,11 @@ impl Source {
     }
 }
 
-/// Every Rust file under `crates` and `xtask`.
+/// Every Rust file under `crates`, `xtask` and `bench`.
 pub(crate) fn rust_sources(root: &Path) -> Result<Vec<Source>> {
     let mut paths = walk(root, Path::new("crates"))?;
     paths.extend(walk(root, Path::new("xtask"))?);
+    paths.extend(walk(root, Path::new("bench"))?);
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     paths
         .into_iter()
@@ -108,7 +109,7 @@ fn continues_a_path(before: &str) -> bool {
 }
 
 /// The files git tracks or would add; without git, every file outside `target` and hidden directories.
-fn committed(root: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn committed(root: &Path) -> Result<Vec<PathBuf>> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -143,7 +144,7 @@ fn walk(root: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn slashed(path: &Path) -> String {
+pub(crate) fn slashed(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 

@@ -1,16 +1,17 @@
 //! Who depends on whom, from `cargo metadata`.
 //!
-//! Purity: what ships with `proto` and `core` reaches no runtime, clock, socket, database or source of
+//! Purity: what ships with `proto` and the rules (`kit`, `mesh`, `link`, `outbox`) reaches no runtime, clock, socket, database or source of
 //! randomness. The walk follows normal dependencies on every platform and with the features the whole workspace
 //! asks for, so it sees more than one build would; that is the safe direction to be wrong in.
 //!
-//! Direction: `proto ← core ← {store, client} ← {broker, daemon}`, and broker and client never meet.
+//! Direction: `proto ← kit ← {mesh, link, outbox}`; the rules do not know each other. Above them `mesh ← store ← broker`,
+//! `link ← client`, `{outbox, store, client} ← daemon`; broker and client never meet.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-const PURE: &[&str] = &["tenure-proto", "tenure-core"];
+const PURE: &[&str] = &["tenure-proto", "tenure-kit", "tenure-mesh", "tenure-link", "tenure-outbox"];
 
 /// Packages whose presence would let I/O, time or randomness into a pure crate.
 const IMPURE: &[&str] = &[
@@ -54,13 +55,19 @@ const IMPURE: &[&str] = &[
 /// The crates of the workspace that each of these may name in its manifest, for any purpose.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("tenure-proto", &[]),
-    ("tenure-core", &["tenure-proto"]),
-    ("tenure-store", &["tenure-proto", "tenure-core"]),
+    ("tenure-kit", &["tenure-proto"]),
+    ("tenure-mesh", &["tenure-proto", "tenure-kit"]),
+    ("tenure-link", &["tenure-proto", "tenure-kit"]),
+    ("tenure-outbox", &["tenure-proto", "tenure-kit"]),
+    ("tenure-store", &["tenure-proto", "tenure-kit", "tenure-mesh"]),
     ("tenure-mux", &["tenure-proto"]),
-    ("tenure-client", &["tenure-proto", "tenure-core", "tenure-mux"]),
-    ("tenure-sim", &["tenure-proto", "tenure-core", "tenure-store"]),
-    ("tenure-broker", &["tenure-proto", "tenure-core", "tenure-mux", "tenure-store"]),
-    ("tenure-daemon", &["tenure-proto", "tenure-core", "tenure-client", "tenure-store"]),
+    ("tenure-client", &["tenure-proto", "tenure-kit", "tenure-link", "tenure-mux"]),
+    (
+        "tenure-sim",
+        &["tenure-proto", "tenure-kit", "tenure-mesh", "tenure-link", "tenure-outbox", "tenure-store"],
+    ),
+    ("tenure-broker", &["tenure-proto", "tenure-kit", "tenure-mesh", "tenure-mux", "tenure-store"]),
+    ("tenure-daemon", &["tenure-proto", "tenure-kit", "tenure-outbox", "tenure-client", "tenure-store"]),
 ];
 
 /// One line for each impure package that a pure crate reaches, with the way there.
@@ -156,7 +163,17 @@ mod tests {
     use serde_json::json;
 
     fn metadata(dependencies: &[(&str, &str, Value)]) -> Value {
-        let names = ["tenure-proto", "tenure-core", "tenure-client", "tenure-broker", "glue", "tokio"];
+        let names = [
+            "tenure-proto",
+            "tenure-kit",
+            "tenure-mesh",
+            "tenure-link",
+            "tenure-outbox",
+            "tenure-client",
+            "tenure-broker",
+            "glue",
+            "tokio",
+        ];
         let of = |name: &'static str| dependencies.iter().filter(move |(from, ..)| *from == name).cloned();
         json!({
             "workspace_members": names.iter().filter(|name| name.starts_with("tenure")).collect::<Vec<_>>(),
@@ -177,32 +194,32 @@ mod tests {
     #[test]
     fn an_impure_package_is_found_however_far() {
         let metadata = metadata(&[
-            ("tenure-core", "tenure-proto", Value::Null),
-            ("tenure-core", "glue", Value::Null),
+            ("tenure-mesh", "tenure-proto", Value::Null),
+            ("tenure-mesh", "glue", Value::Null),
             ("glue", "tokio", Value::Null),
         ]);
-        assert_eq!(check_purity(&metadata), ["a pure crate reaches `tokio`: tenure-core -> glue -> tokio"]);
+        assert_eq!(check_purity(&metadata), ["a pure crate reaches `tokio`: tenure-mesh -> glue -> tokio"]);
     }
 
     #[test]
     fn tests_and_build_scripts_may_use_anything() {
         let metadata =
-            metadata(&[("tenure-core", "tokio", json!("dev")), ("tenure-proto", "tokio", json!("build"))]);
+            metadata(&[("tenure-mesh", "tokio", json!("dev")), ("tenure-proto", "tokio", json!("build"))]);
         assert_eq!(check_purity(&metadata), Vec::<String>::new());
     }
 
     #[test]
     fn the_wrong_direction_is_refused_even_for_tests() {
         let metadata = metadata(&[
-            ("tenure-core", "tenure-proto", Value::Null),
-            ("tenure-proto", "tenure-core", json!("dev")),
+            ("tenure-mesh", "tenure-proto", Value::Null),
+            ("tenure-proto", "tenure-mesh", json!("dev")),
             ("tenure-broker", "tenure-client", Value::Null),
             ("tenure-broker", "glue", Value::Null),
         ]);
         assert_eq!(
             check_direction(&metadata),
             [
-                "`tenure-proto` must not depend on `tenure-core`",
+                "`tenure-proto` must not depend on `tenure-mesh`",
                 "`tenure-broker` must not depend on `tenure-client`"
             ]
         );

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::peer::{Answer, Peer};
 use super::server::{Line, find_program};
-use crate::broker::BrokerArgs;
+use tenure_bench::broker::BrokerArgs;
 
 /// Where systems are found, and where their data goes.
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ fn boxed<P: Peer + 'static>(started: Result<Answer<P>>) -> Result<Answer<Box<dyn
 
 /// A client library of this build, with its version.
 fn library(name: &str) -> String {
-    const LOCKED: &str = include_str!("../../../../../Cargo.lock");
+    const LOCKED: &str = include_str!("../../Cargo.lock");
     let package = format!("name = \"{name}\"\nversion = \"");
     let version = LOCKED.split_once(&package).and_then(|(_, rest)| rest.split('"').next());
     format!("{name} {}", version.unwrap_or("of unknown version"))

@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 
 use super::nats::jitter;
 use super::{Ground, library};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::server::{Line, READY, Server, find_program, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::server::{Line, READY, Server, find_program, free_port};
 
 /// Publishes that a session which waits may have under way.
 const IDLE_PUBLISHES: u16 = 16;

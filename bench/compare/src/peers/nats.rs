@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::{Ground, library};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::server::{Line, Server, find_program, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::server::{Line, Server, find_program, free_port};
 
 /// How long an answer may take before the stretch fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -383,7 +383,7 @@ pub(super) fn jitter(tries: u32) -> Duration {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let most = (250u64 << tries.saturating_sub(1).min(2)).min(1_000);
     let seed = ASKED.fetch_add(1, Ordering::Relaxed);
-    Duration::from_millis(crate::ids::Dice::new(seed).within(0..most))
+    Duration::from_millis(tenure_bench::ids::Dice::new(seed).within(0..most))
 }
 
 impl Crowd for Sessions {

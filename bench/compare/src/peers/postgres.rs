@@ -11,9 +11,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::{Ground, library};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::server::{Line, Server, find_program, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::server::{Line, Server, find_program, free_port};
 
 /// Who runs the server where we are root.
 const USER: &str = "postgres";

@@ -18,9 +18,9 @@ use lapin::{
 use tempfile::TempDir;
 
 use super::{Ground, library};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::server::{Line, Server, find_program, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::server::{Line, Server, find_program, free_port};
 
 /// What a message says of itself so that it survives a restart.
 const PERSISTENT: u8 = 2;

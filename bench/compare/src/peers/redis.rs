@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::{Ground, library};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::server::{Line, Server, find_program, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::server::{Line, Server, find_program, free_port};
 
 /// The group of competing readers.
 const ALL: &str = "all";
@@ -290,6 +290,7 @@ impl Read for Reader {
         Box::pin(async move {
             loop {
                 let room = self.acking.len() < ACKING;
+                // Both are cancel-safe: acks under way stay in `acking`, and `recv` takes nothing when it loses.
                 tokio::select! {
                     Some(acked) = self.acking.next() => return acked,
                     batch = self.batches.recv(), if room => {

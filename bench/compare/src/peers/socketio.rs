@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::{Ground, node};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, Peer, Place, Publish, Read};
-use crate::compare::server::{Line, READY, Server, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, Peer, Place, Publish, Read};
+use crate::server::{Line, READY, Server, free_port};
 
 const SERVER: &str = include_str!("../node/socketio-server.js");
 const CLIENTS: &str = include_str!("../node/socketio-clients.js");

@@ -1,4 +1,4 @@
-//! Tenure itself: the `tenure` binary as it ships, by the bare client of [`crate::wire`] or by the Rust SDK.
+//! Tenure itself: the `tenure` binary as it ships, by the bare client of [`tenure_bench::wire`] or by the Rust SDK.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +13,15 @@ use tenure_client::{Events, Options, Publisher as SdkPublisher, Session, Subscri
 use tokio::task::JoinSet;
 
 use super::{Ground, library};
-use crate::broker::BrokerProcess;
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
-use crate::compare::pipe::{DIGITS, Pipe};
-use crate::fanout::{delivery, text};
-use crate::fleet::Fleet;
-use crate::ids::{Dice, sender_key, wall_ms};
-use crate::watcher::Watcher;
-use crate::wire::{self, Wire, find, framed, id_of, refusal};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, PREFETCH, Peer, Place, Publish, Read, Readers};
+use crate::pipe::{DIGITS, Pipe};
+use tenure_bench::broker::BrokerProcess;
+use tenure_bench::fanout::{delivery, text};
+use tenure_bench::fleet::Fleet;
+use tenure_bench::ids::{Dice, sender_key, wall_ms};
+use tenure_bench::watcher::Watcher;
+use tenure_bench::wire::{self, Wire, find, framed, id_of, refusal};
 
 /// The group of competing readers.
 const ALL: &str = "all";
@@ -261,7 +261,7 @@ impl Read for BareReader {
         Box::pin(async move {
             self.wire.fill().await?;
             let (mut tags, mut settled) = (Vec::new(), 0);
-            while let Some(frame) = self.wire.next()? {
+            while let Some(frame) = self.wire.next_message()? {
                 if let Some((_, tag)) = delivery(frame) {
                     tags.push(tag.parse().map_err(|_| anyhow!("no tag"))?);
                     seen(body(frame).context("a delivery has no body")?.as_bytes());

@@ -14,9 +14,9 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::nats::jitter;
 use super::{Ground, library, node};
-use crate::compare::crowd::{Crowd, Notes};
-use crate::compare::peer::{About, Answer, Fut, Peer, Place, Publish, Read};
-use crate::compare::server::{Line, READY, Server, free_port};
+use crate::crowd::{Crowd, Notes};
+use crate::peer::{About, Answer, Fut, Peer, Place, Publish, Read};
+use crate::server::{Line, READY, Server, free_port};
 
 const SERVER: &str = include_str!("../node/ws-server.js");
 /// Bytes of a client's buffers, and of the one message that it has echoed.

@@ -3,9 +3,9 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Deserializer, Serialize};
-use tenure_core::access::{BanRecord, InviteRecord, MemberRecord, Right, TokenRecord};
-use tenure_core::input::Banned;
-use tenure_core::operate::{Act, Operated};
+use tenure_mesh::access::admin::{Act, Operated};
+use tenure_mesh::access::{BanRecord, InviteRecord, MemberRecord, Right, TokenRecord};
+use tenure_mesh::input::Banned;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::{GrantId, MemberKey};
 use tenure_proto::invite::Role;

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
-use tenure_core::operate::Act;
+use tenure_mesh::access::admin::Act;
 use utoipa::ToSchema;
 
 use super::Asking;

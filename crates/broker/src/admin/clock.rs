@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
-use tenure_core::operate::Act;
+use tenure_mesh::access::admin::Act;
 use tenure_proto::error::ErrorCode;
 use utoipa::ToSchema;
 

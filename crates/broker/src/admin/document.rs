@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use tenure_core::pattern::PATTERN_BYTES;
-use tenure_core::setting::{ALIASES, Range, SETTINGS};
+use tenure_mesh::access::pattern::PATTERN_BYTES;
+use tenure_mesh::access::setting::{ALIASES, Range, SETTINGS};
 use tenure_proto::limits::NAME_BYTES;
 use tenure_proto::number::U53;
 use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
@@ -120,7 +120,7 @@ fn settings() -> ObjectBuilder {
 mod tests {
     use proptest::prelude::*;
     use proptest::string::string_regex;
-    use tenure_core::input::Banned;
+    use tenure_mesh::input::Banned;
     use tenure_proto::log::LogName;
 
     use super::super::document as whole_document;

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tenure_core::operate::Act;
+use tenure_mesh::access::admin::Act;
 use tenure_proto::error::ErrorCode;
 use utoipa::ToSchema;
 
@@ -85,8 +85,8 @@ pub(crate) async fn drain(asking: Asking, request: Request) -> Result<Response, 
         restart_in_ms: params.restart_in_ms,
         deadline_ms: params.deadline_ms.unwrap_or(usual.deadline_ms),
     };
-    if let Some(text) = stop.problem() {
-        return Err(Problem::of(ErrorCode::BadRequest, text));
+    if let Some((pointer, text)) = stop.problem() {
+        return Err(Problem::of(ErrorCode::BadRequest, text).at(pointer));
     }
     let shared = &asking.app.shared;
     let details =

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tenure_core::operate::{Act, Operated, Operation, Overview};
+use tenure_mesh::access::admin::{Act, Operated, Operation, Overview};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::MemberKey;
 use tenure_proto::name::MeshName;

@@ -2,8 +2,8 @@
 //! document that says what there is.
 //!
 //! What it promises: no route here is reached without the token, through a door that is not ours, or with a token in
-//! its URL, where logs and histories would keep it. Who may try how often is `core::operator`'s to say; what an operator
-//! may do and what comes of it, `core::operate`'s. Lists are pages. What changes something is in the audit log.
+//! its URL, where logs and histories would keep it. Who may try how often is `tenure_mesh::access::operator_auth`'s to say; what an operator
+//! may do and what comes of it, `tenure_mesh::access::admin`'s. Lists are pages. What changes something is in the audit log.
 
 mod access;
 mod body;
@@ -28,8 +28,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use serde_json::Value;
-use tenure_core::operate::{Act, Operated, Operation};
-use tenure_core::secret;
+use tenure_kit::secret;
+use tenure_mesh::access::admin::{Act, Operated, Operation};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::name::MeshName;
 use tokio::sync::SemaphorePermit;

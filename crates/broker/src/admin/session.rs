@@ -4,8 +4,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tenure_core::operate::{Act, Operated, SessionInfo};
-use tenure_core::record::{LeaseEnd, LeaseEndEntry};
+use tenure_mesh::access::admin::{Act, Operated, SessionInfo};
+use tenure_mesh::store::record::{LeaseEnd, LeaseEndEntry};
 use tenure_proto::ids::SessionKey;
 use utoipa::{IntoParams, ToSchema};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tenure_core::access::{AuditEntry, AuditRecord};
-use tenure_core::operate::{Act, LIST_PAGE, Operated, Page};
+use tenure_mesh::access::admin::{Act, LIST_PAGE, Operated, Page};
+use tenure_mesh::access::{AuditEntry, AuditRecord};
 use tenure_proto::number::U53;
 use utoipa::{IntoParams, ToSchema};
 

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
-use tenure_core::operator::Operator;
+use tenure_mesh::access::operator_auth::Operator;
 
 use crate::config::{Config, StoreChoice};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use tenure_core::relay::Refusal;
+use tenure_mesh::relay::Refusal;
 use tenure_mux::Load;
 use tenure_proto::limits::RELAY_HEAD_BYTES;
 use tokio::time::{Instant, Sleep};
@@ -233,6 +233,7 @@ impl Download {
         let watched = taken.clone();
         let charge = Charge::new(held.load(), DOWNLOAD_BYTES);
         let watching = tokio::spawn(async move {
+            // Both are cancel-safe: they only wait.
             tokio::select! {
                 _ = held.line().is_cut() => {}
                 () = watched.stalled() => {}

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_core::cidr::Cidr;
-use tenure_core::relay::Domains;
+use tenure_kit::cidr::Cidr;
+use tenure_mesh::relay::Domains;
 
 use crate::config::ConfigProblem;
 

@@ -105,6 +105,7 @@ async fn serve(
     let connection = http.serve_connection_with_upgrades(guarded, service);
     tokio::pin!(connection);
     // The first request has a time of its own: until it is there nobody knows which parser will watch the clock.
+    // All are cancel-safe: the connection keeps its progress where it is, and the others only wait.
     tokio::select! {
         _ = connection.as_mut() => return,
         () = seen.began() => {}
@@ -117,6 +118,7 @@ async fn serve(
         shared.metrics.refusal("busy");
         return;
     }
+    // Both are cancel-safe: the connection keeps its progress where it is, and goes on after a stop.
     tokio::select! {
         // A broken connection concerns nobody but its ends.
         _ = connection.as_mut() => {}

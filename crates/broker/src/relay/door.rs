@@ -96,7 +96,7 @@ where
     let end = match (role, name) {
         (RelayRole::Connect, Some(name)) => {
             let serving = tcp::serve(shared.clone(), (mesh, name), (session, member), incoming);
-            // Neither is needed without the other.
+            // Neither is needed without the other. Neither is resumed, so neither needs to be cancel-safe.
             tokio::select! {
                 end = carrying => Some(end),
                 () = serving => None,

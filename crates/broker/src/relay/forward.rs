@@ -1,5 +1,5 @@
 //! One request of HTTP, from whoever asks to whoever offers the service, and its answer back. What passes and what does
-//! not is said by `core::relay`.
+//! not is said by `tenure_mesh::relay`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use hyper::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
-use tenure_core::relay::Refusal;
-use tenure_core::relay::forwarded::{Forwarded, Said, is_believed};
-use tenure_core::relay::headers::{self, Passing};
-use tenure_core::route::Want;
+use tenure_mesh::relay::Refusal;
+use tenure_mesh::relay::forwarded::{Forwarded, Said, is_believed};
+use tenure_mesh::relay::headers::{self, Passing};
+use tenure_mesh::services::route::Want;
 use tenure_mux::{MuxStream, read_frame};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::limits::{RELAY_HEAD_BYTES, RELAY_HEADERS};
@@ -117,7 +117,8 @@ async fn forward(
     tokio::pin!(sending);
     let response = loop {
         let due = progress.last() + config.answer;
-        // All may be dropped: what was sent by then is cut off with the stream.
+        // All are cancel-safe: `sending` keeps its progress where it is, and the others only wait. When this returns early,
+        // what was sent by then is cut off with the stream.
         tokio::select! {
             response = &mut sending => break response,
             reason = held.line().is_cut() => return Err(Refusal::cut(&name, reason)),
@@ -217,6 +218,7 @@ fn outgoing(
 /// The stream, once its publisher has said that the target is there.
 async fn target(name: &ServiceName, mut stream: MuxStream, held: &Held) -> Result<MuxStream, Refusal> {
     let away = || WireError::new(ErrorCode::Unavailable, "its publisher does not answer").retry_after(1_000);
+    // `read_frame` is not cancel-safe, and it is not resumed: after a cut the stream is dropped.
     let verdict = tokio::select! {
         verdict = tokio::time::timeout(VERDICT, read_frame::<Verdict>(&mut stream)) => verdict,
         reason = held.line().is_cut() => return Err(Refusal::cut(name, reason)),
@@ -277,6 +279,7 @@ fn returning(
 async fn switch_over(near: OnUpgrade, far: OnUpgrade, held: Held, _carrying: AbortOnDropHandle<()>) {
     let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
     let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+    // The copy is not cancel-safe, and it is not resumed: after a cut both ends are dropped.
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
         _ = held.line().is_cut() => {}

@@ -1,4 +1,4 @@
-//! A connection whose requests are looked at before they are read: what `core::relay::framing` refuses never reaches the
+//! A connection whose requests are looked at before they are read: what `tenure_mesh::relay::framing` refuses never reaches the
 //! parser of HTTP.
 
 use std::io::{ErrorKind, Result};
@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tenure_core::relay::Refusal;
-use tenure_core::relay::framing::{Framing, Read};
+use tenure_mesh::relay::Refusal;
+use tenure_mesh::relay::framing::{Framing, Read};
 use tenure_proto::limits::RELAY_HEAD_BYTES;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;

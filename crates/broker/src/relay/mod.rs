@@ -7,7 +7,7 @@
 //! What it promises: a stream counts from the mesh's word until its last byte; what is cut ends now, with a reason; a
 //! consumer that is slow, or a publisher that is, costs only itself.
 //!
-//! What it never does: decide. Who may have a stream is asked of the mesh, what passes of `core::relay`.
+//! What it never does: decide. Who may have a stream is asked of the mesh, what passes of `tenure_mesh::relay`.
 
 mod body;
 mod config;

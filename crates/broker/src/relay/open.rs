@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::route::{By, Want};
+use tenure_mesh::services::route::{By, Want};
 use tenure_mux::{Load, MuxStream, OpenError, write_frame};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::name::{MeshName, ServiceName};
@@ -108,7 +108,7 @@ pub(crate) async fn open(
     let away = || {
         WireError::new(ErrorCode::Unavailable, "its publisher takes no streams just now").retry_after(1_000)
     };
-    // Both may be dropped at any time: what they have taken ends with them.
+    // Both are cancel-safe: what they have taken ends with them.
     let stream = tokio::select! {
         opened = tokio::time::timeout(SOCKET_WAIT, opening) => opened.map_err(|_| away())??,
         reason = entered.line.is_cut() => {

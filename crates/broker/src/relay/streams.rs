@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
-use tenure_core::Millis;
-use tenure_core::buffers::Holding;
-use tenure_core::route::By;
+use tenure_kit::Millis;
+use tenure_mesh::conn::buffers::Holding;
+use tenure_mesh::services::route::By;
 use tenure_mux::{Load, Mux};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::{MeshName, ServiceName};

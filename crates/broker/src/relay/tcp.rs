@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::route::{By, Want};
+use tenure_mesh::services::route::{By, Want};
 use tenure_mux::{Incoming, MuxStream, write_frame};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::name::{MeshName, ServiceName};
@@ -43,7 +43,7 @@ async fn carry(
 ) {
     let (asker, by) = (Asker::session(session, member), By::Session(session));
     let waiting = Streams::wait(&shared, near.load());
-    // Both may be dropped at any time: what they have taken ends with them.
+    // Both are cancel-safe: what they have taken ends with them.
     let opened = tokio::select! {
         opened = open::open(&shared, &at, Want::Tcp, asker, by) => opened,
         reason = waiting.line.is_cut() => Err(open::cut_off(reason)),
@@ -53,6 +53,7 @@ async fn carry(
             held.joins(&near);
             drop(waiting);
             // Whichever ends first ends the other: both ends see that the stream broke off, and not that it is over.
+            // The copy is not cancel-safe, and it is not resumed.
             tokio::select! {
                 _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                 _ = held.line().is_cut() => {}

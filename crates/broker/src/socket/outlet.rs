@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use tenure_core::Millis;
-use tenure_core::address::Address;
-use tenure_core::admit::Wait;
-use tenure_core::conn::{ConnNote, Outlet};
-use tenure_core::frames::Supply;
+use tenure_kit::Millis;
+use tenure_kit::address::Address;
+use tenure_mesh::conn::admit::Wait;
+use tenure_mesh::conn::frames::Supply;
+use tenure_mesh::conn::{ConnNote, Outlet};
 use tenure_proto::method::StoreHealth;
 
 use super::Stream;

@@ -118,6 +118,8 @@ async fn a_problem_points_at_the_field_that_is_wrong() {
             "/values/leaseTtlMs",
         ),
         (format!("PATCH {settings}"), json!({"version": 0, "values": {"a/b~c": 1}}), "/values/a~1b~0c"),
+        ("POST /v1/admin/drain".to_owned(), json!({"deadlineMs": 99_999_999}), "/deadlineMs"),
+        ("POST /v1/admin/drain".to_owned(), json!({"restartInMs": 99_999_999_999u64}), "/restartInMs"),
     ] {
         let answer = ask(addr, &line, &headers, &body.to_string()).await;
         assert_eq!(answer.status, 400, "{line} {body}: {}", answer.body);

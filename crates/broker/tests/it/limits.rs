@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tenure_broker::{Broker, Config};
-use tenure_core::rate::Rate;
+use tenure_kit::rate::Rate;
 
 use crate::common::keys::{self, sign};
 use crate::common::mail::to_session;

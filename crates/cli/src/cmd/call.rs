@@ -133,6 +133,7 @@ async fn call(guest: &Guest, args: &Args, input: Value, signals: &mut Signals) -
         call = call.key(key);
     }
     let key = call.idempotency_key().unwrap_or_default().to_owned();
+    // The call is not resumed after a signal, so it need not be cancel-safe: its key finds the run.
     let mut stream = tokio::select! {
         stream = call => stream.map_err(|error| failure(guest, error))?,
         () = signals.recv() => {

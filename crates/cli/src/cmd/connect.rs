@@ -78,7 +78,7 @@ async fn connect(args: Args, signals: &mut Signals) -> Result<(), Failure> {
     let outcome = match listener {
         Some(listener) => serve(&connector, &name, listener, args.json, &guest, signals).await,
         None => {
-            // Both may be dropped: the process is about to end.
+            // `stdio` is not resumed after a signal, so it need not be cancel-safe: the process is about to end.
             tokio::select! {
                 outcome = stdio(&connector, &name, &guest) => outcome,
                 () = signals.recv() => Ok(()),
@@ -115,7 +115,8 @@ async fn stdio(connector: &Connector, name: &ServiceName, guest: &Guest) -> Resu
     let (done, over) = oneshot::channel();
     // A task of its own: a reader of ours that does not read holds up nothing but this.
     let mut carrying = tokio::spawn(channel.carry(stdin(), Stdout { done: Some(done) }));
-    // Both may be dropped: what the service had to say is out when it is over, as with any connection that ends.
+    // Both are cancel-safe: the task goes on without its handle. What the service had to say is out when it is over, as
+    // with any connection that ends.
     tokio::select! {
         outcome = &mut carrying => match outcome {
             Ok(outcome) => outcome.map_err(|error| failure(error, guest)),

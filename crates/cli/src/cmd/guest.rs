@@ -222,6 +222,7 @@ impl Guest {
     /// Does something last that needs the broker, while that is there and for a short time at most; nothing, if it was not done.
     pub(crate) async fn at_last<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut attached = self.attached.clone();
+        // The work is not resumed after it loses, so it need not be cancel-safe; the others only wait.
         tokio::select! {
             biased;
             done = work => Some(done),
@@ -239,6 +240,7 @@ impl Guest {
     /// Says goodbye, and waits for that only while there is somebody to hear it and nobody who is in a hurry.
     pub(crate) async fn leave_soon(self, signals: &mut Signals) {
         if *self.attached.borrow() && !signals.insist() {
+            // The goodbye is not resumed after a signal, so it need not be cancel-safe.
             tokio::select! {
                 () = self.leave() => {}
                 () = signals.recv() => {}

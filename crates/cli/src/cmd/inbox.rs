@@ -121,6 +121,8 @@ async fn read(
     if args.follow {
         return reader.follow(&mut inbox, signals).await;
     }
+    // `drain` is not resumed after a signal, so it need not be cancel-safe: the reader keeps the acks of what it has
+    // printed, and the rest goes back.
     tokio::select! {
         done = drain(guest, &mut inbox, reader) => done,
         () = signals.recv() => Ok(Done::Asked),

@@ -7,6 +7,7 @@ use tenure_client::proto::log::LogName;
 use tenure_client::proto::message::Message;
 use tenure_client::proto::name::TopicName;
 
+use super::guest::rewound;
 use super::show::Show;
 use super::way::Through;
 use crate::events::Stream;
@@ -17,6 +18,9 @@ use crate::signals::Signals;
 
 /// How long to wait before a daemon that went away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long a command that was told to end may still mark what it has printed.
+const LAST_MARKS: Duration = Duration::from_secs(5);
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ struct Printed<'a> {
     left: u64,
     /// Whether nothing was.
     fresh: bool,
+    /// The numbers of messages that were printed and are not marked as seen yet, at most a page of them.
+    unmarked: Vec<u64>,
 }
 
 /// Whether to go on.
@@ -56,7 +62,7 @@ enum On {
 /// Prints what nobody has seen, and what comes if that is wanted. What is left of the limit is what `want` says then.
 pub(crate) async fn read(through: &Through, want: &mut Want, signals: &mut Signals) -> Result<(), Failure> {
     let left = want.limit.unwrap_or(u64::MAX);
-    let mut printed = Printed { through, want, last: 0, left, fresh: true };
+    let mut printed = Printed { through, want, last: 0, left, fresh: true, unmarked: Vec::new() };
     let work = async {
         if !want.follow {
             printed.unseen().await?;
@@ -67,10 +73,14 @@ pub(crate) async fn read(through: &Through, want: &mut Want, signals: &mut Signa
         }
         printed.follow().await
     };
+    // The work is not resumed after a signal. What it had printed and not marked is marked below.
+    // Waiting for a signal is cancel-safe.
     let done = tokio::select! {
         done = work => done,
         () = signals.recv() => Ok(()),
     };
+    // A daemon that does not answer is not waited for: then the next command prints these once more.
+    let _ = tokio::time::timeout(LAST_MARKS, printed.mark()).await;
     let left = printed.left;
     want.limit = want.limit.map(|_| left);
     done
@@ -88,17 +98,18 @@ impl Printed<'_> {
             if page["newest"].as_u64().is_some_and(|newest| newest < self.last) {
                 eprintln!("the daemon has a new inbox, because its old one was damaged");
                 (self.last, after) = (0, 0);
+                // Their numbers are other messages' now.
+                self.unmarked.clear();
                 continue;
             }
-            let mut ids = Vec::new();
             let mut on = On::More;
             for letter in page["messages"].as_array().into_iter().flatten() {
-                on = self.print(letter, &mut ids)?;
+                on = self.print(letter)?;
                 if on == On::Enough {
                     break;
                 }
             }
-            self.seen(&ids).await?;
+            self.mark().await?;
             match page["next"].as_u64() {
                 Some(next) if on == On::More => after = next,
                 _ => return Ok(on),
@@ -135,12 +146,16 @@ impl Printed<'_> {
         }
         while let Some(event) = stream.next().await {
             let letter = event.json();
+            if event.name == "rewound" {
+                let logs = letter["logs"].as_array().into_iter().flatten();
+                let logs: Vec<String> = logs.filter_map(|log| log.as_str().map(str::to_owned)).collect();
+                eprintln!("{}", rewound(&logs));
+            }
             if event.name != "message" || letter["id"].as_u64().is_none_or(|id| id <= self.last) {
                 continue;
             }
-            let mut ids = Vec::new();
-            let on = self.print(&letter, &mut ids)?;
-            self.seen(&ids).await?;
+            let on = self.print(&letter)?;
+            self.mark().await?;
             if on == On::Enough {
                 return Ok(on);
             }
@@ -149,7 +164,7 @@ impl Printed<'_> {
     }
 
     /// Prints one message, if it is wanted; notes that it was.
-    fn print(&mut self, letter: &Value, ids: &mut Vec<u64>) -> Result<On, Failure> {
+    fn print(&mut self, letter: &Value) -> Result<On, Failure> {
         let recipient = letter["recipient"].as_str().unwrap_or_default();
         if self.want.member && !recipient.starts_with("member:") {
             return Ok(On::More);
@@ -169,20 +184,25 @@ impl Printed<'_> {
         let id = letter["id"].as_u64().unwrap_or_default();
         self.last = self.last.max(id);
         self.fresh = false;
-        ids.push(id);
+        self.unmarked.push(id);
         self.left -= 1;
         Ok(if self.left == 0 { On::Enough } else { On::More })
     }
 
-    /// Marks what was printed.
-    async fn seen(&self, ids: &[u64]) -> Result<(), Failure> {
-        if !self.want.marks || ids.is_empty() {
+    /// Marks what was printed as seen. Not cancel-safe, but nothing is lost: what is dropped on its way stays unmarked here.
+    async fn mark(&mut self) -> Result<(), Failure> {
+        if !self.want.marks {
+            self.unmarked.clear();
+        }
+        if self.unmarked.is_empty() {
             return Ok(());
         }
-        let mut request = json!({"ids": ids});
+        let mut request = json!({"ids": self.unmarked});
         if let Some(mesh) = &self.through.mesh {
             request["mesh"] = json!(mesh);
         }
-        self.through.local.post("/v1/inbox/seen", &request).await.map(drop)
+        self.through.local.post("/v1/inbox/seen", &request).await?;
+        self.unmarked.clear();
+        Ok(())
     }
 }

@@ -129,6 +129,7 @@ async fn watch(
         }
     };
     loop {
+        // Both are cancel-safe: neither has taken anything when it loses.
         let event = tokio::select! {
             event = events.next() => event?,
             () = signals.recv() => break,
@@ -139,6 +140,7 @@ async fn watch(
             PeerChange::None => {}
         }
         if map.needs_fetch() {
+            // The list is not read on after a signal, so `refetch` need not be cancel-safe.
             let found = tokio::select! {
                 found = refetch(&session, &mut map) => found?,
                 () = signals.recv() => break,

@@ -94,6 +94,7 @@ impl Reader {
         signals: &mut Signals,
     ) -> Result<Done, Failure> {
         loop {
+            // All are cancel-safe: those that lose have taken nothing.
             tokio::select! {
                 item = stream.next() => match item.map_err(ended)? {
                     Item::Message(message) => {

@@ -92,6 +92,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         let ready = json!({"event": "ready", "name": name, "session": key});
         desk.say(&ready, || format!("answering runs as {}, session:{key}", safe(name)));
         let server = guest.session.serve_runs(move |run| answer(run, Arc::clone(&desk)));
+        // None is resumed after it loses, so none needs to be cancel-safe: runs under way end with their server.
         let outcome = tokio::select! {
             end = server.concurrency(usize::from(args.jobs)).into_future() => Err(failure(end)),
             end = leave_lying(&guest.session) => Err(end),

@@ -120,6 +120,7 @@ async fn watch(
     };
     let mut known = false;
     loop {
+        // Both are cancel-safe: neither has taken anything when it loses.
         let event = tokio::select! {
             event = events.next() => event?,
             () = signals.recv() => break,
@@ -129,6 +130,7 @@ async fn watch(
         let missing = screen.missing();
         let read = missing.contains(&tenure_client::proto::event::ResyncWhat::Services);
         if read {
+            // The list is not read on after a signal, so `refetch` need not be cancel-safe.
             tokio::select! {
                 read = refetch(&session, &mut screen) => read?,
                 () = signals.recv() => break,

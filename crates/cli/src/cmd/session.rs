@@ -79,6 +79,7 @@ async fn hold(args: Args, signals: &mut Signals) -> Result<(), Failure> {
     };
     screen.say("dialling", args.at.broker(), json!({"event": "dialling", "broker": args.at.broker()}));
     loop {
+        // Both are cancel-safe: neither has taken anything when it loses.
         let event = tokio::select! {
             event = events.next() => event?,
             () = signals.recv() => break,
@@ -86,6 +87,7 @@ async fn hold(args: Args, signals: &mut Signals) -> Result<(), Failure> {
         screen.show(&event);
         if screen.map.needs_fetch() && matches!(event, SessionEvent::Attached(_) | SessionEvent::Event { .. })
         {
+            // The list is not read on after a signal, so `refetch` need not be cancel-safe.
             let found = tokio::select! {
                 found = peers::refetch(&session, &mut screen.map) => found?,
                 () = signals.recv() => break,

@@ -176,6 +176,7 @@ async fn follow(
         None if args.no_ack => subscribe.auto_ack(),
         None => subscribe,
     };
+    // The request is not resumed after a signal, so it need not be cancel-safe: the session ends with the command.
     let mut stream = tokio::select! {
         stream = subscribe => stream.map_err(ended)?,
         () = signals.recv() => return Ok(()),

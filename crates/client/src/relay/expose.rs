@@ -153,7 +153,7 @@ async fn exchange(stream: MuxStream, mut near: TcpStream) -> std::io::Result<()>
         far_out.shutdown().await
     };
     tokio::pin!(there);
-    // What loses is dropped together with both connections, or awaited.
+    // The copies are not cancel-safe: what loses is dropped together with both connections, or awaited.
     tokio::select! {
         done = &mut there => done.map(|_| ()),
         done = back => {

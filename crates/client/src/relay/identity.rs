@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ed25519_dalek::SigningKey;
-use tenure_core::link::{LinkConfig, Voucher};
+use tenure_link::{LinkConfig, Voucher};
 use tenure_proto::canonical::Attested;
 use tenure_proto::error::WireError;
 use tenure_proto::hello::Attestation;

@@ -1,7 +1,7 @@
 //! Two ends and whatever stands between them.
 
 use ed25519_dalek::SigningKey;
-use tenure_core::link::Voucher;
+use tenure_link::Voucher;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;

@@ -71,6 +71,7 @@ impl Run {
         tokio::pin!(over, late);
         let mut spoken = false;
         let in_time = loop {
+            // All are cancel-safe: each keeps its progress where it is.
             tokio::select! {
                 () = &mut over => break true,
                 // It has closed its ends, and may go on.

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use tenure_core::outbox::arrival::Recipient;
+use tenure_outbox::arrival::Recipient;
 use tenure_proto::Codec;
 use tenure_proto::message::Message;
 use tenure_proto::name::MeshName;
-
-pub use rows::{Filter, Letter};
 
 use crate::db::{self, DbError, integer};
 use crate::disk::{Claim, Disk};
 use crate::room::{Cap, Room, used};
 use crate::worker::{Worker, answer};
+
+pub use rows::{Filter, Letter};
 
 /// Bytes of messages in one page, unless the first alone is more.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;

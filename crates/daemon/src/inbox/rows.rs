@@ -2,7 +2,7 @@
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
-use tenure_core::outbox::arrival::Recipient;
+use tenure_outbox::arrival::Recipient;
 use tenure_proto::Codec;
 use tenure_proto::message::{Address, Message};
 use tenure_proto::name::MeshName;

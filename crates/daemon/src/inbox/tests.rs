@@ -58,6 +58,19 @@ async fn a_message_is_kept_once_for_each_recipient_and_survives() {
     assert!(inbox.newest().await.unwrap() >= 3, "numbers only grow, and may have gaps");
 }
 
+/// Then nothing is settled at the broker, which still has it.
+#[tokio::test]
+async fn what_comes_after_the_file_was_removed_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = open(dir.path());
+    inbox.keep(mesh(), ME, &message(1, "topic:a"), 7).await.unwrap();
+    fs::remove_file(dir.path().join("inbox.db")).unwrap();
+    for n in 2..4 {
+        let kept = inbox.keep(mesh(), ME, &message(n, "topic:a"), 8).await;
+        assert!(matches!(&kept, Err(DbError::Poisoned(why)) if why.contains("was removed")), "{kept:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_filter_lets_through_what_it_says() {
     let dir = tempfile::tempdir().unwrap();

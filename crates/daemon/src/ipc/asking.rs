@@ -25,6 +25,7 @@ pub(super) async fn asking<T>(
         shared.stopping.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
     };
+    // The answer is not waited for again when the daemon stops, so it need not be cancel-safe.
     tokio::select! {
         answer = answer => answer.map_err(Problem::from),
         () = stopped => Err(stopping()),

@@ -11,7 +11,8 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
-use tenure_core::outbox::arrival::{Resume, resume};
+use serde_json::json;
+use tenure_outbox::arrival::{Resume, resume};
 use tenure_proto::error::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -38,13 +39,14 @@ struct Stream {
     read: VecDeque<Event>,
     arrived: watch::Receiver<u64>,
     standing: watch::Receiver<Standing>,
+    rewound: watch::Receiver<Vec<String>>,
     /// What was said of the broker last.
     connected: Option<bool>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// What comes, as it comes: `message` with its number as id, and `connected` or `disconnected` as the broker comes
-/// and goes. `reset` comes first when `Last-Event-ID` is no number of this inbox, because a damaged one was put aside: all that
+/// and goes. `rewound` with `logs` says that the broker's store came back with another history, whose messages follow. `reset` comes first when `Last-Event-ID` is no number of this inbox, because a damaged one was put aside: all that
 /// is here follows.
 #[utoipa::path(get, path = "/v1/events",
     params(MeshQuery, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this message")),
@@ -75,9 +77,13 @@ pub(crate) async fn events(
     let Resume { after: cursor, reset } = resume(last, shared.inbox.newest().await?);
     // With an id, so that whoever comes back after it does not bring the old one.
     let told = reset.then(|| Event::default().event("reset").id("0").data("{}"));
-    let (standing, read) = (local.standing.clone(), told.into_iter().collect());
+    let (standing, rewound) = (local.standing.clone(), local.rewound.clone());
+    let read = told.into_iter().collect();
     let local = Listening::to(local);
-    let stream = Stream { shared, local, cursor, read, arrived, standing, connected: None, _permit: permit };
+    let connected = None;
+    let mut stream =
+        Stream { shared, local, cursor, read, arrived, standing, rewound, connected, _permit: permit };
+    stream.rewound.mark_unchanged();
     let events = unfold(stream, |mut stream| async move {
         let event = stream.next().await?;
         Some((Ok::<_, Infallible>(event), stream))
@@ -98,6 +104,10 @@ impl Stream {
                 let name = if connected { "connected" } else { "disconnected" };
                 return Some(Event::default().event(name).data("{}"));
             }
+            // Before the messages of the other history.
+            if self.rewound.has_changed().unwrap_or(false) {
+                return self.rewound();
+            }
             self.arrived.borrow_and_update();
             if self.read().await? > 0 {
                 continue;
@@ -107,9 +117,11 @@ impl Stream {
                 () = self.shared.stopping.cancelled() => return None,
                 () = self.local.leaving.cancelled() => return None,
                 changed = self.arrived.changed() => changed.ok()?,
+                Ok(()) = self.rewound.changed() => return self.rewound(),
                 changed = self.standing.changed() => {
                     // Over: nothing comes any more but what is here.
                     if changed.is_err() {
+                        // Both are cancel-safe: they only wait.
                         tokio::select! {
                             () = self.shared.stopping.cancelled() => {}
                             // Taken up again: the reader comes back to what it is now.
@@ -120,6 +132,11 @@ impl Stream {
                 }
             }
         }
+    }
+
+    fn rewound(&mut self) -> Option<Event> {
+        let data = json!({"logs": *self.rewound.borrow_and_update()});
+        Some(Event::default().event("rewound").data(data.to_string()))
     }
 
     async fn read(&mut self) -> Option<usize> {

@@ -4,15 +4,17 @@
 //! be a loopback name with our port, and any Origin is refused unless allow-listed: a web page must not speak for its
 //! reader. Tokens in query strings are refused everywhere, because those are logged.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tenure_core::host::Doors;
-use tenure_core::secret;
+use serde_json::Value;
+use tenure_kit::host::Doors;
+use tenure_kit::secret;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::MeshName;
@@ -22,21 +24,32 @@ use super::problem::Problem;
 use crate::sessions::Local;
 use crate::shared::Shared;
 
-/// What parameters of a query are called, on any path: whatever else stands there is a mistake, and might be a secret.
-pub(super) const QUERY_NAMES: [&str; 12] = [
-    "after",
-    "clientMessageId",
-    "counts",
-    "delivery",
-    "from",
-    "limit",
-    "log",
-    "mesh",
-    "since",
-    "status",
-    "topic",
-    "unseen",
-];
+/// The query parameters of each route, by its path and method, as the OpenAPI document has them. Any other is a mistake, and might be a
+/// secret.
+#[derive(Debug, Default)]
+pub(super) struct QueryNames(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
+
+impl QueryNames {
+    /// Those of a document.
+    pub(super) fn of(document: &Value) -> QueryNames {
+        let each = |value: &Value| value.as_object().cloned().unwrap_or_default().into_iter();
+        let names = |operation: &Value| {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let query = parameters.into_iter().filter(|parameter| parameter["in"] == "query");
+            query.filter_map(|parameter| parameter["name"].as_str().map(str::to_owned)).collect()
+        };
+        let methods =
+            |path: &Value| each(path).map(|(method, operation)| (method, names(&operation))).collect();
+        QueryNames(each(&document["paths"]).map(|(path, item)| (path, methods(&item))).collect())
+    }
+
+    /// The first parameter of `query` that a route does not have. A route that does not exist says so itself.
+    fn unknown(&self, path: &str, method: &Method, query: &str) -> Option<String> {
+        let method = if method == Method::HEAD { "get".to_owned() } else { method.as_str().to_lowercase() };
+        let known = self.0.get(path)?.get(&method)?;
+        names(query).find(|name| !known.contains(name))
+    }
+}
 
 /// What says which session is calling.
 pub(crate) const SESSION_HEADER: &str = "tenure-session";
@@ -79,13 +92,18 @@ pub(crate) async fn over_tcp(State(door): State<Door>, request: Request, next: N
 }
 
 /// Bounds how many requests are worked on, and refuses tokens where they would be logged.
-pub(crate) async fn bounded(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub(crate) async fn bounded(
+    State((shared, known)): State<(Arc<Shared>, Arc<QueryNames>)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let query = request.uri().query().unwrap_or_default();
     if !query.is_empty() {
         if secret::in_query(query) || shared.token_in(query) {
             return token_in_query().into_response();
         }
-        if let Some(name) = names(query).find(|name| !QUERY_NAMES.contains(&name.as_str())) {
+        let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if let Some(name) = known.unknown(path, request.method(), query) {
             let detail = format!("there is no query parameter {name:?} here; see /v1/openapi.json");
             return Problem::of(ErrorCode::BadRequest, detail).into_response();
         }

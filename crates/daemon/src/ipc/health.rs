@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
-use tenure_core::outbox::window::DEDUPE_VERSION;
+use tenure_outbox::window::DEDUPE_VERSION;
 use tenure_proto::limits::PROTOCOL;
 use utoipa::ToSchema;
 

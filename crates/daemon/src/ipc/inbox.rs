@@ -125,6 +125,7 @@ pub(crate) async fn list(
 
 /// Messages that were seen.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SeenRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]

@@ -86,7 +86,9 @@ pub fn document() -> Value {
 /// Every route, for those who can open the socket.
 pub(crate) fn router(shared: &Arc<Shared>) -> Router {
     let (router, _) = routes().split_for_parts();
-    let document: Arc<str> = document().to_string().into();
+    let document = document();
+    let known = Arc::new(guard::QueryNames::of(&document));
+    let document: Arc<str> = document.to_string().into();
     let served = move || {
         let document = Arc::clone(&document);
         async move { ([("content-type", "application/json")], document.to_string()).into_response() }
@@ -95,7 +97,7 @@ pub(crate) fn router(shared: &Arc<Shared>) -> Router {
         .route("/v1/openapi.json", get(served))
         .fallback(guard::not_found)
         .method_not_allowed_fallback(guard::wrong_method)
-        .layer(from_fn_with_state(Arc::clone(shared), guard::bounded))
+        .layer(from_fn_with_state((Arc::clone(shared), known), guard::bounded))
         .layer(map_response(quiet))
         .with_state(Arc::clone(shared))
 }

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tenure_core::outbox::requeue::{Lookup, Refusal, sender};
-use tenure_core::outbox::{Place, Status};
+use tenure_outbox::requeue::{Lookup, Refusal, sender};
+use tenure_outbox::{Place, Status};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::ClientMessageId;
 use tenure_proto::limits::MAX_PAYLOAD_BYTES;
@@ -178,7 +178,7 @@ pub(crate) async fn get(
 
 /// How a row is to be sent anew.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RequeueRequest {
     /// The new id; a fresh one if absent.
     #[serde(default)]

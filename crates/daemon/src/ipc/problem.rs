@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tenure_core::outbox::Conflict;
+use tenure_outbox::Conflict;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::pointer;

@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tenure_core::outbox::{Answer, Place};
-use tenure_core::send::within_bounds;
+use tenure_kit::bounds::within_bounds;
+use tenure_outbox::{Answer, Place};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::limits::MAX_PAYLOAD_BYTES;
@@ -32,7 +32,7 @@ const CANDIDATES: usize = 10;
 
 /// A message to be sent.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct SendRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]

@@ -26,6 +26,7 @@ const AROUND_BYTES: usize = 24;
 
 /// A session that is wanted.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SessionRequest {
     /// The mesh; the daemon's first one if absent.
     #[serde(default)]

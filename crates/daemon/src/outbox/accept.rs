@@ -1,8 +1,8 @@
 //! Taking a request: look up, decide, insert, in one transaction that shares its commit with others.
 
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::outbox::{Answer, LaneId, decide};
-use tenure_core::send::body;
+use tenure_kit::bounds::body;
+use tenure_outbox::{Answer, LaneId, decide};
 use tenure_proto::WireError;
 use tenure_proto::fingerprint::{Fingerprint, fingerprint};
 use tenure_proto::ids::SessionKey;

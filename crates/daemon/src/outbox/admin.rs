@@ -1,8 +1,8 @@
 //! What a person does about a row: send it anew, take it back.
 
 use rusqlite::Connection;
-use tenure_core::outbox::requeue::{Candidate, Lookup, Refusal, Requeue, requeue as rule, withdraw};
-use tenure_core::outbox::{Conflict, LaneId, Place, Step, free};
+use tenure_outbox::requeue::{Candidate, Lookup, Refusal, Requeue, requeue as rule, withdraw};
+use tenure_outbox::{Conflict, LaneId, Place, Step, free};
 use tenure_proto::Codec;
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, SessionKey};

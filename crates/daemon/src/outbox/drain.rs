@@ -1,10 +1,10 @@
 //! Rows on their way out: taken, settled, found again at a start, given up when they are too old.
 
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::outbox::age::EXPIRED;
-use tenure_core::outbox::drain::BATCH_BYTES;
-use tenure_core::outbox::verdict::{LAPSED, Verdict};
-use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
+use tenure_outbox::age::EXPIRED;
+use tenure_outbox::drain::BATCH_BYTES;
+use tenure_outbox::verdict::{LAPSED, Verdict};
+use tenure_outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status, Step};
 use tenure_proto::ids::SessionKey;
 
 use super::row;

@@ -1,7 +1,7 @@
 //! `outbox.db`: what programs of this machine have handed over, until the broker has it.
 //!
 //! Every method is one transaction; when it has answered, what it did is on the disk. Concurrent ones share a commit.
-//! Rules are `tenure_core::outbox`'s.
+//! Rules are `tenure_outbox`'s.
 
 mod accept;
 mod admin;
@@ -17,23 +17,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use tenure_core::outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status};
+use tenure_outbox::{FoundLane, LaneId, Outgoing, Settled, Settlement, Status};
 use tenure_proto::Codec;
 use tenure_proto::ids::{ClientMessageId, SessionKey};
 use tenure_proto::name::MeshName;
-
-pub use crate::room::Cap;
-pub use accept::{Accepted, Request};
-pub use admin::{Anew, Patch, Requeued, Withdrawn};
-pub use row::{Entry, Wanted};
-pub use salvage::{Lost, Salvage, rows_on_pages};
-
-pub(crate) use salvage::salvage;
 
 use crate::db::{self, DbError, integer, natural};
 use crate::disk::{Claim, Disk};
 use crate::room::{Room, used};
 use crate::worker::{Pending, Worker, answer};
+
+pub use crate::room::Cap;
+pub use accept::{Accepted, Request};
+pub use admin::{Anew, Patch, Requeued, Withdrawn};
+pub use row::{Entry, Wanted};
+pub(crate) use salvage::salvage;
+pub use salvage::{Lost, Salvage, rows_on_pages};
 
 /// What an outbox may hold unless told otherwise: 5 GiB.
 pub const CAP: Cap = Cap { bytes: 5 * 1024 * 1024 * 1024 };

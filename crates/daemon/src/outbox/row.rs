@@ -1,7 +1,7 @@
 //! A row, as it is read.
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::outbox::{Held, Place, Status, meant};
+use tenure_outbox::{Held, Place, Status, meant};
 use tenure_proto::Codec;
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{ClientMessageId, SessionKey};

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
-use tenure_core::outbox::{LaneId, Status};
+use tenure_outbox::{LaneId, Status};
 use tenure_proto::Codec;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::message::SendParams;

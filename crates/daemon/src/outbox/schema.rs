@@ -1,6 +1,6 @@
 //! The tables of `outbox.db`; `sqlite3 outbox.db .schema` prints what stands here, comments included.
 
-use tenure_store::durable::LEDGER;
+use tenure_store::durable::{LEDGER, MARKED};
 
 use crate::db::Schema;
 
@@ -47,7 +47,7 @@ CREATE INDEX outbox_open ON outbox (lane, id) WHERE status IN ('pending', 'infli
 CREATE INDEX outbox_status ON outbox (status, id);
 CREATE INDEX outbox_age ON outbox (enqueued_at) WHERE status = 'pending';
 CREATE INDEX outbox_done ON outbox (delivered_at) WHERE status = 'done';
-", NAMES, LEDGER];
+", NAMES, LEDGER, MARKED];
 
 const NAMES: &str = "
 -- The display name that the target of a row was written as, if it was one: it is resolved once.

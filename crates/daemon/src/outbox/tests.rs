@@ -1,9 +1,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use tenure_core::outbox::requeue::{Lookup, Refusal};
-use tenure_core::outbox::verdict::Verdict;
-use tenure_core::outbox::{Answer, Place, Status};
+use tenure_outbox::requeue::{Lookup, Refusal};
+use tenure_outbox::verdict::Verdict;
+use tenure_outbox::{Answer, Place, Status};
 use tenure_proto::ids::MessageId;
 use tenure_proto::message::SendParams;
 

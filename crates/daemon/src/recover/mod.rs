@@ -10,8 +10,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tenure_core::durable::Mark;
-use tenure_core::durable::wal::LogState;
+use tenure_kit::durable::Mark;
+use tenure_kit::durable::wal::LogState;
 use tenure_store::durable::{MarkFile, beside, log_state};
 
 use crate::db::DbError;
@@ -81,6 +81,8 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
     let damaged = log_state(&copy.join("outbox.db")).map_err(file("read the log of", &path))?;
     let accepted = mark.map_or(0, |mark| mark.ledger.messages);
     let mut salvage = salvage(&copy.join("outbox.db"), &fresh, accepted)?;
+    // Without a mark nothing says how many rows there were.
+    salvage.maybe_more |= mark.is_none();
     // Rows in the bad part of the log are counted only up to the mark.
     salvage.maybe_more |= matches!(damaged, LogState::Damaged { .. }) && salvage.missing == 0;
     fs::remove_dir_all(&copy).map_err(file("remove", &copy))?;

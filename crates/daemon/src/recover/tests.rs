@@ -1,7 +1,7 @@
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::outbox::verdict::Verdict;
-use tenure_core::outbox::{Place, Settlement, Status};
+use tenure_outbox::verdict::Verdict;
+use tenure_outbox::{Place, Settlement, Status};
 use tenure_proto::ids::{MessageId, SessionKey};
 
 use super::*;

@@ -127,6 +127,8 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
             403,
             json!("/session"),
         ),
+        // A slip of the pen in the name of the id would make every retry another message.
+        (json!({"to": "topic:jobs", "body": "x", "clientMessageID": "a"}), 400, json!("/clientMessageID")),
         (json!({"to": "alice", "body": "x", "clientMessageId": "a"}), 503, json!("/to")),
         (json!({"to": "topic:jobs", "body": b64, "clientMessageId": "a"}), 413, Value::Null),
     ];
@@ -151,6 +153,16 @@ async fn a_refused_request_consumes_nothing_and_names_the_field() {
     assert_eq!((status, &problem["code"]), (400, &json!("bad_request")), "a problem, and not a line of text");
     let (status, _) = house.client.raw("POST", "/v1/send", &[("Content-Type", "text/plain")], b"{}").await;
     assert_eq!(status, 415);
+    for path in ["/v1/send?mesh=none", "/v1/send?clientMessageId=a", "/v1/sessions?mesh=none"] {
+        let (status, problem) = house.client.post(path, &send("a", "x")).await;
+        assert_eq!(status, 400, "{path}: {problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains("there is no query parameter"),
+            "{path}: {problem}"
+        );
+    }
+    assert_eq!(house.client.get("/v1/version?after=1").await.0, 400);
+    assert_eq!(house.client.get("/v1/inbox?after=1").await.0, 200);
     let (status, sent) = house.client.post("/v1/send", &send("a", "x")).await;
     assert_eq!((status, &sent["status"]), (202, &json!("queued")), "the id was never used");
     let (_, page) = house.client.get("/v1/outbox").await;
@@ -181,6 +193,8 @@ async fn a_full_outbox_is_507_and_still_answers_retries() {
 async fn a_row_is_requeued_and_dropped() {
     let house = house().await;
     house.client.post("/v1/send", &send("a", "x")).await;
+    let (status, problem) = house.client.post("/v1/outbox/1/requeue", &json!({"newClientId": "b"})).await;
+    assert_eq!((status, &problem["pointer"]), (400, &json!("/newClientId")), "{problem}");
     let (status, anew) =
         house.client.post("/v1/outbox/1/requeue", &json!({"newClientMessageId": "b", "body": "y"})).await;
     assert_eq!((status, &anew["id"], &anew["clientMessageId"]), (202, &json!(2), &json!("b")));

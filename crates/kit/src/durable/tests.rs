@@ -1,5 +1,5 @@
-use super::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, Order, Scanner};
 use super::*;
+use crate::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, Order, Scanner};
 
 const PAGE: usize = 512;
 

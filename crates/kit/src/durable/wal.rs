@@ -197,6 +197,11 @@ impl Scanner {
         }
     }
 
+    /// Whether the header and every frame so far are good.
+    pub fn is_good(&self) -> bool {
+        self.header_good && !self.broken
+    }
+
     /// What the log looks like, after its last whole frame; `rest` bytes follow that.
     pub fn finish(self, rest: u64) -> LogState {
         if !self.header_good {

@@ -12,10 +12,10 @@ use tenure_proto::run::{
     RunChunkParams, RunEnd, RunEndParams, RunEndStatus, RunGetResult, RunIdParams, RunState,
 };
 
-use super::super::delivery::{DeliveryId, Handed, SubHandle, SubItem};
-use super::super::requests::Purpose;
-use super::super::{Link, LinkEffect};
-use super::{CHUNK_WINDOW, Piece, ServedHandle, ServedItem, end_too_large, json_bytes};
+use crate::delivery::{DeliveryId, Handed, SubHandle, SubItem};
+use crate::requests::Purpose;
+use crate::runs::{CHUNK_WINDOW, Piece, ServedHandle, ServedItem, end_too_large, json_bytes};
+use crate::{Link, LinkEffect};
 
 /// Runs that were cancelled before they came: after a break the word may be quicker than the run. The oldest are
 /// forgotten first.

@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
+use tenure_kit::time::Now;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::RunId;
 use tenure_proto::method::Method;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunEvent, RunIdParams, RunStartParams, RunStartResult};
 
-use super::super::delivery::SubEnd;
-use super::super::requests::Purpose;
-use super::super::{Link, LinkEffect};
-use super::{CallEnd, CallHandle, CallItem, json_bytes};
-use crate::time::Now;
+use crate::delivery::SubEnd;
+use crate::requests::Purpose;
+use crate::runs::{CallEnd, CallHandle, CallItem, json_bytes};
+use crate::{Link, LinkEffect};
 
 /// Calls of one session that have not ended; one more is refused.
 pub(crate) const CALLS: usize = 1_024;

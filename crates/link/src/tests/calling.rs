@@ -1,8 +1,8 @@
 //! Calls: one run whatever breaks, its chunks in order and each once, its end once.
 
-use super::peer::*;
 use super::*;
-use crate::link::runs::caller::{CALLS, UNREAD};
+use crate::runs::caller::{CALLS, UNREAD};
+use crate::tests::peer::*;
 
 const RUN: &str = "01HZY0000000000000000000RN";
 
@@ -271,5 +271,5 @@ fn calls_have_a_bound() {
         peer.try_call(&format!("k{n}")).unwrap();
     }
     assert_eq!(peer.try_call("one more").unwrap_err().code, tenure_proto::ErrorCode::Busy);
-    assert!(peer.world.link.census().iter().all(crate::census::Count::fits));
+    assert!(peer.world.link.census().iter().all(tenure_kit::census::Count::fits));
 }

@@ -2,8 +2,8 @@
 
 use tenure_proto::method::Method;
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 fn shutdown(peer: &mut Peer) -> Vec<LinkEffect> {
     let told = json!({"reason": "upgrade", "restartExpectedMs": 2_000, "deadlineMs": 5_000, "reconnectAfterMs": 2_500});

@@ -27,8 +27,13 @@ const LEASE: u64 = 90_000;
 struct World {
     link: Link,
     now: Now,
+    /// The broker's clock when ours was at zero.
+    broker_wall: u64,
     effects: Vec<LinkEffect>,
 }
+
+/// Of every broker, unless a test sets it otherwise: 1,700,000,500,000 at the first challenge.
+const BROKER_WALL: u64 = 1_700_000_499_000;
 
 fn config() -> LinkConfig {
     LinkConfig {
@@ -54,7 +59,8 @@ fn config() -> LinkConfig {
 impl World {
     fn new() -> World {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World { link: Link::new(config(), 7, now), now, effects: Vec::new() };
+        let mut world =
+            World { link: Link::new(config(), 7, now), now, broker_wall: BROKER_WALL, effects: Vec::new() };
         world.link.start(now, &mut world.effects);
         world
     }
@@ -101,7 +107,8 @@ impl World {
 
     fn challenge(&mut self, sock: SockId) -> Value {
         self.input(LinkInput::Opened(sock));
-        let challenge = json!({"nonce": "n", "ts": 1_700_000_500_000u64, "broker": "b"});
+        let ts = self.broker_wall + self.now.at.0;
+        let challenge = json!({"nonce": "n", "ts": ts, "broker": "b"});
         let effects = self.frame(sock, json!({"type": "event", "event": "challenge", "data": challenge}));
         let hello = sent(&effects).pop().expect("a hello");
         assert_eq!(hello["method"], "hello");

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tenure_kit::census::Count;
 use tenure_proto::subscribe::From;
 
-use super::peer::{delivery, wish};
 use super::*;
-use crate::census::Count;
+use crate::tests::peer::{delivery, wish};
 
 const ENTRIES: u64 = 40;
 const PREFETCH: usize = 5;
@@ -241,7 +241,12 @@ struct Play {
 impl Play {
     fn new(seed: u64, shared: bool) -> Play {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+        let mut world = World {
+            link: Link::new(config(), seed, now),
+            now,
+            broker_wall: BROKER_WALL,
+            effects: Vec::new(),
+        };
         world.link.start(now, &mut world.effects);
         let mut wish = wish("jobs", shared.then_some("crew"));
         (wish.from, wish.prefetch) = (From::Earliest, PREFETCH as u32);

@@ -3,8 +3,8 @@
 use tenure_proto::error::WireError;
 use tenure_proto::service::{ServiceKind, ServiceOffer};
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 fn offer(name: &str) -> ServiceOffer {
     ServiceOffer {

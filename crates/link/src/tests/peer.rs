@@ -49,7 +49,8 @@ impl Peer {
 
     pub(super) fn with(config: LinkConfig) -> Peer {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World { link: Link::new(config, 7, now), now, effects: Vec::new() };
+        let mut world =
+            World { link: Link::new(config, 7, now), now, broker_wall: BROKER_WALL, effects: Vec::new() };
         world.link.start(now, &mut world.effects);
         let sock = World::dialled(&world.take());
         let mut peer = Peer { world, sock, seq: 1, max_payload: 1_000_000 };

@@ -3,8 +3,8 @@
 use tenure_proto::close::Reason;
 use tenure_proto::subscribe::AckMode;
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 #[test]
 fn a_subscribe_is_sent_again_until_it_is_answered() {

@@ -2,8 +2,8 @@
 
 use tenure_proto::reconcile::ReconcilePolicy;
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 fn verdict(action: &str, client: &str) -> Value {
     json!({"action": action, "subId": client, "client": client, "reason": "server_missing"})
@@ -22,18 +22,21 @@ fn the_hello_lists_subscriptions_with_positions_and_what_is_in_hand() {
     });
     let expected = json!({"policy": "restore_client", "subscriptions": [listed], "inflight": []});
     assert_eq!(hello["reconcile"], expected);
-    peer.welcome("kept", "resumed", Some(json!({"results": [keep("s1", "s1")], "inflight": []})));
-    let done = peer.hand("s1", 5);
-    peer.hand("s1", 6);
-    let (_, frame) = peer.ack(done);
-    peer.reply(id_of(&frame), json!({"settled": [tag(5, 1)], "stale": []}));
-    let reconcile = peer.cut()["reconcile"].take();
-    assert_eq!(reconcile["inflight"], json!([{"tag": tag(6, 1), "state": "processing"}]));
-    assert_eq!(
-        reconcile["subscriptions"][0]["positions"],
-        json!({"0": 5}),
-        "before the first that is not done"
-    );
+}
+
+#[test]
+fn a_reader_of_its_own_lists_how_far_it_is_and_a_member_of_a_group_where_it_began() {
+    for (group, position) in [(None, 5), (Some("crew"), 4)] {
+        let mut peer = Peer::new();
+        peer.subscribe(group, "s1", 5);
+        let done = peer.hand("s1", 5);
+        peer.hand("s1", 6);
+        let (_, frame) = peer.ack(done);
+        peer.reply(id_of(&frame), json!({"settled": [tag(5, 1)], "stale": []}));
+        let reconcile = peer.cut()["reconcile"].take();
+        assert_eq!(reconcile["inflight"], json!([{"tag": tag(6, 1), "state": "processing"}]));
+        assert_eq!(reconcile["subscriptions"][0]["positions"], json!({"0": position}), "{group:?}");
+    }
 }
 
 #[test]

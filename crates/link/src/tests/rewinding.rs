@@ -4,8 +4,8 @@ use tenure_proto::MessageId;
 use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, POSITIONS_PER_HELLO};
 use tenure_proto::subscribe::{AckMode, SubscribeParams};
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 const LOG: &str = "topic/jobs/0";
 /// The broker's wall clock at the challenge of a test.
@@ -218,6 +218,126 @@ fn a_private_reader_begins_where_it_first_did_in_time() {
 }
 
 #[test]
+fn a_reader_that_got_nothing_since_its_log_was_rewound_still_begins_at_the_first_entry() {
+    for (group, ack_mode) in [(None, AckMode::Manual), (None, AckMode::Auto), (Some("crew"), AckMode::Manual)]
+    {
+        let mut peer = Peer::new();
+        let (_, effects) = peer.ask_subscribe(SubscribeParams { ack_mode, ..wish("jobs", group) });
+        let subscribe = only(&effects, "subscribe");
+        peer.reply(id_of(&subscribe), json!({"subId": "s1", "startSeq": {"0": 4}}));
+        peer.event("message", entry("s1", LOG, 4, id(4, 4)));
+        let listed = peer.cut();
+        assert_ne!(listed["reconcile"]["subscriptions"][0]["positions"], json!({"0": 0}));
+        peer.rewound(&[LOG], "lease_ended", json!({"results": [keep("s1", "s1")], "inflight": []}));
+        let listed = peer.cut();
+        assert_eq!(listed["reconcile"]["subscriptions"][0]["positions"], json!({"0": 0}), "{group:?}");
+    }
+}
+
+#[test]
+fn who_begins_again_for_the_sake_of_one_partition_is_told_what_it_misses_of_another() {
+    for ack_mode in [AckMode::Manual, AckMode::Auto] {
+        let mut peer = Peer::new();
+        let (handle, effects) = peer.ask_subscribe(SubscribeParams { ack_mode, ..wish("jobs", None) });
+        let subscribe = only(&effects, "subscribe");
+        peer.reply(id_of(&subscribe), json!({"subId": "s1", "startSeq": {"0": 4, "1": 2}}));
+        for n in [4, 5] {
+            match ack_mode {
+                AckMode::Manual => read(&mut peer, entry("s1", LOG, n, id(n, n))),
+                AckMode::Auto => _ = peer.event("message", entry("s1", LOG, n, id(n, n))),
+            }
+        }
+        peer.cut();
+        let effects = peer.rewound(&["topic/other/0"], "lease_ended", recreate("s1"));
+        let subscribe = only(&effects, "subscribe");
+        assert_eq!(subscribe["params"]["from"], "earliest", "of partition 1 it has read nothing");
+        let effects = peer.reply(id_of(&subscribe), json!({"subId": "s2", "startSeq": {"0": 9, "1": 7}}));
+        let missed = effects.iter().filter_map(|effect| match effect {
+            LinkEffect::Sub(sub, SubItem::Gap { partition, from, to }) => {
+                Some((*sub, *partition, *from, *to))
+            }
+            _ => None,
+        });
+        assert_eq!(missed.collect::<Vec<_>>(), [(handle, Some(0), 6, 8)]);
+    }
+}
+
+#[test]
+fn a_place_beyond_the_end_of_a_log_begins_again_and_two_readers_of_it_are_told_once() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 501);
+    peer.subscribe(Some("crew"), "s2", 501);
+    peer.cut();
+    let only_ours = |sub: &str, reason: &str| json!({"action": "recreate_client_side", "subId": sub, "client": sub, "reason": reason});
+    let verdicts =
+        json!({"results": [only_ours("s1", "rewound"), only_ours("s2", "client_only")], "inflight": []});
+    let effects = peer.rewound(&[], "lease_ended", verdicts);
+    assert_eq!(told(&effects), [[LOG.to_owned()]]);
+    let asked: Vec<Value> =
+        sent(&effects).into_iter().filter(|frame| frame["method"] == "subscribe").collect();
+    let [own, crew] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((&own["params"]["from"], &crew["params"]["from"]), (&json!("earliest"), &json!("earliest")));
+    peer.reply(id_of(own), json!({"subId": "s3", "startSeq": {"0": 1}}));
+    read(&mut peer, entry("s3", LOG, 301, id(900, 301)));
+}
+
+#[test]
+fn two_subscriptions_that_find_their_log_shorter_tell_of_it_once() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 501);
+    peer.subscribe(Some("crew"), "s2", 501);
+    peer.cut();
+    let lost = |sub: &str| json!({"action": "recreate_client_side", "subId": sub, "client": sub, "reason": "client_only"});
+    let effects =
+        peer.rewound(&[], "lease_ended", json!({"results": [lost("s1"), lost("s2")], "inflight": []}));
+    let asked: Vec<Value> =
+        sent(&effects).into_iter().filter(|frame| frame["method"] == "subscribe").collect();
+    let sock = peer.sock;
+    let error = json!({"code": "bad_request", "message": "no", "retryable": false,
+        "details": {"field": "from", "against": "next", "next": 1}});
+    let refusal = |frame: &Value| json!({"type": "res", "id": id_of(frame), "ok": false, "error": error});
+    let first = peer.world.frame(sock, refusal(&asked[0]));
+    let second = peer.world.frame(sock, refusal(&asked[1]));
+    assert_eq!((told(&first).len(), told(&second).len()), (1, 0));
+    assert_eq!(only(&second, "subscribe")["params"]["from"], "earliest");
+}
+
+#[test]
+fn when_the_brokers_clock_went_back_ids_alone_tell_what_is_new() {
+    let mut peer = Peer::new();
+    peer.subscribe(None, "s1", 501);
+    read(&mut peer, entry("s1", LOG, 501, id(1, 501)));
+    peer.world.broker_wall -= 60_000;
+    peer.cut();
+    let effects = peer.rewound(&[LOG], "lease_ended", recreate("s1"));
+    reopened(&mut peer, &effects, "s2");
+    let earlier = MessageId::from_parts(WALL - 1_000, 301);
+    read(&mut peer, entry("s2", LOG, 301, earlier));
+}
+
+#[test]
+fn what_was_given_up_is_new_again_when_it_is_fetched_in_another_history() {
+    let mut peer = Peer::new();
+    peer.subscribe(Some("crew"), "s1", 1);
+    let dead = Verb::Nack { delay_ms: None, dead: true, reason: None };
+    let attempt = |attempt: u32| {
+        let mut delivery = entry("s1", LOG, 4, id(4, 4));
+        delivery["attempt"] = json!(attempt);
+        delivery["tag"] = json!(format!("t4.{attempt}"));
+        delivery
+    };
+    let handed = get(&mut peer, attempt(3));
+    peer.settle(handed, dead);
+    let frame = only(&peer.flush(), "nack");
+    peer.reply(id_of(&frame), json!({"settled": frame["params"]["tags"], "stale": []}));
+    peer.cut();
+    let kept = json!({"results": [keep("s1", "s1")], "inflight": []});
+    assert_eq!(told(&peer.rewound(&[LOG], "lease_ended", kept)).len(), 1);
+    assert_eq!(recognised(&mut peer, attempt(1)), "nack");
+    get(&mut peer, attempt(2));
+}
+
+#[test]
 fn what_is_in_hand_is_told_apart_from_the_message_that_has_its_place_now() {
     let mut peer = Peer::new();
     peer.subscribe(Some("crew"), "s1", 1);
@@ -317,11 +437,15 @@ fn a_log_that_is_shorter_than_before_is_read_from_its_beginning() {
 #[test]
 fn a_subscribe_that_is_under_way_begins_again_with_the_others() {
     let mut peer = Peer::new();
-    peer.subscribe(Some("crew"), "s1", 1);
+    peer.subscribe(Some("crew"), "s1", 2);
     read(&mut peer, entry("s1", LOG, 5, id(5, 5)));
     peer.cut();
     let effects = peer.welcome("new", "resume_not_found", Some(recreate("s1")));
-    assert_eq!(only(&effects, "subscribe")["params"]["from"], 6);
+    assert_eq!(
+        only(&effects, "subscribe")["params"]["from"],
+        2,
+        "where it began: others may have 2 to 4 in hand"
+    );
     // The socket breaks before it is answered, and the store is another one on the next.
     peer.cut();
     let effects = peer.rewound(&[LOG], "malformed", json!({"results": [], "inflight": []}));

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tenure_kit::census::Count;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunStartParams};
 
-use super::peer::delivery;
 use super::*;
-use crate::census::Count;
+use crate::tests::peer::delivery;
 
 const RUNS: usize = 3;
 const CHUNKS: u64 = 12;
@@ -119,7 +119,7 @@ impl Broker {
             self.run_event(data);
         }
         for run in 0..self.runs.len() {
-            let tag = super::peer::tag(run as u64 + 1, 1);
+            let tag = crate::tests::peer::tag(run as u64 + 1, 1);
             if self.runs[run].1.end.is_none() && !listed.contains(&tag) {
                 self.hand_out(run);
             }
@@ -213,7 +213,12 @@ struct Play {
 impl Play {
     fn new(seed: u64) -> Play {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+        let mut world = World {
+            link: Link::new(config(), seed, now),
+            now,
+            broker_wall: BROKER_WALL,
+            effects: Vec::new(),
+        };
         world.link.serve_runs();
         world.link.start(now, &mut world.effects);
         let mut heard = BTreeMap::new();

@@ -3,8 +3,8 @@
 use tenure_proto::event::{Receipt, ReceiptState};
 use tenure_proto::message::{Fallback, Priority, SendParams};
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 fn message(to: &str, id: &str) -> SendParams {
     SendParams {

@@ -1,9 +1,10 @@
 //! Runs that this session answers: handed out once, their chunks and their end sent until the broker has them.
 
-use super::peer::*;
-use super::*;
-use crate::link::runs::callee::EARLY_CANCELS;
 use tenure_proto::run::{RunEnd, RunEndStatus};
+
+use super::*;
+use crate::runs::callee::EARLY_CANCELS;
+use crate::tests::peer::*;
 
 const INBOX: &str = "inbox/s/8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c";
 
@@ -205,7 +206,7 @@ fn the_window_holds_the_application_back() {
     peer.reply(id_of(&frames[0]), json!({}));
     let next = only(&peer.piece(handle, json!(1)).unwrap(), "run.chunk");
     assert_eq!(next["params"]["seq"], 65, "what was refused took no number");
-    assert!(peer.world.link.census().iter().all(crate::census::Count::fits));
+    assert!(peer.world.link.census().iter().all(tenure_kit::census::Count::fits));
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn a_cancel_reaches_the_run_also_when_it_is_quicker() {
         let run = format!("01HZY0000000000000000{seq:05}");
         peer.event("run", json!({"runId": run, "cancel": true}));
     }
-    assert!(peer.world.link.census().iter().all(crate::census::Count::fits));
+    assert!(peer.world.link.census().iter().all(tenure_kit::census::Count::fits));
 }
 
 #[test]

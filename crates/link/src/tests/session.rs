@@ -280,7 +280,12 @@ fn patience_grows_once_the_lease_is_gone() {
     let mut longest = 0;
     for seed in 0..200 {
         let now = Now { at: Millis(1_000), wall: 0 };
-        let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+        let mut world = World {
+            link: Link::new(config(), seed, now),
+            now,
+            broker_wall: BROKER_WALL,
+            effects: Vec::new(),
+        };
         world.link.start(now, &mut world.effects);
         let mut sock = World::dialled(&world.take());
         for _ in 0..40 {
@@ -301,7 +306,12 @@ fn ten_seconds_attached_forgive_earlier_failures() {
     let longest_wait = |attached_ms: u64| {
         let waits = (0..200).map(|seed| {
             let now = Now { at: Millis(1_000), wall: 0 };
-            let mut world = World { link: Link::new(config(), seed, now), now, effects: Vec::new() };
+            let mut world = World {
+                link: Link::new(config(), seed, now),
+                now,
+                broker_wall: BROKER_WALL,
+                effects: Vec::new(),
+            };
             world.link.start(now, &mut world.effects);
             let mut sock = World::dialled(&world.take());
             for _ in 0..4 {

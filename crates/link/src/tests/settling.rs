@@ -1,7 +1,7 @@
 //! Settlements: batched, sent again with current tags, told once, stale when they are.
 
-use super::peer::*;
 use super::*;
+use crate::tests::peer::*;
 
 fn nack(delay_ms: Option<u64>) -> Verb {
     Verb::Nack { delay_ms, dead: false, reason: None }

@@ -12,11 +12,11 @@ use tenure_proto::name::Cap;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 
+use crate::access::setting::Values;
 use crate::access::{AuditEntry, AuditRecord, BanRecord, InviteRecord, MemberRecord, TokenRecord};
 use crate::effect::Answer;
 use crate::input::Banned;
-use crate::record::LeaseEndEntry;
-use crate::setting::Values;
+use crate::store::record::LeaseEndEntry;
 
 /// The number of an operation; its shell never uses one twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,7 +193,7 @@ fn few(caps: &[Cap]) -> &[Cap] {
 
 /// Values of settings that there are, short enough for a row.
 fn known(values: &Values) -> Values {
-    let known = values.iter().filter(|(name, _)| crate::setting::find(name).is_ok());
+    let known = values.iter().filter(|(name, _)| crate::access::setting::find(name).is_ok());
     let short = |value: &Value| match value {
         Value::String(text) => json!(clip(text)),
         Value::Array(_) | Value::Object(_) => json!("no value"),

@@ -7,25 +7,24 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use tenure_kit::cidr::Cidr;
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
 
+use crate::Mesh;
 use crate::access::BanRecord;
-use crate::admit::Refusal;
-use crate::cidr::Cidr;
+use crate::conn::admit::Refusal;
 use crate::effect::{Effect, Note};
 use crate::input::Banned;
-use crate::lease::{Lease, State};
-
-use super::Mesh;
+use crate::sessions::lease::{Lease, State};
 
 /// Bans that one mesh holds; one more is refused.
 pub const BANS_MAX: usize = 10_000;
 
 /// The bans of a mesh; at most [`BANS_MAX`].
 #[derive(Debug, Default)]
-pub(super) struct Bans {
+pub(crate) struct Bans {
     all: BTreeMap<Banned, BanRecord>,
     /// How many networks of each length there are: an address is looked up once for each length, not for each ban.
     lengths: BTreeMap<u8, usize>,
@@ -34,7 +33,7 @@ pub(super) struct Bans {
 impl Bans {
     /// Whether a session that `member` vouches for, and that is at `from`, is kept out. The key of a banned member is kept out
     /// as a session's key too, whoever vouches for it.
-    pub(super) fn hold(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
+    pub(crate) fn hold(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
         let banned = |subject: Banned| self.all.contains_key(&subject);
         !self.all.is_empty()
             && (banned(Banned::Session(*session))
@@ -44,32 +43,32 @@ impl Bans {
     }
 
     /// Whether whoever is at `from` is kept out.
-    pub(super) fn hold_address(&self, from: IpAddr) -> bool {
+    pub(crate) fn hold_address(&self, from: IpAddr) -> bool {
         let banned = |length: &u8| self.all.contains_key(&Banned::Network(Cidr::around(from, *length)));
         self.lengths.keys().any(banned)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
     /// Those after `after`, in order.
-    pub(super) fn after(&self, after: Option<Banned>) -> impl Iterator<Item = &BanRecord> {
+    pub(crate) fn after(&self, after: Option<Banned>) -> impl Iterator<Item = &BanRecord> {
         let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         self.all.range((from, std::ops::Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    pub(super) fn contains(&self, subject: &Banned) -> bool {
+    pub(crate) fn contains(&self, subject: &Banned) -> bool {
         self.all.contains_key(subject)
     }
 
     /// Whether there is room for it.
-    pub(super) fn has_room(&self, subject: &Banned) -> bool {
+    pub(crate) fn has_room(&self, subject: &Banned) -> bool {
         self.all.len() < BANS_MAX || self.all.contains_key(subject)
     }
 
     /// Keeps a ban for which there is room.
-    pub(super) fn insert(&mut self, record: BanRecord) {
+    pub(crate) fn insert(&mut self, record: BanRecord) {
         let subject = record.subject;
         if self.all.insert(subject, record).is_none()
             && let Banned::Network(network) = subject
@@ -78,7 +77,7 @@ impl Bans {
         }
     }
 
-    pub(super) fn remove(&mut self, subject: &Banned) -> Option<BanRecord> {
+    pub(crate) fn remove(&mut self, subject: &Banned) -> Option<BanRecord> {
         let gone = self.all.remove(subject);
         if let (Some(_), Banned::Network(network)) = (&gone, subject)
             && let Some(count) = self.lengths.get_mut(&network.len())
@@ -110,7 +109,7 @@ impl Mesh {
     }
 
     /// Keeps somebody out from here on. Looks at every lease once: it is a person's doing.
-    pub(super) fn ban(&mut self, record: BanRecord, effects: &mut Vec<Effect>) {
+    pub(crate) fn ban(&mut self, record: BanRecord, effects: &mut Vec<Effect>) {
         let subject = record.subject;
         if !self.bans.has_room(&subject) {
             return effects.push(Effect::Note(Note::BanRefused { subject }));
@@ -140,23 +139,23 @@ impl Mesh {
         }
     }
 
-    pub(super) fn unban(&mut self, subject: Banned, effects: &mut Vec<Effect>) {
+    pub(crate) fn unban(&mut self, subject: Banned, effects: &mut Vec<Effect>) {
         self.bans.remove(&subject);
         effects.push(Effect::Note(Note::BanSet { subject, on: false, leases: 0 }));
     }
 
     /// Whether the lease of `session` is of somebody who is kept out.
-    pub(super) fn is_banned(&self, session: &SessionKey) -> bool {
+    pub(crate) fn is_banned(&self, session: &SessionKey) -> bool {
         self.leases.get(session).is_some_and(|lease| self.bans.hold(session, &lease.member, lease.from))
     }
 
     /// Whether the lease of `session` is one that is to end.
-    pub(super) fn is_doomed(&self, session: &SessionKey) -> bool {
+    pub(crate) fn is_doomed(&self, session: &SessionKey) -> bool {
         self.is_banned(session) || self.leases.get(session).is_some_and(|lease| lease.kicked)
     }
 
     /// Ends a lease wherever it stands, because of a ban or a kick.
-    pub(super) fn evict(&mut self, session: SessionKey, reason: Reason, effects: &mut Vec<Effect>) {
+    pub(crate) fn evict(&mut self, session: SessionKey, reason: Reason, effects: &mut Vec<Effect>) {
         let kicked = reason == Reason::Kicked;
         if let Some(lease) = self.leases.get_mut(&session) {
             lease.kicked |= kicked;
@@ -176,7 +175,7 @@ impl Mesh {
 }
 
 /// What a hello of somebody who is kept out is told.
-pub(super) fn refusal() -> Refusal {
+pub(crate) fn refusal() -> Refusal {
     let text = "an operator has banned this session, its member or its address";
     Refusal::new(WireError::new(ErrorCode::Banned, text), Reason::Banned)
 }

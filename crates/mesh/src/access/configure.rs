@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 
+use tenure_kit::time::Millis;
 use tenure_proto::limits::STARTUP_GRACE_MS;
 
+use crate::Mesh;
+use crate::access::setting;
 use crate::config::MeshConfig;
 use crate::effect::{Effect, Note};
-use crate::setting;
-use crate::time::Millis;
-
-use super::Mesh;
 
 impl Mesh {
     /// Takes up other numbers of the broker's own; what operators have set is set on top of them.
-    pub(super) fn rebase(&mut self, now: Millis, base: MeshConfig, effects: &mut Vec<Effect>) {
+    pub(crate) fn rebase(&mut self, now: Millis, base: MeshConfig, effects: &mut Vec<Effect>) {
         match setting::apply(&base, &self.settings.values) {
             Ok(config) => {
                 self.base = Arc::new(base);
@@ -28,7 +27,7 @@ impl Mesh {
 
     /// Takes up other numbers, if they hold together. `now` is on the shell's clock. Looks at every lease and log
     /// once: it is a person's doing.
-    pub(super) fn configure(&mut self, now: Millis, config: MeshConfig, effects: &mut Vec<Effect>) {
+    pub(crate) fn configure(&mut self, now: Millis, config: MeshConfig, effects: &mut Vec<Effect>) {
         if let Err(error) = config.check() {
             return effects.push(Effect::Note(Note::ConfigRefused { reason: error.to_string() }));
         }

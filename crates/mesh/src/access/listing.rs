@@ -6,15 +6,14 @@ use std::ops::Bound;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::SessionKey;
 
-use crate::lease::Lease;
-use crate::operate::{Act, LIST_PAGE, Operated, Overview, Page, SessionInfo};
-use crate::setting;
-
-use super::Mesh;
+use crate::Mesh;
+use crate::access::admin::{Act, LIST_PAGE, Operated, Overview, Page, SessionInfo};
+use crate::access::setting;
+use crate::sessions::lease::Lease;
 
 impl Mesh {
     /// Answers what only looks.
-    pub(super) fn listed(&self, act: &Act) -> Result<Operated, WireError> {
+    pub(crate) fn listed(&self, act: &Act) -> Result<Operated, WireError> {
         Ok(match act {
             Act::Overview => Operated::Overview(self.overview()),
             Act::Sessions(page) => {
@@ -57,7 +56,7 @@ impl Mesh {
     }
 
     /// The settings as they are, and which of them somebody has set.
-    pub(super) fn settings_shown(&self) -> Operated {
+    pub(crate) fn settings_shown(&self) -> Operated {
         let config = self.with_settings(&self.settings.values).unwrap_or_else(|_| self.config.clone());
         let changed = self.settings.values.keys().cloned().collect();
         Operated::Settings { version: self.settings.version, values: setting::all(&config), changed }

@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 
+use crate::access::setting;
 use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Rights, Roll, needs};
-use crate::admit::{Admission, Refusal, Voucher};
+use crate::conn::admit::{Admission, Refusal, Voucher};
 use crate::effect::Effect;
 use crate::input::Call;
-use crate::lease::{Lease, State};
-use crate::record::StoreWrite;
-use crate::setting;
-use crate::time::{Millis, Now};
-
-use super::writes::Awaiting;
-use super::{Mesh, Settings};
+use crate::sessions::lease::{Lease, State};
+use crate::store::pending::Awaiting;
+use crate::store::record::StoreWrite;
+use crate::{Mesh, Settings};
 
 impl Mesh {
     /// The same mesh with what its store remembers of access: who may come in, who may not, and what operators have set.
@@ -58,7 +57,7 @@ impl Mesh {
     }
 
     /// How a hello is let in, if it is.
-    pub(super) fn entry(&self, hello: &Admission) -> Result<Entry, Refusal> {
+    pub(crate) fn entry(&self, hello: &Admission) -> Result<Entry, Refusal> {
         self.roll.entry(&hello.member, &hello.presented, self.shown).map_err(|error| {
             let reason = if error.code == ErrorCode::Busy { Reason::Busy } else { Reason::Unauthorized };
             Refusal::new(error, reason)
@@ -66,7 +65,7 @@ impl Mesh {
     }
 
     /// The token that a hello is let in by.
-    pub(super) fn token_of(&self, hello: &Admission) -> Option<GrantId> {
+    pub(crate) fn token_of(&self, hello: &Admission) -> Option<GrantId> {
         match self.entry(hello) {
             Ok(Entry::Token(id)) => Some(id),
             _ => None,
@@ -74,7 +73,7 @@ impl Mesh {
     }
 
     /// What a session may from this hello on, which is let in by `token` if by any.
-    pub(super) fn rights_by(&self, hello: &Admission, token: Option<&GrantId>) -> Rights {
+    pub(crate) fn rights_by(&self, hello: &Admission, token: Option<&GrantId>) -> Rights {
         let Some(lease) = self.leases.get(&hello.session) else { return Rights::NONE };
         let caps = match &hello.voucher {
             Voucher::Attested(caps) => caps.as_deref(),
@@ -85,7 +84,7 @@ impl Mesh {
 
     /// Somebody who was invited becomes a member: the use of the invite and the member's row are one write. The hello goes
     /// on as a member's, whose lease is written behind it.
-    pub(super) fn take_in(&mut self, hello: &Admission, entry: Entry, effects: &mut Vec<Effect>) {
+    pub(crate) fn take_in(&mut self, hello: &Admission, entry: Entry, effects: &mut Vec<Effect>) {
         let Entry::Invited(invite) = entry else { return };
         let member = hello.member;
         let changes = self.roll.redeem(member, &invite, self.wall);
@@ -103,7 +102,7 @@ impl Mesh {
     }
 
     /// The store could not take a member: it is none, and whoever is here as one is not.
-    pub(super) fn not_joined(&mut self, member: MemberKey, invite: &GrantId, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_joined(&mut self, member: MemberKey, invite: &GrantId, effects: &mut Vec<Effect>) {
         self.roll.unredeem(&member, invite);
         let here = self.leases.iter().filter(|(_, lease)| {
             lease.member == member && lease.token.is_none() && matches!(lease.state, State::Online(_))
@@ -114,7 +113,7 @@ impl Mesh {
     }
 
     /// Whether a session may do something.
-    pub(super) fn may(&self, session: SessionKey, right: Right) -> Result<(), WireError> {
+    pub(crate) fn may(&self, session: SessionKey, right: Right) -> Result<(), WireError> {
         match self.leases.get(&session) {
             Some(lease) if !lease.may.allow(right) => {
                 let cap = right.as_str();
@@ -128,7 +127,7 @@ impl Mesh {
 
     /// Why a session may not ask this, if it may not. What is looked up by its id first, or has a verdict for each of its
     /// parts, asks for itself.
-    pub(super) fn forbidden(&self, session: SessionKey, call: &Call) -> Option<WireError> {
+    pub(crate) fn forbidden(&self, session: SessionKey, call: &Call) -> Option<WireError> {
         if matches!(call, Call::Send(_) | Call::ServiceRenew(_)) {
             return None;
         }
@@ -137,7 +136,7 @@ impl Mesh {
 
     /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease. Streams
     /// end of those who may have none any more, and what they offer is stale from here on.
-    pub(super) fn recount_rights(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn recount_rights(&mut self, effects: &mut Vec<Effect>) {
         let (roll, mut poorer) = (&self.roll, Vec::new());
         for (session, lease) in &mut self.leases {
             let may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
@@ -161,7 +160,7 @@ impl Mesh {
     }
 
     /// Ends the sessions of which `gone` says so: they are let in no longer.
-    pub(super) fn put_out(&mut self, gone: impl Fn(&Mesh, &SessionKey) -> bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn put_out(&mut self, gone: impl Fn(&Mesh, &SessionKey) -> bool, effects: &mut Vec<Effect>) {
         let out: Vec<SessionKey> =
             self.leases.keys().filter(|session| gone(self, session)).copied().collect();
         for session in out {
@@ -170,7 +169,7 @@ impl Mesh {
     }
 
     /// The numbers with these settings, if they hold together.
-    pub(super) fn with_settings(
+    pub(crate) fn with_settings(
         &self,
         values: &setting::Values,
     ) -> Result<Arc<crate::MeshConfig>, WireError> {

@@ -7,21 +7,30 @@
 //! What it promises: rights only ever narrow. What a session may do is what its member may, less what its attestation
 //! leaves out. A use of an invite is taken with the member's row, and given back if the store could not take that.
 //!
-//! Where to read next: `roll` for the rules, `record` for what is stored, `crate::operate` for what operators do.
+//! Where to read next: `roll` for the rules, `record` for what is stored, `crate::access::admin` for what operators do.
 
+pub mod admin;
+pub(crate) mod bans;
+pub(crate) mod configure;
+pub(crate) mod listing;
+pub(crate) mod members;
+pub(crate) mod operating;
+pub mod operator_auth;
+pub mod pattern;
 mod record;
 mod roll;
+pub mod setting;
+
+use tenure_proto::error::WireError;
+use tenure_proto::invite::{Invite, Role};
+use tenure_proto::method::Method;
+use tenure_proto::name::Cap;
 
 pub use record::{
     AccessWrite, AuditEntry, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess,
     TokenRecord,
 };
 pub use roll::{Entry, Grant, INVITES_MAX, Roll, TOKENS_MAX};
-
-use tenure_proto::error::WireError;
-use tenure_proto::invite::{Invite, Role};
-use tenure_proto::method::Method;
-use tenure_proto::name::Cap;
 
 /// Something that a session may be allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,5 +152,4 @@ pub enum Presented {
 }
 
 #[cfg(test)]
-#[path = "access/tests.rs"]
 mod tests;

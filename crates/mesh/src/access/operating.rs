@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::invite::Role;
@@ -13,21 +14,19 @@ use tenure_proto::service::ServicesListParams;
 use tenure_proto::text::is_control_or_bidi;
 use tenure_proto::topic::{GroupsListParams, TopicsListParams};
 
+use crate::Mesh;
+use crate::access::admin::{Act, OperateId, Operated, Operation};
+use crate::access::setting::Values;
 use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, Roll};
 use crate::effect::{Answer, Effect, Note};
 use crate::input::Banned;
-use crate::operate::{Act, OperateId, Operated, Operation};
-use crate::record::{GroupId, StoreRead, StoreWrite};
-use crate::setting::Values;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::reads::{Purpose, seqs as check_seqs};
-use super::writes::Awaiting;
+use crate::messages::reads::{Purpose, seqs as check_seqs};
+use crate::store::pending::Awaiting;
+use crate::store::record::{GroupId, StoreRead, StoreWrite};
 
 /// Who is to be answered.
 #[derive(Clone, Debug)]
-pub(super) enum Asker {
+pub(crate) enum Asker {
     /// A session, on this socket.
     Socket(ConnId, RequestId),
     /// An operator.
@@ -36,7 +35,7 @@ pub(super) enum Asker {
 
 impl Asker {
     /// The answer.
-    pub(super) fn answer(self, outcome: Result<Answer, WireError>) -> Effect {
+    pub(crate) fn answer(self, outcome: Result<Answer, WireError>) -> Effect {
         match self {
             Asker::Socket(conn, request) => Effect::Respond { conn, request, outcome },
             Asker::Operator(id) => {
@@ -91,7 +90,7 @@ enum Out {
 
 impl Mesh {
     /// An operator asks something.
-    pub(super) fn operate(
+    pub(crate) fn operate(
         &mut self,
         now: Millis,
         id: OperateId,
@@ -241,13 +240,13 @@ impl Mesh {
                 Ok(Doing::Later)
             }
             Act::LeaseEnds(page) => {
-                let limit = page.limit.clamp(1, crate::operate::LIST_PAGE) as u32;
+                let limit = page.limit.clamp(1, crate::access::admin::LIST_PAGE) as u32;
                 let read = StoreRead::LeaseEnds { before: page.after, limit };
                 self.read(Purpose::LeaseEnds(id), read, effects);
                 Ok(Doing::Later)
             }
             Act::Audit(page) => {
-                let limit = page.limit.clamp(1, crate::operate::LIST_PAGE) as u32;
+                let limit = page.limit.clamp(1, crate::access::admin::LIST_PAGE) as u32;
                 let read = StoreRead::Audit { before: page.after, limit };
                 self.read(Purpose::Audit(id), read, effects);
                 Ok(Doing::Later)
@@ -285,7 +284,7 @@ impl Mesh {
         let mut all = self.settings.values.clone();
         let mut named = BTreeMap::new();
         for (given, value) in values {
-            let name = crate::setting::find(given)?.name;
+            let name = crate::access::setting::find(given)?.name;
             if let Some(other) = named.insert(name, given) {
                 let text = format!("{other} and {given} are names of one setting; give one of them");
                 let details = serde_json::json!({"field": given, "against": other});
@@ -295,7 +294,7 @@ impl Mesh {
                 true => _ = all.remove(name),
                 false => {
                     // Here what is wrong can be told under the name that was given.
-                    crate::setting::check(given, value)?;
+                    crate::access::setting::check(given, value)?;
                     all.insert(name.to_owned(), value.clone());
                 }
             }
@@ -345,7 +344,7 @@ impl Mesh {
     }
 
     /// A grant is on disk: from here on it holds.
-    pub(super) fn granted(
+    pub(crate) fn granted(
         &mut self,
         id: OperateId,
         answer: Operated,
@@ -368,7 +367,7 @@ impl Mesh {
     }
 
     /// Refuses a session that is not here.
-    pub(super) fn known(&self, session: &SessionKey) -> Result<(), WireError> {
+    pub(crate) fn known(&self, session: &SessionKey) -> Result<(), WireError> {
         let known = self.leases.contains_key(session);
         let gone = || WireError::new(ErrorCode::NoSuchSession, "there is no such session, or it has left");
         known.then_some(()).ok_or_else(gone)

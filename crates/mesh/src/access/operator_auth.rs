@@ -7,11 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::address::Address;
+use tenure_kit::secret;
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-
-use crate::address::Address;
-use crate::secret;
-use crate::time::Millis;
 
 /// Wrong tokens after which an address is locked out.
 pub const WRONG_TOKENS: u32 = 10;

@@ -8,7 +8,9 @@ use tenure_proto::invite::{Invite, Role};
 use tenure_proto::limits::{INVITE_AHEAD_MS, MEMBERS_MAX};
 use tenure_proto::name::Cap;
 
-use super::{Change, InviteRecord, MemberRecord, Presented, RestoredAccess, Right, Rights, TokenRecord};
+use crate::access::{
+    Change, InviteRecord, MemberRecord, Presented, RestoredAccess, Right, Rights, TokenRecord,
+};
 
 /// Invites that one mesh remembers; past it those that have ended are forgotten, and then one more is `busy`.
 pub const INVITES_MAX: usize = 10_000;

@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tenure_kit::rate::Rate;
+use tenure_kit::time::DAY_MS;
 use tenure_proto::U53;
 use tenure_proto::error::WireError;
 use tenure_proto::limits::{NAME_BYTES, RELAY_STREAMS_PER_SOCKET};
 
+use crate::access::pattern::{PATTERN_BYTES, Pattern};
 use crate::config::{
-    ACK_TIMEOUT_MS_MAX, ACK_TIMEOUT_MS_MIN, BURST_SECONDS, DAY_MS, MeshConfig, RETENTION_MS_MAX,
+    ACK_TIMEOUT_MS_MAX, ACK_TIMEOUT_MS_MIN, BURST_SECONDS, MeshConfig, RETENTION_MS_MAX,
     SERVICE_TTL_MAX_MS_MIN,
 };
-use crate::pattern::{PATTERN_BYTES, Pattern};
-use crate::rate::Rate;
 
 /// Settings as they are kept: name to value.
 pub type Values = BTreeMap<String, Value>;

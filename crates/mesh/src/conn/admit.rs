@@ -3,6 +3,8 @@
 
 use core::net::IpAddr;
 
+use tenure_kit::host::Doors;
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::canonical::{Attested, Proof};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -20,9 +22,7 @@ use tenure_proto::token::{ResumeToken, bearer_hash};
 
 use crate::access::Presented;
 use crate::config::MeshConfig;
-use crate::feature;
-use crate::host::Doors;
-use crate::mutant::{self, Mutant};
+use crate::conn::feature;
 
 /// What a hello is told to wait when only the reserve of connections is left, in milliseconds.
 const FULL_RETRY_MS: u64 = 5_000;

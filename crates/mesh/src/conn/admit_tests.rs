@@ -10,7 +10,7 @@ use tenure_proto::number::U53;
 
 use super::*;
 use crate::config::MeshConfig;
-use crate::feature::FEATURES;
+use crate::conn::feature::FEATURES;
 
 const WALL: u64 = 1_800_000_000_000;
 const HOST: &str = "127.0.0.1:7400";

@@ -14,7 +14,7 @@
 //! one is not read until there is some: whoever only sends is not let go for it. Somebody who keeps room and sends nothing
 //! goes when others wait for it ([`BufferLimit::make_room`]).
 
-use crate::time::Millis;
+use tenure_kit::time::Millis;
 
 /// How long a message that is not whole may stand still while others wait for room.
 const STILL_MS: u64 = 2_000;

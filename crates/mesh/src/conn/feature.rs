@@ -11,8 +11,8 @@ use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::feature::FeatureWish;
 use tenure_proto::limits::POSITIONS_PER_HELLO;
 
-use crate::admit::Refusal;
 use crate::config::MeshConfig;
+use crate::conn::admit::Refusal;
 
 /// Features that this broker has; a hello that requires another is refused.
 pub const FEATURES: &[&str] =
@@ -34,7 +34,7 @@ fn params(bit: &str, config: &MeshConfig) -> Value {
 }
 
 /// What is promised about retries: for how long a second send of the same is known to be one.
-pub(crate) fn dedupe(days: Option<u32>) -> Value {
+fn dedupe(days: Option<u32>) -> Value {
     match days {
         Some(days) => json!({
             "version": 2, "mode": "retention_scoped", "retentionDays": days, "fingerprint": true,

@@ -20,14 +20,15 @@ use tenure_proto::subscribe::FetchResult;
 use tenure_proto::ticket::RelayTicket;
 use tenure_proto::token::ResumeToken;
 
+use crate::conn::feature;
+use crate::conn::identity::House;
 use crate::effect::{Answer, Batch, HelloAnswer, Push};
-use crate::feature;
-use crate::house::House;
 use crate::input::Call;
-use crate::record::{DAMAGED, DeadEntry};
-use crate::route::Opening;
-use crate::run::{self, start};
-use crate::send::prepare;
+use crate::messages::prepare::prepare;
+use crate::runs::run;
+use crate::runs::start;
+use crate::services::route::Opening;
+use crate::store::record::{DAMAGED, DeadEntry};
 
 /// What a frame may need that only a shell can get; asked for no sooner than it is needed.
 pub trait Supply {

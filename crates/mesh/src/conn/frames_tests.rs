@@ -1,10 +1,10 @@
 //! What a frame is taken for, and what it asks of the shell.
 
 use ed25519_dalek::SigningKey;
+use tenure_kit::host::Doors;
 
 use super::*;
 use crate::config::MeshConfig;
-use crate::host::Doors;
 
 const WALL: u64 = 1_800_000_000_000;
 

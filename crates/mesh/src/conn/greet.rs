@@ -1,5 +1,6 @@
 //! From the upgrade to an admitted hello.
 
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::error::{ErrorCode, WireError};
@@ -11,12 +12,11 @@ use tenure_proto::limits::{FRAME_BEFORE_HELLO_BYTES, HELLO_TIMEOUT_MS, NONCE_BYT
 use tenure_proto::number::U53;
 use tenure_proto::text::b64url;
 
-use super::{Conn, ConnEffect, ConnNote, Due, Gone, Outlet, Pace, Patience, Phase, Received};
-use crate::admit::{Admission, Gate, Refusal, TokenVerdict, Wait, admit, client_of};
-use crate::frames::{self, Whence};
-use crate::house::House;
+use crate::conn::admit::{Admission, Gate, Refusal, TokenVerdict, Wait, admit, client_of};
+use crate::conn::frames::{self, Whence};
+use crate::conn::identity::House;
+use crate::conn::{Conn, ConnEffect, ConnNote, Due, Gone, Outlet, Pace, Patience, Phase, Received};
 use crate::input::Input;
-use crate::time::{Millis, Now};
 
 /// Bytes of a frame that may have to leave before a socket that is let go is told why.
 const LAST_BYTES: usize = 64 * 1024;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
+use tenure_kit::host::Doors;
 use tenure_proto::ids::ClusterId;
 use tenure_proto::name::MeshName;
 
 use crate::config::MeshConfig;
-use crate::host::Doors;
 
 /// What all connections of one broker share and none of them changes.
 #[derive(Clone, Debug)]

@@ -18,8 +18,13 @@
 //! Where to read next: `greet` for the time before the hello, `due` for what a client may have us hold, `pace` for how
 //! slowly it may read.
 
+pub mod admit;
+pub mod buffers;
 mod due;
+pub mod feature;
+pub mod frames;
 mod greet;
+pub mod identity;
 mod pace;
 mod patience;
 mod shell;
@@ -29,22 +34,22 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use tenure_kit::time::{Millis, Now};
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::codec::Codec;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::{ConnId, RequestId};
 use tenure_proto::limits::{CLOSE_FLUSH_MS, FRAME_BEFORE_HELLO_BYTES, MESSAGE_MS};
 
+use crate::conn::frames::{Incoming, Whence};
+use crate::conn::identity::House;
 use crate::effect::Push;
-use crate::frames::{self, Incoming, Whence};
-use crate::house::House;
 use crate::input::Input;
-use crate::time::{Millis, Now};
-
 use due::Due;
 use greet::Stranger;
 use pace::Pace;
 use patience::Patience;
+
 pub use shell::{ConnEffect, ConnNote, Out, Outlet, Received};
 
 /// Bytes of a delivery around its message, about.

@@ -3,9 +3,8 @@
 //! A reader is judged by what it takes, never by how long a batch is on its way: a message of a megabyte takes ten
 //! seconds at a megabit a second, and whoever reads it all that time reads.
 
+use tenure_kit::time::Millis;
 use tenure_proto::limits::SLOW_CONSUMER_BYTES;
-
-use crate::time::Millis;
 
 /// How often the mesh is told at the most, in parts of the time that a reader is given.
 const PARTS: u64 = 10;

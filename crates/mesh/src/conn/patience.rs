@@ -1,7 +1,8 @@
 //! How long a client may take over something, in time that stands still while the broker does.
 
-use crate::thaw::Thaw;
-use crate::time::Millis;
+use tenure_kit::time::Millis;
+
+use crate::sessions::freeze::Thaw;
 
 /// A time that runs: until its hello is here, or a message that has begun is whole.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
 //! Between a connection and its shell: what each may say to the other.
 
+use tenure_kit::time::Millis;
 use tenure_proto::close::Closing;
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, RequestId};
 
-use crate::admit::{Refusal, Wait};
+use crate::conn::admit::{Refusal, Wait};
+use crate::conn::frames::Supply;
 use crate::effect::{Answer, Batch, Push};
-use crate::frames::Supply;
 use crate::input::Input;
-use crate::time::Millis;
 
 /// What happened on a socket.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +45,15 @@ pub enum Out {
     Ping,
     /// Say why, flush, close.
     Close(Box<Closing>),
-    /// Close as [`super::Conn::let_go`] does.
+    /// Close as [`crate::conn::Conn::let_go`] does.
     LetGo,
 }
 
 /// What a connection asks of its shell, besides taking what leaves.
 #[derive(Debug)]
 pub enum ConnEffect {
-    /// Hand the admitted hello to its mesh, which answers through [`super::Conn::obey`]; if it takes none any more,
-    /// [`super::Conn::stop`]. From here on the client is no stranger.
+    /// Hand the admitted hello to its mesh, which answers through [`crate::conn::Conn::obey`]; if it takes none any more,
+    /// [`crate::conn::Conn::stop`]. From here on the client is no stranger.
     Enter(Input),
     /// Tell the mesh.
     Tell(Input),

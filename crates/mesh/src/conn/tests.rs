@@ -2,6 +2,7 @@
 
 use ed25519_dalek::SigningKey;
 use serde_json::{Value, json};
+use tenure_kit::host::Doors;
 use tenure_proto::canonical::{Proof, member_key, session_key};
 use tenure_proto::limits::{
     HELLO_TIMEOUT_MS, MESSAGE_MS, NONCE_BYTES, SLOW_CONSUMER_BYTES, SLOW_CONSUMER_MS,
@@ -12,9 +13,8 @@ use tenure_proto::text::b64url;
 
 use super::*;
 use crate::config::MeshConfig;
+use crate::conn::frames::Supply;
 use crate::effect::{Answer, Batch};
-use crate::frames::Supply;
-use crate::host::Doors;
 use crate::input::Call;
 
 const HOST: &str = "127.0.0.1:7400";

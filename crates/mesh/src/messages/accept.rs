@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
 
-use crate::envelope::{Envelope, Lane};
-use crate::mutant::{self, Mutant};
+use crate::messages::envelope::{Envelope, Lane};
 
 /// Within what an id that `sender` gives is one message's alone: everything that this member sends.
 pub fn scope(sender: MemberKey) -> MemberKey {
@@ -153,7 +153,7 @@ mod tests {
     use tenure_proto::message::{Address, MessageKind, Priority, Sender};
 
     use super::*;
-    use crate::envelope::Body;
+    use crate::messages::envelope::Body;
 
     const SESSION: SessionKey = SessionKey([7; 32]);
     const MEMBER: MemberKey = MemberKey([8; 32]);

@@ -3,12 +3,12 @@
 //! What waits in a group is what its lane has counted less what the group has passed, and what is open. So the sum over all
 //! groups is: the counts of their lanes, each as often as it has groups, less all that was passed, and all that is open.
 
-use super::messages::Messages;
-use super::reading::Reading;
+use crate::messages::Messages;
+use crate::messages::reading::Reading;
 
 /// The sums of all groups of a mesh.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     /// What the lanes have counted, for each of their groups.
     appended: u64,
     /// What groups have passed of that.
@@ -19,7 +19,7 @@ pub(super) struct Backlog {
 
 impl Messages {
     /// What [`Backlog::depth`] must be, counted anew.
-    pub(super) fn counted_backlog(&self) -> u64 {
+    pub(crate) fn counted_backlog(&self) -> u64 {
         let (mut appended, mut passed, mut open) = (0, 0, 0);
         for reading in self.readings.values() {
             appended += self.logs.lane(&reading.record.log, reading.record.lane).map_or(0, |lane| lane.count);
@@ -32,22 +32,22 @@ impl Messages {
 
 impl Backlog {
     /// Entries that wait, in all groups together.
-    pub(super) fn depth(&self) -> u64 {
+    pub(crate) fn depth(&self) -> u64 {
         self.appended.saturating_sub(self.passed) + self.open
     }
 
     /// A lane with so many groups has one entry more.
-    pub(super) fn grown(&mut self, groups: usize) {
+    pub(crate) fn grown(&mut self, groups: usize) {
         self.appended += groups as u64;
     }
 
     /// A group was made in a lane that has counted so much.
-    pub(super) fn opened(&mut self, count: u64) {
+    pub(crate) fn opened(&mut self, count: u64) {
         self.appended += count;
     }
 
     /// A group is gone from a lane that has counted so much.
-    pub(super) fn closed(&mut self, count: u64, reading: &Reading) {
+    pub(crate) fn closed(&mut self, count: u64, reading: &Reading) {
         let (passed, open) = reading.counted;
         self.appended = self.appended.saturating_sub(count);
         self.passed = self.passed.saturating_sub(passed);
@@ -55,7 +55,7 @@ impl Backlog {
     }
 
     /// A group may have passed more, or have more or less open, than when it was counted last.
-    pub(super) fn counts(&mut self, reading: &mut Reading) {
+    pub(crate) fn counts(&mut self, reading: &mut Reading) {
         let now = (reading.passed.0, reading.group.open_len() as u64);
         let (passed, open) = std::mem::replace(&mut reading.counted, now);
         self.passed = self.passed.saturating_sub(passed) + now.0;

@@ -1,26 +1,25 @@
 //! Deliveries of groups that several may read: each is pushed when its claim is on disk, so that after a crash nobody
 //! else is handed what somebody has in hand.
 
+use tenure_kit::time::Millis;
 use tenure_proto::ids::{ConnId, SessionKey, SubId};
 
+use crate::Mesh;
 use crate::effect::{Effect, Push};
-use crate::subs::Subs;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::messages::Messages;
-use super::writes::Awaiting;
+use crate::messages::Messages;
+use crate::messages::subs::Subs;
+use crate::store::pending::Awaiting;
 
 impl Mesh {
     /// Whether a subscription was handed entries that have not been pushed, because their claims are on their way to
     /// the disk. A `fetch` that finds nothing else is answered after them: nothing waits, when it says so.
-    pub(super) fn is_claiming(&self, session: SessionKey, sub: &SubId) -> bool {
+    pub(crate) fn is_claiming(&self, session: SessionKey, sub: &SubId) -> bool {
         let sub = self.leases.get(&session).and_then(|lease| lease.subs.get(sub));
         sub.is_some_and(|sub| !sub.claiming.is_empty())
     }
 
     /// Deliveries of contended groups leave when their claims are on disk.
-    pub(super) fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Messages { parked, dirty, readings, .. } = &mut self.messages;
         let (told, untold): (Vec<_>, Vec<_>) =
             std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
@@ -40,7 +39,7 @@ impl Mesh {
     }
 
     /// Claims are on disk: their deliveries are the next to be pushed, if that socket still carries the session.
-    pub(super) fn clear_pushes(&mut self, pushes: Vec<(ConnId, Push)>) {
+    pub(crate) fn clear_pushes(&mut self, pushes: Vec<(ConnId, Push)>) {
         for (conn, push) in pushes {
             let session = push.session;
             let Some(lease) = self.leases.get_mut(&session).filter(|lease| lease.conn() == Some(conn)) else {
@@ -52,7 +51,7 @@ impl Mesh {
     }
 
     /// A fetch that could not be answered: what it took is pushed.
-    pub(super) fn push_instead(&mut self, pushes: Vec<Push>) {
+    pub(crate) fn push_instead(&mut self, pushes: Vec<Push>) {
         for push in pushes {
             let Some(lease) = self.leases.get_mut(&push.session) else { continue };
             if let Some(sub) = lease.subs.get_mut(&push.sub)
@@ -66,7 +65,7 @@ impl Mesh {
     }
 
     /// Holds back deliveries whose claims must be on disk first.
-    pub(super) fn park(messages: &mut Messages, subs: &mut Subs, conn: ConnId, pushes: &mut Vec<Push>) {
+    pub(crate) fn park(messages: &mut Messages, subs: &mut Subs, conn: ConnId, pushes: &mut Vec<Push>) {
         let contended = |push: &mut Push| {
             let fresh = !push.cleared;
             fresh && messages.readings.get(&push.group).is_some_and(|reading| reading.is_contended())

@@ -16,15 +16,14 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{SubscriptionEvent, SubscriptionEventKind};
 
+use crate::Mesh;
+use crate::access::operating::Asker;
 use crate::access::{AccessWrite, AuditRecord, Right};
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::Lane;
-use crate::record::{DeletedLog, GroupId, StoreWrite, TopicRecord, TopicState};
-
-use super::Mesh;
-use super::messages::{Messages, Topic};
-use super::operating::Asker;
-use super::writes::Awaiting;
+use crate::messages::envelope::Lane;
+use crate::messages::{Messages, Topic};
+use crate::store::pending::Awaiting;
+use crate::store::record::{DeletedLog, GroupId, StoreWrite, TopicRecord, TopicState};
 
 /// Rows that one slice of a delete takes from the store: a few milliseconds of the writer.
 const CLEARED_PER_SLICE: u32 = 512;
@@ -40,11 +39,11 @@ const UNUSED_AT_ONCE: usize = 64;
 const ASK_AGAIN_MS: u64 = 3_600_000;
 /// Logs of deleted topics that are remembered here. Past it one is forgotten: its numbers go on all the same, by what is on
 /// disk, but until it is made again no `from` beyond its beginning is taken.
-pub(super) const TOMBS_MAX: usize = 100_000;
+pub(crate) const TOMBS_MAX: usize = 100_000;
 
 /// A topic that is going.
 #[derive(Debug)]
-pub(super) struct Deleting {
+pub(crate) struct Deleting {
     record: TopicRecord,
     /// Who is to be told when it is gone; bounded by unanswered requests.
     askers: Vec<Asker>,
@@ -56,13 +55,13 @@ pub(super) struct Deleting {
 
 /// What is remembered of a log of a deleted topic.
 #[derive(Clone, Debug)]
-pub(super) struct Tomb {
-    pub(super) log: DeletedLog,
+pub(crate) struct Tomb {
+    pub(crate) log: DeletedLog,
 }
 
 impl Messages {
     /// Whether a topic was deleted by somebody, and has not been made again.
-    pub(super) fn was_deleted(&self, topic: &TopicName) -> bool {
+    pub(crate) fn was_deleted(&self, topic: &TopicName) -> bool {
         let going = self
             .deleting
             .get(topic)
@@ -72,7 +71,7 @@ impl Messages {
     }
 
     /// Keeps a topic, and counts it for the member that made it.
-    pub(super) fn add_topic(&mut self, record: TopicRecord, used_at: u64) {
+    pub(crate) fn add_topic(&mut self, record: TopicRecord, used_at: u64) {
         if let Some(owner) = record.owner {
             *self.makers.entry(owner).or_default() += 1;
         }
@@ -80,7 +79,7 @@ impl Messages {
     }
 
     /// Forgets a topic.
-    pub(super) fn remove_topic(&mut self, name: &TopicName) -> Option<TopicRecord> {
+    pub(crate) fn remove_topic(&mut self, name: &TopicName) -> Option<TopicRecord> {
         let record = self.topics.remove(name)?.record;
         if let Some(owner) = &record.owner
             && let Some(made) = self.makers.get_mut(owner)
@@ -94,7 +93,7 @@ impl Messages {
     }
 
     /// Remembers where the logs of a topic end, in place of the logs.
-    pub(super) fn entomb(&mut self, topic: &TopicName, partitions: u32, told: bool) {
+    pub(crate) fn entomb(&mut self, topic: &TopicName, partitions: u32, told: bool) {
         for partition in 0..partitions {
             let log = LogName::Topic(topic.clone(), partition);
             if let Some(record) = self.logs.take(&log) {
@@ -104,7 +103,7 @@ impl Messages {
     }
 
     /// Remembers a log of a deleted topic.
-    pub(super) fn remember_tomb(&mut self, log: DeletedLog) {
+    pub(crate) fn remember_tomb(&mut self, log: DeletedLog) {
         if self.tombs.len() >= TOMBS_MAX {
             self.tombs.pop_first();
         }
@@ -112,7 +111,7 @@ impl Messages {
     }
 
     /// Takes up the logs of a topic that is made again, where they ended. Says whether it had been deleted by somebody.
-    pub(super) fn unearth(&mut self, topic: &TopicName, partitions: u32) -> bool {
+    pub(crate) fn unearth(&mut self, topic: &TopicName, partitions: u32) -> bool {
         let mut told = false;
         for partition in 0..partitions {
             if let Some(tomb) = self.tombs.remove(&LogName::Topic(topic.clone(), partition)) {
@@ -134,7 +133,7 @@ impl Messages {
 
 impl Mesh {
     /// `topics.delete`: by its owner when it is empty and no other member reads it, by an operator in any case.
-    pub(super) fn topics_delete(
+    pub(crate) fn topics_delete(
         &mut self,
         asker: Asker,
         session: SessionKey,
@@ -170,7 +169,7 @@ impl Mesh {
     }
 
     /// Deletes a topic for somebody who may, whatever it holds.
-    pub(super) fn delete_topic(
+    pub(crate) fn delete_topic(
         &mut self,
         asker: Asker,
         name: &TopicName,
@@ -180,7 +179,7 @@ impl Mesh {
     }
 
     /// Refuses a topic that is not there.
-    pub(super) fn check_topic(&self, name: &TopicName) -> Result<(), WireError> {
+    pub(crate) fn check_topic(&self, name: &TopicName) -> Result<(), WireError> {
         match self.messages.topics.contains_key(name) || self.messages.deleting.contains_key(name) {
             true => Ok(()),
             false => Err(no_topic(name)),
@@ -211,7 +210,7 @@ impl Mesh {
     }
 
     /// The store has marked a topic, or has not because it holds something.
-    pub(super) fn topic_ended(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn topic_ended(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
         if !done {
             let text = "the topic holds messages or dead letters; an operator may delete it all the same";
             return self.not_deleted(name, &WireError::new(ErrorCode::Conflict, text), effects);
@@ -224,7 +223,7 @@ impl Mesh {
     }
 
     /// A topic stays: the store could not mark it, or would not.
-    pub(super) fn not_deleted(&mut self, name: &TopicName, error: &WireError, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_deleted(&mut self, name: &TopicName, error: &WireError, effects: &mut Vec<Effect>) {
         let Some(going) = self.messages.deleting.remove(name) else { return };
         if let Some(topic) = self.messages.topics.get_mut(name) {
             topic.ask_at = self.wall.saturating_add(ASK_AGAIN_MS);
@@ -266,7 +265,7 @@ impl Mesh {
     }
 
     /// A slice of a topic is gone, or its subscriptions are.
-    pub(super) fn topic_cleared(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn topic_cleared(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
         let Some(going) = self.messages.deleting.get(name) else { return };
         if !done || self.messages.readers_of(&going.record).next().is_some() {
             return self.clear_topic(name, effects);
@@ -281,14 +280,14 @@ impl Mesh {
     }
 
     /// A slice could not go: it is tried again at the next look.
-    pub(super) fn clear_later(&mut self, name: &TopicName) {
+    pub(crate) fn clear_later(&mut self, name: &TopicName) {
         if let Some(going) = self.messages.deleting.get_mut(name) {
             going.running = false;
         }
     }
 
     /// Goes on with topics that a crash, or a store that could not write, has interrupted.
-    pub(super) fn clear_interrupted(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn clear_interrupted(&mut self, effects: &mut Vec<Effect>) {
         let idle = self.messages.deleting.iter().filter(|(_, going)| !going.running);
         for name in idle.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.clear_topic(&name, effects);
@@ -296,13 +295,13 @@ impl Mesh {
     }
 
     /// Takes up a topic that was going when the broker stopped.
-    pub(super) fn restore_deleting(&mut self, record: TopicRecord) {
+    pub(crate) fn restore_deleting(&mut self, record: TopicRecord) {
         let going = Deleting { record: record.clone(), askers: Vec::new(), marked: true, running: false };
         self.messages.deleting.insert(record.name, going);
     }
 
     /// Ends a subscription by another's doing: its reader is told why.
-    pub(super) fn end_subscription(
+    pub(crate) fn end_subscription(
         &mut self,
         session: SessionKey,
         id: &SubId,
@@ -320,7 +319,7 @@ impl Mesh {
     }
 
     /// Lets go of topics that nobody has used for a while, if they are empty: some at each look.
-    pub(super) fn drop_unused_topics(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn drop_unused_topics(&mut self, effects: &mut Vec<Effect>) {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.messages.upkeep.last_topic.take();
         let after = from.as_ref().map_or(Unbounded, Excluded);
@@ -366,7 +365,7 @@ impl Mesh {
     }
 
     /// `groups.delete`: by the member that made it, or an operator.
-    pub(super) fn groups_delete(
+    pub(crate) fn groups_delete(
         &mut self,
         asker: Asker,
         session: SessionKey,
@@ -391,7 +390,7 @@ impl Mesh {
     }
 
     /// The places of a group; refused if there is none.
-    pub(super) fn check_group(
+    pub(crate) fn check_group(
         &self,
         topic: &TopicName,
         group: &GroupName,
@@ -405,7 +404,7 @@ impl Mesh {
     }
 
     /// Deletes a group for somebody who may: its subscriptions end, its place and what is open there are forgotten.
-    pub(super) fn delete_group(
+    pub(crate) fn delete_group(
         &mut self,
         asker: Asker,
         places: &[GroupId],
@@ -424,6 +423,9 @@ impl Mesh {
             self.end_subscription(*session, sub, "deleted", effects);
         }
         for id in places {
+            if let Some(reading) = self.messages.readings.get(id) {
+                self.messages.crews.note_deleted(&reading.record);
+            }
             self.messages.close(*id);
             self.write_surely(StoreWrite::DropGroup(*id), effects);
         }
@@ -461,19 +463,19 @@ impl Mesh {
     }
 
     /// How many topics there are that go, and tombstones.
-    pub(super) fn deleted_topics(&self) -> (usize, usize) {
+    pub(crate) fn deleted_topics(&self) -> (usize, usize) {
         (self.messages.deleting.len(), self.messages.tombs.len())
     }
 }
 
 /// What somebody is told who means a topic that is not there.
-pub(super) fn no_topic(name: &TopicName) -> WireError {
+pub(crate) fn no_topic(name: &TopicName) -> WireError {
     let text = format!("there is no topic {name}; topics.list tells which there are");
     WireError::new(ErrorCode::NotFound, text)
 }
 
 /// What somebody is told who would use a topic that is going.
-pub(super) fn is_going(name: &TopicName) -> WireError {
+pub(crate) fn is_going(name: &TopicName) -> WireError {
     let text = format!("topic {name} is being deleted; try again in a moment to make it anew");
     WireError::new(ErrorCode::Busy, text).retry_after(1_000)
 }

@@ -3,36 +3,35 @@
 //! Readers pull. When a log grows or something is given back, its readers are roused; when a reader's turn comes
 //! it takes what its credit allows, so that a slow one holds back only itself.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::number::U53;
 use tenure_proto::subscribe::{SubscriptionEvent, SubscriptionEventKind};
 
+use crate::Mesh;
 use crate::effect::{Answer, Effect, Note, ReadId};
-use crate::group::Holder;
-use crate::lease::State;
-use crate::mutant::{self, Mutant};
-use crate::record::{GroupId, GroupWrite, Reader, SettlerChanges, StoreRead, StoreWrite};
-use crate::subs::Fetch;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::messages::{Gap, Moment};
-use super::placing::Placed;
-use super::pull::{PUSHES, fetch_from};
-use super::reads::Purpose;
-use super::writes::Awaiting;
+use crate::messages::group::Holder;
+use crate::messages::placing::Placed;
+use crate::messages::pull::{PUSHES, fetch_from};
+use crate::messages::reads::Purpose;
+use crate::messages::subs::Fetch;
+use crate::messages::{Gap, Moment};
+use crate::sessions::lease::State;
+use crate::store::pending::Awaiting;
+use crate::store::record::{GroupId, GroupWrite, Reader, SettlerChanges, StoreRead, StoreWrite};
 
 /// How long a change of a group that nobody waits for may wait for company.
 const LAZY_MS: u64 = 25;
 /// How often the store is told where private readers are.
 const FLOORS_MS: u64 = 5_000;
 /// How long what the store could not take, or not read, waits before it is tried again.
-pub(super) const RETRY_MS: u64 = 1_000;
+pub(crate) const RETRY_MS: u64 = 1_000;
 
 impl Mesh {
     /// Rouses the readers of groups that have something to hand out.
-    pub(super) fn rouse_readers(&mut self) {
+    pub(crate) fn rouse_readers(&mut self) {
         for id in std::mem::take(&mut self.messages.wakes) {
             self.rouse_group(id);
         }
@@ -90,7 +89,7 @@ impl Mesh {
     }
 
     /// Rouses whoever has these entries in hand: they can be pushed again.
-    pub(super) fn rouse_holders(&mut self, id: GroupId, seqs: &[u64]) {
+    pub(crate) fn rouse_holders(&mut self, id: GroupId, seqs: &[u64]) {
         let Some(reading) = self.messages.readings.get(&id) else { return };
         let holder = |seq: &u64| reading.group.open(*seq).and_then(|open| open.holder().cloned());
         let holders: Vec<Holder> = seqs.iter().filter_map(holder).collect();
@@ -104,7 +103,7 @@ impl Mesh {
     }
 
     /// Lets go of entries that were only looked for: whoever has them in hand need not be handed them again.
-    pub(super) fn forget_bodies(&mut self, id: GroupId, seqs: &[u64]) {
+    pub(crate) fn forget_bodies(&mut self, id: GroupId, seqs: &[u64]) {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         for seq in seqs {
             let Some(holder) = reading.group.open(*seq).and_then(|open| open.holder()) else { continue };
@@ -116,7 +115,7 @@ impl Mesh {
     }
 
     /// What was asked for has come from disk, or is not there: fetches that waited for it are answered.
-    pub(super) fn rouse_fetches(&mut self, id: GroupId) {
+    pub(crate) fn rouse_fetches(&mut self, id: GroupId) {
         let Some(reading) = self.messages.readings.get(&id) else { return };
         let mut roused = Vec::new();
         for Holder { session, sub } in &reading.members {
@@ -132,7 +131,7 @@ impl Mesh {
     }
 
     /// Reads that came to nothing are tried again.
-    pub(super) fn read_again(&mut self, now: Millis) {
+    pub(crate) fn read_again(&mut self, now: Millis) {
         if self.messages.reads_due.is_some_and(|due| now >= due) {
             self.messages.reads_due = None;
             let starved = std::mem::take(&mut self.messages.starved);
@@ -144,7 +143,7 @@ impl Mesh {
     }
 
     /// Lets a session's turn come, if its socket can take anything.
-    pub(super) fn rouse(&mut self, session: SessionKey) {
+    pub(crate) fn rouse(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get(&session) else { return };
         if let State::Online(carrier) = &lease.state
             && carrier.unflushed.is_none()
@@ -155,7 +154,7 @@ impl Mesh {
     }
 
     /// Answers fetches that waited for entries from disk.
-    pub(super) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let moment = self.moment();
         let Some(lease) = self.leases.get(&session) else { return };
         let waits = |id: &&SubId| lease.subs.get(id).is_some_and(|sub| !sub.fetches.is_empty());
@@ -176,13 +175,13 @@ impl Mesh {
                     self.messages.urgent = true;
                     self.messages.answers.push((conn, request, Answer::Fetch(pushes)));
                 } else {
-                    effects.push(super::respond(conn, request, Answer::Fetch(pushes)));
+                    effects.push(crate::respond(conn, request, Answer::Fetch(pushes)));
                 }
             }
         }
     }
 
-    pub(super) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         Moment {
             now: self.now,
             wall: self.wall,
@@ -192,7 +191,7 @@ impl Mesh {
     }
 
     /// Tells the store what goes to the dead letters.
-    pub(super) fn write_burials(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_burials(&mut self, effects: &mut Vec<Effect>) {
         for burial in std::mem::take(&mut self.messages.burials) {
             let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
             effects.push(Effect::Note(Note::Buried { log, seq, reason }));
@@ -201,7 +200,7 @@ impl Mesh {
     }
 
     /// Tells the store, the disk's readers and sessions what handing out has caused.
-    pub(super) fn settle_accounts(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn settle_accounts(&mut self, effects: &mut Vec<Effect>) {
         let now = self.now;
         for (id, read) in self.messages.wanted_reads() {
             let purpose = match &read {
@@ -256,13 +255,13 @@ impl Mesh {
     }
 
     /// Tells the store all that it does not know: the broker stops.
-    pub(super) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
         self.write_owed(effects);
         self.write_floors(effects);
         self.write_dirty(effects);
     }
 
-    pub(super) fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
         let wall = self.wall;
         let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made()) else {
             return;
@@ -286,7 +285,7 @@ impl Mesh {
     }
 
     /// Tells the store where private readers are: up to where each has settled everything.
-    pub(super) fn write_floors(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_floors(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.messages.lagging) {
             let wall = self.wall;
             let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made())
@@ -313,7 +312,7 @@ impl Mesh {
     }
 
     /// The store did not take a group: it is told all of it in a while.
-    pub(super) fn group_lost(
+    pub(crate) fn group_lost(
         &mut self,
         now: Millis,
         id: GroupId,
@@ -342,7 +341,7 @@ impl Mesh {
     }
 
     /// Asks the store to read.
-    pub(super) fn read(&mut self, purpose: Purpose, read: StoreRead, effects: &mut Vec<Effect>) {
+    pub(crate) fn read(&mut self, purpose: Purpose, read: StoreRead, effects: &mut Vec<Effect>) {
         self.messages.last_read.0 += 1;
         let id: ReadId = self.messages.last_read;
         self.messages.reads.insert(id, purpose);

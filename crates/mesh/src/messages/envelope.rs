@@ -126,7 +126,7 @@ impl Envelope {
 
     /// Within what its sender's id for it is remembered.
     pub fn scope(&self) -> MemberKey {
-        crate::accept::scope(self.from.member)
+        crate::messages::accept::scope(self.from.member)
     }
 
     /// The fingerprint of the request that it came with; nothing if no such request is accepted.

@@ -4,20 +4,19 @@
 //! anew does not repeat it. But the reader's own position tells: what lies behind it, before its place here and pruned, it has
 //! not heard of. A client that has heard of it recognises it and is told nothing.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::ReconcileParams;
 
-use crate::group::Holder;
-use crate::mutant::{self, Mutant};
-
-use super::Mesh;
-use super::messages::Gap;
+use crate::Mesh;
+use crate::messages::Gap;
+use crate::messages::group::Holder;
 
 impl Mesh {
     /// A client lists what it reads and how far it has come: whatever is gone since is told again.
-    pub(super) fn tell_gaps_again(&mut self, session: SessionKey, params: &ReconcileParams) {
+    pub(crate) fn tell_gaps_again(&mut self, session: SessionKey, params: &ReconcileParams) {
         let Some(lease) = self.leases.get(&session).filter(|_| !mutant::on(Mutant::GapToldOnce)) else {
             return;
         };

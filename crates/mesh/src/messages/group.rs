@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::tag::IdMark;
 
-use crate::mutant::{self, Mutant};
-use crate::record::{OpenRecord, Origin, SettlerRecord};
-use crate::settlers::{SettlerChanges, Settlers};
-use crate::time::Millis;
+use crate::messages::settlers::{SettlerChanges, Settlers};
+use crate::store::record::{OpenRecord, Origin, SettlerRecord};
 
 /// Entries that may be open in one group; at the bound it reads on when some of them are settled.
 pub const OPEN_MAX: usize = 131_072;

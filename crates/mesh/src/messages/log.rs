@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tenure_proto::log::LogName;
 
-use crate::envelope::{Entry, Lane};
-use crate::record::{GroupId, LaneRecord, LogRecord};
+use crate::messages::envelope::{Entry, Lane};
+use crate::store::record::{GroupId, LaneRecord, LogRecord};
 
 /// Bytes of entries that all tails of a mesh hold together.
 pub const TAIL_BYTES: usize = 32 * 1024 * 1024;

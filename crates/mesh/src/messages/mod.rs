@@ -1,8 +1,38 @@
 //! All that a mesh knows of messages: logs, who reads them and where, and what waits to be told to the store.
 
+pub mod accept;
+pub(crate) mod backlog;
+pub(crate) mod claims;
+pub(crate) mod deleting;
+pub(crate) mod deliver;
+pub mod envelope;
+pub(crate) mod gaps;
+pub mod group;
+pub(crate) mod groups;
+pub mod log;
+pub(crate) mod pages;
+pub(crate) mod placing;
+pub mod prepare;
+pub(crate) mod proof;
+pub(crate) mod pull;
+pub(crate) mod reading;
+pub(crate) mod reads;
+pub(crate) mod reconcile;
+pub mod reconcile_plan;
+pub(crate) mod send;
+pub(crate) mod settle;
+pub mod settlers;
+pub mod subs;
+pub(crate) mod subscribe;
+pub(crate) mod topics;
+pub(crate) mod upkeep;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, MemberKey, MessageId, RequestId, SessionKey};
 use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES};
@@ -10,22 +40,18 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::TopicName;
 use tenure_proto::tag::{IdMark, TagParts};
 
-use crate::deadline::Deadlines;
 use crate::effect::{Answer, HelloAnswer, Push, ReadId};
-use crate::envelope::{Entry, Lane};
-use crate::group::{Holder, OPEN_MAX, Open};
-use crate::log::Logs;
-use crate::mutant::{self, Mutant};
-use crate::record::{Burial, GroupId, GroupRecord, Origin, Reader, TopicRecord};
-use crate::time::Millis;
-
-use super::backlog::Backlog;
-use super::crews::Crews;
-use super::debt::Debt;
-use super::deleting::{Deleting, Tomb};
-use super::deliver::RETRY_MS;
-use super::reading::Reading;
-use super::reads::Purpose;
+use crate::messages::backlog::Backlog;
+use crate::messages::deleting::{Deleting, Tomb};
+use crate::messages::deliver::RETRY_MS;
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::group::{Holder, OPEN_MAX, Open};
+use crate::messages::groups::Crews;
+use crate::messages::log::Logs;
+use crate::messages::reading::Reading;
+use crate::messages::reads::Purpose;
+use crate::store::record::{Burial, GroupId, GroupRecord, Origin, Reader, TopicRecord};
+use crate::store::retry_queue::Debt;
 
 /// How far beyond what the store knew its lone reader is believed after a crash: more cannot have been handed out between
 /// two writes.
@@ -33,113 +59,113 @@ const AHEAD: u64 = 16_384;
 
 /// A topic.
 #[derive(Debug)]
-pub(super) struct Topic {
-    pub(super) record: TopicRecord,
+pub(crate) struct Topic {
+    pub(crate) record: TopicRecord,
     /// Whose turn it is among partitions, for messages without a key.
-    pub(super) turn: u32,
+    pub(crate) turn: u32,
     /// When a reader of it last left, or the start of the broker if it was used before, Unix milliseconds.
-    pub(super) used_at: u64,
+    pub(crate) used_at: u64,
     /// Before when it is not asked whether it is empty, Unix milliseconds.
-    pub(super) ask_at: u64,
+    pub(crate) ask_at: u64,
 }
 
 /// What a session is to be told about a subscription of its.
 #[derive(Debug)]
-pub(super) struct Gap {
-    pub(super) holder: Holder,
-    pub(super) partition: Option<u32>,
-    pub(super) from: u64,
-    pub(super) to: u64,
+pub(crate) struct Gap {
+    pub(crate) holder: Holder,
+    pub(crate) partition: Option<u32>,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 /// All that a mesh knows of messages.
 #[derive(Debug, Default)]
-pub(super) struct Messages {
+pub(crate) struct Messages {
     /// Bounded by `TOPICS_MAX`.
-    pub(super) topics: BTreeMap<TopicName, Topic>,
+    pub(crate) topics: BTreeMap<TopicName, Topic>,
     /// How many of them each member has made, at most `max_topics_per_member`.
-    pub(super) makers: BTreeMap<MemberKey, usize>,
+    pub(crate) makers: BTreeMap<MemberKey, usize>,
     /// Topics that are going.
-    pub(super) deleting: BTreeMap<TopicName, Deleting>,
-    /// Logs of deleted topics; bounded by [`TOMBS_MAX`](super::deleting::TOMBS_MAX).
-    pub(super) tombs: BTreeMap<LogName, Tomb>,
-    pub(super) logs: Logs,
-    pub(super) readings: BTreeMap<GroupId, Reading>,
-    pub(super) crews: Crews,
+    pub(crate) deleting: BTreeMap<TopicName, Deleting>,
+    /// Logs of deleted topics; bounded by [`TOMBS_MAX`](crate::messages::deleting::TOMBS_MAX).
+    pub(crate) tombs: BTreeMap<LogName, Tomb>,
+    pub(crate) logs: Logs,
+    pub(crate) readings: BTreeMap<GroupId, Reading>,
+    pub(crate) crews: Crews,
     /// How often a group was looked at because its lane grew or somebody listed it, for those who count work.
-    pub(super) visits: u64,
+    pub(crate) visits: u64,
     /// What groups have to read, all together.
-    pub(super) backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// The last group that `health` looked at.
-    pub(super) health_at: Option<GroupId>,
+    pub(crate) health_at: Option<GroupId>,
     /// Members whose inbox was full when something was last put into it; it may have room again.
     full: BTreeSet<MemberKey>,
     /// Sessions that read their member's inbox.
-    pub(super) member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
+    pub(crate) member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
     /// Delays and ack timeouts.
-    pub(super) deadlines: Deadlines<GroupId>,
+    pub(crate) deadlines: Deadlines<GroupId>,
     /// Groups that the store does not know as they are; private ones wait longer.
-    pub(super) dirty: BTreeSet<GroupId>,
-    pub(super) lagging: BTreeSet<GroupId>,
+    pub(crate) dirty: BTreeSet<GroupId>,
+    pub(crate) lagging: BTreeSet<GroupId>,
     /// What the store must be told and nobody waits for.
-    pub(super) owed: Debt,
+    pub(crate) owed: Debt,
     /// Whether somebody waits for the dirty ones.
-    pub(super) urgent: bool,
-    pub(super) lazy_due: Option<Millis>,
-    pub(super) floors_due: Option<Millis>,
+    pub(crate) urgent: bool,
+    pub(crate) lazy_due: Option<Millis>,
+    pub(crate) floors_due: Option<Millis>,
     /// Groups whose reads came to nothing, and when they are tried again.
-    pub(super) starved: BTreeSet<GroupId>,
-    pub(super) reads_due: Option<Millis>,
+    pub(crate) starved: BTreeSet<GroupId>,
+    pub(crate) reads_due: Option<Millis>,
     /// Groups that have something to hand out.
-    pub(super) wakes: BTreeSet<GroupId>,
+    pub(crate) wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
-    pub(super) hungry: BTreeSet<GroupId>,
-    /// Groups that a page came for, the latest last; at most [`PAGES`](super::pages::PAGES).
-    pub(super) paged: VecDeque<GroupId>,
+    pub(crate) hungry: BTreeSet<GroupId>,
+    /// Groups that a page came for, the latest last; at most [`PAGES`](crate::messages::pages::PAGES).
+    pub(crate) paged: VecDeque<GroupId>,
     /// Reads under way.
-    pub(super) reads: BTreeMap<ReadId, Purpose>,
-    pub(super) last_read: ReadId,
+    pub(crate) reads: BTreeMap<ReadId, Purpose>,
+    pub(crate) last_read: ReadId,
     /// Messages at places that the store was asked about for the call that is being carried out.
-    pub(super) proven: BTreeMap<(LogName, u64), MessageId>,
-    pub(super) last_group: u64,
+    pub(crate) proven: BTreeMap<(LogName, u64), MessageId>,
+    pub(crate) last_group: u64,
     /// Answers that wait for the store to know what this round has settled.
-    pub(super) answers: Vec<(ConnId, RequestId, Answer)>,
+    pub(crate) answers: Vec<(ConnId, RequestId, Answer)>,
     /// Hellos that do.
-    pub(super) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
+    pub(crate) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
     /// Deliveries whose claims are on their way to the disk, and through which socket each was to go.
-    pub(super) parked: Vec<(ConnId, Push)>,
+    pub(crate) parked: Vec<(ConnId, Push)>,
     /// Late settles of the request that is being carried out.
-    pub(super) lates: super::settle::Lates,
-    pub(super) burials: Vec<Burial>,
+    pub(crate) lates: crate::messages::settle::Lates,
+    pub(crate) burials: Vec<Burial>,
     /// Dead letters that the store is about to bring back.
-    pub(super) reviving: usize,
-    pub(super) gaps: Vec<Gap>,
-    pub(super) upkeep: super::upkeep::Upkeep,
-    pub(super) runs: super::runs::Runs,
+    pub(crate) reviving: usize,
+    pub(crate) gaps: Vec<Gap>,
+    pub(crate) upkeep: crate::messages::upkeep::Upkeep,
+    pub(crate) runs: crate::runs::Runs,
 }
 
 /// What a pull needs to know of the moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    pub(super) now: Millis,
-    pub(super) wall: u64,
-    pub(super) ack_timeout_ms: u64,
+pub(crate) struct Moment {
+    pub(crate) now: Millis,
+    pub(crate) wall: u64,
+    pub(crate) ack_timeout_ms: u64,
     /// Whether the wall clock can be trusted to expire anything.
-    pub(super) expires: bool,
+    pub(crate) expires: bool,
 }
 
 /// An entry that a group hands out.
 #[derive(Debug)]
-pub(super) struct Handed {
-    pub(super) entry: Arc<Entry>,
-    pub(super) attempt: u32,
+pub(crate) struct Handed {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) attempt: u32,
     /// Whether somebody may have seen it before.
-    pub(super) redelivered: bool,
+    pub(crate) redelivered: bool,
 }
 
 impl Messages {
     /// Notes that a group changed.
-    pub(super) fn touch(&mut self, id: GroupId) {
+    pub(crate) fn touch(&mut self, id: GroupId) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         if !reading.again.is_empty() {
             // Settled before it was handed out again.
@@ -165,14 +191,14 @@ impl Messages {
     }
 
     /// Entries that wait in a group, and their bytes, as far as running totals tell.
-    pub(super) fn depth(&self, reading: &Reading) -> (u64, u64) {
+    pub(crate) fn depth(&self, reading: &Reading) -> (u64, u64) {
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return (0, 0) };
         let open = reading.group.open_len() as u64;
         (lane.count.saturating_sub(reading.passed.0) + open, lane.bytes.saturating_sub(reading.passed.1))
     }
 
     /// Entries that wait in a log for its one reader, and their bytes.
-    pub(super) fn waiting(&self, log: &LogName) -> (u64, u64) {
+    pub(crate) fn waiting(&self, log: &LogName) -> (u64, u64) {
         let Some(found) = self.logs.get(log) else { return (0, 0) };
         found.lanes.iter().fold((0, 0), |(entries, bytes), lane| {
             let group = lane.groups.first().and_then(|id| self.readings.get(id));
@@ -182,13 +208,13 @@ impl Messages {
     }
 
     /// Whether an inbox holds as much as it may.
-    pub(super) fn is_full(&self, log: &LogName) -> bool {
+    pub(crate) fn is_full(&self, log: &LogName) -> bool {
         let (entries, bytes) = self.waiting(log);
         entries >= INBOX_ENTRIES || bytes >= INBOX_BYTES
     }
 
     /// Remembers a member whose inbox has become full, for sends that fall back to it.
-    pub(super) fn note_if_full(&mut self, log: &LogName) {
+    pub(crate) fn note_if_full(&mut self, log: &LogName) {
         if let LogName::Member(member) = log
             && self.is_full(log)
         {
@@ -197,7 +223,7 @@ impl Messages {
     }
 
     /// Members whose inbox holds as much as it may.
-    pub(super) fn full_members(&mut self) -> Vec<MemberKey> {
+    pub(crate) fn full_members(&mut self) -> Vec<MemberKey> {
         let mut full = std::mem::take(&mut self.full);
         full.retain(|member| self.is_full(&LogName::Member(*member)));
         self.full = full;
@@ -205,7 +231,7 @@ impl Messages {
     }
 
     /// Makes a place in a lane.
-    pub(super) fn open(&mut self, record: GroupRecord, cursor: u64, used_at: u64) {
+    pub(crate) fn open(&mut self, record: GroupRecord, cursor: u64, used_at: u64) {
         let id = record.id;
         let lane = &mut self.logs.ensure(&record.log).lanes[record.lane.index()];
         lane.groups.insert(id);
@@ -222,7 +248,7 @@ impl Messages {
     }
 
     /// A lane has grown: whoever waits for that has something to read.
-    pub(super) fn grown(&mut self, log: &LogName, lane: Lane) {
+    pub(crate) fn grown(&mut self, log: &LogName, lane: Lane) {
         let Some(lane) = self.logs.lane_mut(log, lane) else { return };
         self.backlog.grown(lane.groups.len());
         self.wakes.extend(lane.waiting.iter().copied());
@@ -231,7 +257,7 @@ impl Messages {
     }
 
     /// Forgets a place.
-    pub(super) fn close(&mut self, id: GroupId) -> Option<Reading> {
+    pub(crate) fn close(&mut self, id: GroupId) -> Option<Reading> {
         let reading = self.readings.remove(&id)?;
         let GroupRecord { log, lane, .. } = &reading.record;
         let mut counted = 0;
@@ -252,7 +278,7 @@ impl Messages {
     }
 
     /// An entry that is in hand and must be pushed again.
-    pub(super) fn again(&mut self, id: GroupId, seq: u64) -> Option<Handed> {
+    pub(crate) fn again(&mut self, id: GroupId, seq: u64) -> Option<Handed> {
         self.readings.get(&id)?.group.open(seq)?;
         let entry = self.body(id, seq)?;
         let group = &mut self.readings.get_mut(&id)?.group;
@@ -268,13 +294,13 @@ impl Messages {
 
     /// Groups that have changed and may be written. Those of an inbox that is being cleared wait until it is: a slice may have
     /// moved an entry on that the group does not know to be gone.
-    pub(super) fn writable(&self) -> impl Iterator<Item = GroupId> + '_ {
+    pub(crate) fn writable(&self) -> impl Iterator<Item = GroupId> + '_ {
         let waits = |reading: &Reading| self.logs.get(&reading.record.log).is_some_and(|log| log.evacuating);
         self.dirty.iter().copied().filter(move |id| !self.readings.get(id).is_some_and(waits))
     }
 
     /// The next entry for `holder`, taken into its hand.
-    pub(super) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
+    pub(crate) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
         let reading = self.readings.get(&id).filter(|reading| reading.is_made())?;
         if self.logs.get(&reading.record.log).is_none_or(|log| log.evacuating) {
             return None;
@@ -387,7 +413,7 @@ impl Messages {
     }
 
     /// Reads past an entry without handing it out.
-    pub(super) fn pass_over(&mut self, id: GroupId, entry: &Entry) {
+    pub(crate) fn pass_over(&mut self, id: GroupId, entry: &Entry) {
         if self.readings.get(&id).is_some_and(|reading| entry.seq > reading.group.cursor()) {
             self.pass(id, entry);
             if let Some(reading) = self.readings.get_mut(&id) {
@@ -399,7 +425,7 @@ impl Messages {
     /// Sends an entry to the dead letters of a group, and its sender the news. `open` is what was known of it,
     /// if it was taken out of the group already.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn bury(
+    pub(crate) fn bury(
         &mut self,
         id: GroupId,
         seq: u64,
@@ -423,7 +449,7 @@ impl Messages {
     }
 
     /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
-    pub(super) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
+    pub(crate) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
         let Some(reading) = self.readings.get_mut(&id) else { return false };
         if seq > reading.group.cursor() {
             reading.spared.insert(seq);
@@ -467,7 +493,7 @@ impl Messages {
     }
 
     /// Whether a tag is of the message at its place; `None` when that is not in memory.
-    pub(super) fn fits(&self, id: GroupId, tag: &TagParts) -> Option<bool> {
+    pub(crate) fn fits(&self, id: GroupId, tag: &TagParts) -> Option<bool> {
         if mutant::on(Mutant::TagWithoutId) {
             return Some(true);
         }
@@ -480,7 +506,7 @@ impl Messages {
     }
 
     /// Whether a tag would take effect on an entry whose message is not in memory: then the store is asked for its id first.
-    pub(super) fn needs_proof(&self, id: GroupId, tag: &TagParts) -> bool {
+    pub(crate) fn needs_proof(&self, id: GroupId, tag: &TagParts) -> bool {
         let Some(reading) = self.readings.get(&id).filter(|_| self.fits(id, tag).is_none()) else {
             return false;
         };
@@ -489,7 +515,7 @@ impl Messages {
     }
 
     /// Whether the store is asked what the message of a tag is: also of a settled entry, which may be another history's.
-    pub(super) fn wants_proof(&self, id: GroupId, tag: &TagParts) -> bool {
+    pub(crate) fn wants_proof(&self, id: GroupId, tag: &TagParts) -> bool {
         let is_settled = |reading: &Reading| {
             let group = &reading.group;
             tag.attempt > 0 && tag.seq <= group.cursor() && group.open(tag.seq).is_none()
@@ -500,7 +526,7 @@ impl Messages {
 
     /// A tag beyond the cursor or of a later attempt, of a place that only its session reads: it was handed out before
     /// a crash, and the store did not get to know. Where several read, a claim is on disk before its tag is out.
-    pub(super) fn believe(&mut self, id: GroupId, tag: &TagParts) {
+    pub(crate) fn believe(&mut self, id: GroupId, tag: &TagParts) {
         if !self.is_believable(id, tag) {
             return;
         }
@@ -522,7 +548,7 @@ impl Messages {
     }
 
     /// The last seq of a log.
-    pub(super) fn end_of(&self, log: &LogName) -> u64 {
+    pub(crate) fn end_of(&self, log: &LogName) -> u64 {
         if let Some(tomb) = self.tombs.get(log) {
             return tomb.log.record.lanes.iter().map(|lane| lane.end).max().unwrap_or_default();
         }
@@ -531,18 +557,18 @@ impl Messages {
     }
 
     /// Whether some of these are of groups that several may read.
-    pub(super) fn is_contended(&self, pushes: &[Push]) -> bool {
+    pub(crate) fn is_contended(&self, pushes: &[Push]) -> bool {
         pushes.iter().any(|push| self.readings.get(&push.group).is_some_and(|r| r.is_contended()))
     }
 
     /// The next number of a group; unique across restarts.
-    pub(super) fn next_group(&mut self, run: u64) -> GroupId {
+    pub(crate) fn next_group(&mut self, run: u64) -> GroupId {
         self.last_group += 1;
         GroupId((run << 32) + self.last_group)
     }
 
     /// The names of the places of an inbox.
-    pub(super) fn places(&self, log: &LogName) -> Vec<GroupId> {
+    pub(crate) fn places(&self, log: &LogName) -> Vec<GroupId> {
         let Some(found) = self.logs.get(log) else { return Vec::new() };
         Lane::of_log(log)
             .iter()
@@ -551,7 +577,7 @@ impl Messages {
     }
 
     /// A session's own place in a log that none of its subscriptions has taken up yet.
-    pub(super) fn private_place(&self, log: &LogName, session: &SessionKey) -> Option<GroupId> {
+    pub(crate) fn private_place(&self, log: &LogName, session: &SessionKey) -> Option<GroupId> {
         let lane = self.logs.lane(log, Lane(0))?;
         let own = |id: &&GroupId| {
             self.readings.get(id).is_some_and(|r| {
@@ -562,7 +588,7 @@ impl Messages {
     }
 }
 
-pub(super) fn origin(entry: &Entry) -> Origin {
+pub(crate) fn origin(entry: &Entry) -> Origin {
     let envelope = &entry.envelope;
     Origin {
         session: envelope.from.session,

@@ -3,30 +3,29 @@
 
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::log::LogName;
 
-use crate::envelope::{Entry, Lane};
-use crate::group::Holder;
-use crate::log::Next;
-use crate::mutant::{self, Mutant};
-use crate::record::{DAMAGED, DamagedEntry, GroupId, GroupRecord, StoreRead};
-use crate::time::Millis;
-
-use super::messages::{Messages, Moment};
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::group::Holder;
+use crate::messages::log::Next;
+use crate::messages::{Messages, Moment};
+use crate::store::record::{DAMAGED, DamagedEntry, GroupId, GroupRecord, StoreRead};
 
 /// Entries of one page that a lagging reader is given from disk.
-pub(super) const PAGE_ENTRIES: u32 = 128;
+pub(crate) const PAGE_ENTRIES: u32 = 128;
 /// Bytes of one page.
 const PAGE_BYTES: usize = 512 * 1024;
 /// Pages that a mesh keeps for readers that have not come to them; the oldest is dropped for one more.
-pub(super) const PAGES: usize = 64;
+pub(crate) const PAGES: usize = 64;
 /// Entries that are read again in one go to be handed out again.
 const AGAIN_ENTRIES: usize = 64;
 
 impl Messages {
     /// The first entry after the cursor, if it is in memory; else it is asked for.
-    pub(super) fn next_new(&mut self, id: GroupId) -> Option<Arc<Entry>> {
+    pub(crate) fn next_new(&mut self, id: GroupId) -> Option<Arc<Entry>> {
         let reading = self.readings.get_mut(&id)?;
         let cursor = reading.group.cursor();
         while reading.page.front().is_some_and(|entry| entry.seq <= cursor) {
@@ -51,7 +50,7 @@ impl Messages {
     }
 
     /// The entry `seq`, if it is in memory; else it is asked for.
-    pub(super) fn body(&mut self, id: GroupId, seq: u64) -> Option<Arc<Entry>> {
+    pub(crate) fn body(&mut self, id: GroupId, seq: u64) -> Option<Arc<Entry>> {
         let reading = self.readings.get_mut(&id)?;
         let GroupRecord { log, lane, .. } = &reading.record;
         let found = reading.again.get(&seq).or_else(|| self.logs.find(log, *lane, seq)).cloned();
@@ -63,7 +62,7 @@ impl Messages {
     }
 
     /// Reads that groups need, at most one under way for each.
-    pub(super) fn wanted_reads(&mut self) -> Vec<(GroupId, StoreRead)> {
+    pub(crate) fn wanted_reads(&mut self) -> Vec<(GroupId, StoreRead)> {
         let mut reads = Vec::new();
         for id in std::mem::take(&mut self.hungry) {
             let Some(reading) = self.readings.get_mut(&id) else { continue };
@@ -91,7 +90,7 @@ impl Messages {
     }
 
     /// A page of new entries came.
-    pub(super) fn paged(
+    pub(crate) fn paged(
         &mut self,
         id: GroupId,
         mut entries: Vec<Arc<Entry>>,
@@ -146,7 +145,7 @@ impl Messages {
     }
 
     /// Entries to be handed out again came. Says which are not there any more.
-    pub(super) fn reread(
+    pub(crate) fn reread(
         &mut self,
         id: GroupId,
         asked: &[u64],
@@ -177,7 +176,7 @@ impl Messages {
 
     /// An entry that was pushed again is in the reader's hand only now: its time to settle it starts again, and its
     /// body need not be kept.
-    pub(super) fn pushed_again(&mut self, id: GroupId, seq: u64, moment: Moment) {
+    pub(crate) fn pushed_again(&mut self, id: GroupId, seq: u64, moment: Moment) {
         if let Some(reading) = self.readings.get_mut(&id) {
             let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
             reading.again.remove(&seq);
@@ -187,7 +186,7 @@ impl Messages {
     }
 
     /// A read did not come to anything: it is asked for again in a while.
-    pub(super) fn unread(&mut self, id: GroupId, again: Millis) {
+    pub(crate) fn unread(&mut self, id: GroupId, again: Millis) {
         if let Some(reading) = self.readings.get_mut(&id) {
             reading.loading = None;
             self.starved.insert(id);
@@ -196,7 +195,7 @@ impl Messages {
     }
 
     /// An entry whose time is over has left its log: nobody is handed it from memory, nobody waits for it.
-    pub(super) fn entry_left(&mut self, entry: &Entry) {
+    pub(crate) fn entry_left(&mut self, entry: &Entry) {
         let (log, lane, seq) = (&entry.log, entry.lane, entry.seq);
         self.logs.remove(log, lane, seq);
         let groups = self.logs.lane(log, lane).map(|lane| lane.groups.clone()).unwrap_or_default();
@@ -213,7 +212,7 @@ impl Messages {
     }
 
     /// These entries have left an inbox, under the place they had there or another.
-    pub(super) fn entries_left<'a>(
+    pub(crate) fn entries_left<'a>(
         &mut self,
         log: &LogName,
         gone: impl Iterator<Item = (u64, &'a Arc<Entry>)> + Clone,
@@ -238,7 +237,7 @@ impl Messages {
     }
 
     /// Whether a group waits for entries from disk.
-    pub(super) fn is_hungry(&self, id: GroupId) -> bool {
+    pub(crate) fn is_hungry(&self, id: GroupId) -> bool {
         self.hungry.contains(&id) || self.readings.get(&id).is_some_and(|reading| reading.loading.is_some())
     }
 }

@@ -4,16 +4,15 @@
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 
+use crate::Mesh;
 use crate::effect::Effect;
-use crate::envelope::Lane;
-use crate::record::GroupId;
-
-use super::Mesh;
-use super::messages::Messages;
+use crate::messages::Messages;
+use crate::messages::envelope::Lane;
+use crate::store::record::GroupId;
 
 /// Whether the store knows a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
+pub(crate) enum Placed {
     /// It may not.
     No,
     /// It is being told.
@@ -25,7 +24,7 @@ pub(super) enum Placed {
 impl Mesh {
     /// A message is on its way into an inbox: the place from which it will be read is written before it, by the same
     /// commit if both fit into one, so that its reader need not wait for another.
-    pub(super) fn place_inbox(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
+    pub(crate) fn place_inbox(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
         self.ensure_inbox(log);
         let Some(id) = self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied())
         else {
@@ -38,7 +37,7 @@ impl Mesh {
     }
 
     /// The store may have forgotten the inbox of a session that had no lease, if it was empty.
-    pub(super) fn place_anew(&mut self, session: SessionKey) {
+    pub(crate) fn place_anew(&mut self, session: SessionKey) {
         for id in self.messages.places(&LogName::Session(session)) {
             let Messages { readings, logs, .. } = &mut self.messages;
             if let Some(reading) = readings.get_mut(&id)
@@ -54,7 +53,7 @@ impl Mesh {
 
 impl Messages {
     /// The store has a group: if its readers waited for that, their turn comes.
-    pub(super) fn group_kept(&mut self, id: GroupId) {
+    pub(crate) fn group_kept(&mut self, id: GroupId) {
         if let Some(reading) = self.readings.get_mut(&id)
             && std::mem::replace(&mut reading.placed, Placed::Yes) != Placed::Yes
         {
@@ -63,7 +62,7 @@ impl Messages {
     }
 
     /// Whether something waits in a place that the store does not know yet.
-    pub(super) fn is_unplaced(&self, id: GroupId) -> bool {
+    pub(crate) fn is_unplaced(&self, id: GroupId) -> bool {
         self.readings.get(&id).filter(|reading| reading.placed != Placed::Yes).is_some_and(|reading| {
             let lane = self.logs.lane(&reading.record.log, reading.record.lane);
             reading.group.first_ready().is_some()
@@ -72,7 +71,7 @@ impl Messages {
     }
 
     /// Has the store told of a place that waits to be read and that it does not know.
-    pub(super) fn place(&mut self, id: GroupId) {
+    pub(crate) fn place(&mut self, id: GroupId) {
         if self.readings.get(&id).is_some_and(|reading| reading.placed == Placed::No) {
             self.dirty.insert(id);
             self.urgent = true;

@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 use tenure_proto::U53;
-use tenure_proto::message::{Bytes, Meta, Priority};
+use tenure_proto::error::ErrorCode;
+use tenure_proto::limits::{
+    CONTENT_TYPE_BYTES, DELAY_MAX_MS, KEY_BYTES, META_BYTES, REPLY_TO_BYTES, TTL_MAX_MS,
+};
+use tenure_proto::message::{Address, Bytes, Fallback, Meta, Priority};
 
 use super::*;
 

@@ -10,17 +10,16 @@ use tenure_proto::ids::{ConnId, MessageId, RequestId, SessionKey, Tag};
 use tenure_proto::log::LogName;
 use tenure_proto::tag::TagParts;
 
+use crate::Mesh;
 use crate::effect::Effect;
 use crate::input::Call;
-use crate::record::{GroupId, StoreRead};
-
-use super::Mesh;
-use super::reads::Purpose;
-use super::writes::unreadable;
+use crate::messages::reads::Purpose;
+use crate::store::pending::unreadable;
+use crate::store::record::{GroupId, StoreRead};
 
 /// A call that waits until the store has told which messages its tags are of.
 #[derive(Debug)]
-pub(super) struct Proof {
+pub(crate) struct Proof {
     conn: ConnId,
     request: RequestId,
     session: SessionKey,
@@ -30,7 +29,7 @@ pub(super) struct Proof {
 
 /// What came on a socket behind a call that waits.
 #[derive(Debug)]
-pub(super) enum Behind {
+pub(crate) enum Behind {
     /// A request; at most `MAX_INFLIGHT` of a socket, as its shell sees to.
     Call(RequestId, Call),
     /// Its end.
@@ -39,7 +38,7 @@ pub(super) enum Behind {
 
 impl Mesh {
     /// The places of tags of `session` that would take effect on messages which are not in memory.
-    pub(super) fn unproven<'a>(
+    pub(crate) fn unproven<'a>(
         &self,
         session: &SessionKey,
         tags: impl Iterator<Item = &'a Tag>,
@@ -57,7 +56,7 @@ impl Mesh {
     }
 
     /// Gives a call back whose tags can be judged now; another waits for the store.
-    pub(super) fn prove(
+    pub(crate) fn prove(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -84,7 +83,7 @@ impl Mesh {
     }
 
     /// Lets what came on a socket wait if a call before it does; gives it back otherwise.
-    pub(super) fn wait_behind(&mut self, conn: ConnId, behind: Behind) -> Option<Behind> {
+    pub(crate) fn wait_behind(&mut self, conn: ConnId, behind: Behind) -> Option<Behind> {
         match self.proving.get_mut(&conn) {
             Some(waiting) => {
                 waiting.push_back(behind);
@@ -95,7 +94,7 @@ impl Mesh {
     }
 
     /// The store has told which messages are at the places of a call's tags, or cannot read now.
-    pub(super) fn proved(
+    pub(crate) fn proved(
         &mut self,
         proof: Proof,
         found: Option<Vec<Option<MessageId>>>,

@@ -1,28 +1,27 @@
 //! Pulling: what a reader takes when its turn comes, and in which order.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::peer::Status;
 use tenure_proto::subscribe::AckMode;
 
 use crate::effect::Push;
-use crate::envelope::Lane;
-use crate::group::Holder;
-use crate::lease::Lease;
-use crate::mutant::{self, Mutant};
-use crate::record::GroupId;
-use crate::subs::Sub;
-
-use super::messages::{Handed, Messages, Moment};
+use crate::messages::envelope::Lane;
+use crate::messages::group::Holder;
+use crate::messages::subs::Sub;
+use crate::messages::{Handed, Messages, Moment};
+use crate::sessions::lease::Lease;
+use crate::store::record::GroupId;
 
 /// Deliveries in one batch.
-pub(super) const PUSHES: usize = 128;
+pub(crate) const PUSHES: usize = 128;
 /// Bytes in one batch, unless the first delivery alone is more.
 const PUSH_BYTES: usize = 256 * 1024;
 /// Entries that one subscription may have in hand, fetched ones included.
 const IN_HAND: usize = 8_192;
 
 /// What a session's socket is given next: first what it may never have read, then new entries.
-pub(super) fn pull(
+pub(crate) fn pull(
     messages: &mut Messages,
     session: SessionKey,
     lease: &mut Lease,
@@ -151,7 +150,7 @@ fn pull_new(
 
 /// Takes entries whatever their priority and the reader's credit; says whether there are some that cannot be handed
 /// out yet: they are still on disk, or their place is not, or too much is owed.
-pub(super) fn fetch_from(
+pub(crate) fn fetch_from(
     messages: &mut Messages,
     session: SessionKey,
     id: &SubId,
@@ -187,7 +186,7 @@ fn lane_is_open(lane: Lane, status: Status) -> bool {
 }
 
 /// Deliveries that count as settled once they have left.
-pub(super) fn auto_settled(lease: &Lease, pushes: &[Push]) -> Vec<(GroupId, u64, u32)> {
+pub(crate) fn auto_settled(lease: &Lease, pushes: &[Push]) -> Vec<(GroupId, u64, u32)> {
     let auto = |push: &&Push| lease.subs.get(&push.sub).is_some_and(|sub| sub.ack_mode == AckMode::Auto);
     pushes.iter().filter(auto).map(|push| (push.group, push.entry.seq, push.attempt)).collect()
 }

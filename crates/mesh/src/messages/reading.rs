@@ -9,51 +9,50 @@ use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
 
 use crate::effect::Push;
-use crate::envelope::Entry;
-use crate::group::{Claim, Group, Holder, OPEN_MAX};
-use crate::record::{GroupRecord, Origin, Reader};
-
-use super::placing::Placed;
+use crate::messages::envelope::Entry;
+use crate::messages::group::{Claim, Group, Holder, OPEN_MAX};
+use crate::messages::placing::Placed;
+use crate::store::record::{GroupRecord, Origin, Reader};
 
 /// A floor that the store may not know.
-pub(super) const UNTOLD: u64 = u64::MAX;
+pub(crate) const UNTOLD: u64 = u64::MAX;
 
 /// A group with what surrounds it.
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) record: GroupRecord,
-    pub(super) group: Group,
+pub(crate) struct Reading {
+    pub(crate) record: GroupRecord,
+    pub(crate) group: Group,
     /// Who may be handed entries; takes turns.
-    pub(super) members: VecDeque<Holder>,
+    pub(crate) members: VecDeque<Holder>,
     /// Entries after the cursor that were read from disk; bounded by one page.
-    pub(super) page: VecDeque<Arc<Entry>>,
+    pub(crate) page: VecDeque<Arc<Entry>>,
     /// Entries to be handed out again that were read from disk; bounded by what was asked for.
-    pub(super) again: BTreeMap<u64, Arc<Entry>>,
+    pub(crate) again: BTreeMap<u64, Arc<Entry>>,
     /// Entries to be handed out again that are not in memory.
-    pub(super) wanted: BTreeSet<u64>,
+    pub(crate) wanted: BTreeSet<u64>,
     /// Entries after the cursor that were brought back from the dead letters: that their time is over does not count
     /// against them again, until a start forgets it. (What was read before is open, and lasting.)
-    pub(super) spared: BTreeSet<u64>,
+    pub(crate) spared: BTreeSet<u64>,
     /// Where the lane ended when the read that is under way was asked for.
-    pub(super) loading: Option<u64>,
+    pub(crate) loading: Option<u64>,
     /// Entries and bytes up to the cursor.
-    pub(super) passed: (u64, u64),
-    pub(super) used_at: u64,
+    pub(crate) passed: (u64, u64),
+    pub(crate) used_at: u64,
     /// Of a shared one without readers: under which time it is listed among those.
-    pub(super) idle: Option<u64>,
+    pub(crate) idle: Option<u64>,
     /// What the sums of all groups count of it: entries that it has passed, and open ones.
-    pub(super) counted: (u64, u64),
+    pub(crate) counted: (u64, u64),
     /// Receipts that wait for the store to know what they say.
-    pub(super) receipts: Vec<(SessionKey, Receipt)>,
+    pub(crate) receipts: Vec<(SessionKey, Receipt)>,
     /// Where the cursor was at the start of the broker, if it was there then.
-    pub(super) restored_at: Option<u64>,
+    pub(crate) restored_at: Option<u64>,
     /// Entries beyond the cursor that left the log since the start: nobody has them in hand, whoever says so. Not more
     /// than [`OPEN_MAX`], the last ones.
     missing: BTreeSet<u64>,
     /// Whether the store knows it; one that was asked for is not here before it does.
-    pub(super) placed: Placed,
+    pub(crate) placed: Placed,
     /// The floor that the store knows, of a private group; [`UNTOLD`] if it did not take the last one.
-    pub(super) floor_told: u64,
+    pub(crate) floor_told: u64,
     /// Entries of an inbox that had been handed out and were moved on or failed when its lease ended: they are not
     /// settled, although they are not here any more. Of this run, the last ones.
     left: BTreeSet<u64>,
@@ -61,7 +60,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// An entry beyond the cursor has left the log.
-    pub(super) fn miss(&mut self, seq: u64) {
+    pub(crate) fn miss(&mut self, seq: u64) {
         if self.restored_at.is_some() {
             self.missing = self.missing.split_off(&(self.group.cursor() + 1));
             self.missing.insert(seq);
@@ -72,7 +71,7 @@ impl Reading {
     }
 
     /// Believes the only reader of this place that it was handed everything up to `seq`, as far as it is there.
-    pub(super) fn assume_read(&mut self, seq: u64) {
+    pub(crate) fn assume_read(&mut self, seq: u64) {
         self.group.assume_read(seq);
         for missing in std::mem::take(&mut self.missing) {
             if missing <= seq {
@@ -83,7 +82,7 @@ impl Reading {
         }
     }
 
-    pub(super) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
+    pub(crate) fn new(record: GroupRecord, cursor: u64, used_at: u64) -> Reading {
         let placed = if record.reader == Reader::Inbox { Placed::No } else { Placed::Yes };
         Reading {
             record,
@@ -107,27 +106,27 @@ impl Reading {
         }
     }
 
-    pub(super) fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         matches!(self.record.reader, Reader::Private(_))
     }
 
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         matches!(self.record.reader, Reader::Shared(_))
     }
 
     /// Whether the store has made it and said where it begins: until then it stands at the end of everything.
-    pub(super) fn is_made(&self) -> bool {
+    pub(crate) fn is_made(&self) -> bool {
         self.group.cursor() != u64::MAX
     }
 
     /// Whether several may read it: then a claim is on disk before its entry is pushed, so that after a crash nobody
     /// else is handed what somebody has in hand.
-    pub(super) fn is_contended(&self) -> bool {
+    pub(crate) fn is_contended(&self) -> bool {
         self.is_shared() || matches!(self.record.log, LogName::Member(_))
     }
 
     /// An entry is elsewhere now.
-    pub(super) fn leave(&mut self, seq: u64) {
+    pub(crate) fn leave(&mut self, seq: u64) {
         if self.group.remove(seq).is_some_and(|open| open.attempt > 0) {
             self.left.insert(seq);
             if self.left.len() > OPEN_MAX {
@@ -137,7 +136,7 @@ impl Reading {
     }
 
     /// What a tag of `session` is worth here.
-    pub(super) fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
+    pub(crate) fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
         // What was fetched from the dead letters is here again.
         if self.left.contains(&seq) && self.group.open(seq).is_none() {
             return Claim::Stale("requeued");
@@ -146,7 +145,7 @@ impl Reading {
     }
 
     /// Remembers who settled an entry, if others may have had it in hand.
-    pub(super) fn note_settler(&mut self, seq: u64, attempt: u32, session: SessionKey) {
+    pub(crate) fn note_settler(&mut self, seq: u64, attempt: u32, session: SessionKey) {
         if self.is_contended() {
             self.group.note_settler(seq, attempt, session);
         }
@@ -154,18 +153,18 @@ impl Reading {
 
     /// Whether nothing can be known of a delivery of an earlier lease: this inbox has no such entry in hand or waiting,
     /// because it was settled, or because it went elsewhere when that lease ended.
-    pub(super) fn is_lost_track_of(&self, seq: u64) -> bool {
+    pub(crate) fn is_lost_track_of(&self, seq: u64) -> bool {
         matches!(self.record.log, LogName::Session(_)) && self.group.open(seq).is_none()
     }
 
     /// Whether a delivery is the last hand-out of its entry.
-    pub(super) fn is_current(&self, push: &Push) -> bool {
+    pub(crate) fn is_current(&self, push: &Push) -> bool {
         self.group.open(push.entry.seq).is_some_and(|open| open.attempt == push.attempt)
     }
 
     /// Up to where everything is settled and stays so over a crash: what a lone reader has settled since its floor was
     /// last told would be missing when it comes again.
-    pub(super) fn kept_floor(&self) -> u64 {
+    pub(crate) fn kept_floor(&self) -> u64 {
         match self.floor_told {
             _ if !self.is_private() => self.group.floor(),
             UNTOLD => 0,
@@ -174,7 +173,7 @@ impl Reading {
     }
 
     /// The crew's name, if it is one.
-    pub(super) fn crew(&self) -> Option<&GroupName> {
+    pub(crate) fn crew(&self) -> Option<&GroupName> {
         match &self.record.reader {
             Reader::Shared(name) => Some(name),
             _ => None,
@@ -182,13 +181,13 @@ impl Reading {
     }
 
     /// An entry does not wait any more: it was read, or has left the log before it was.
-    pub(super) fn discount(&mut self, entry: &Entry) {
+    pub(crate) fn discount(&mut self, entry: &Entry) {
         let (count, bytes) = self.passed;
         self.passed = (count + 1, bytes + entry.envelope.body.as_bytes().len() as u64);
     }
 
     /// Lets the sender of an entry know its fate, once the store knows it.
-    pub(super) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
+    pub(crate) fn receipt(&mut self, origin: Option<Origin>, state: ReceiptState, reason: Option<String>) {
         let Some(Origin { session, id, client_message_id }) = origin else { return };
         if !self.record.log.is_inbox() {
             return;

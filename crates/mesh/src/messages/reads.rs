@@ -1,5 +1,7 @@
 //! Requests that are answered from what the store has committed, and entries that readers need from disk.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::dead::{DeadDropParams, DeadDropResult, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
@@ -11,27 +13,24 @@ use tenure_proto::number::U53;
 use tenure_proto::subscribe::FetchParams;
 use tenure_proto::topic::{GroupsListResult, TopicsListResult};
 
+use crate::Mesh;
+use crate::access::admin::{OperateId, Operated};
+use crate::access::operating::Asker;
 use crate::effect::{Answer, Effect, ReadId};
-use crate::envelope::{Entry, Lane};
-use crate::group::OPEN_MAX;
-use crate::mutant::{self, Mutant};
-use crate::operate::{OperateId, Operated};
-use crate::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite};
-use crate::subs::Fetch;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::deliver::RETRY_MS;
-use super::operating::Asker;
-use super::positions::{self, Comparison};
-use super::proof::Proof;
-use super::pull::fetch_from;
-use super::serving::Ask;
-use super::writes::{Awaiting, unreadable};
+use crate::messages::deliver::RETRY_MS;
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::group::OPEN_MAX;
+use crate::messages::proof::Proof;
+use crate::messages::pull::fetch_from;
+use crate::messages::subs::Fetch;
+use crate::runs::callee::Ask;
+use crate::sessions::positions::{self, Comparison};
+use crate::store::pending::{Awaiting, unreadable};
+use crate::store::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite};
 
 /// What a read is for.
 #[derive(Debug)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// New entries for a reader that lags.
     Page(GroupId),
     /// Entries to be handed out again.
@@ -64,7 +63,7 @@ pub(super) enum Purpose {
 
 /// A `send.status` that waits for the store to have decided about all sends that came before it.
 #[derive(Debug)]
-pub(super) struct StatusQuestion {
+pub(crate) struct StatusQuestion {
     conn: ConnId,
     request: RequestId,
     /// Whose ids are meant.
@@ -74,7 +73,7 @@ pub(super) struct StatusQuestion {
 
 impl Mesh {
     /// The store has read what it was asked for.
-    pub(super) fn found(&mut self, id: ReadId, found: StoreFound, effects: &mut Vec<Effect>) {
+    pub(crate) fn found(&mut self, id: ReadId, found: StoreFound, effects: &mut Vec<Effect>) {
         let Some(purpose) = self.messages.reads.remove(&id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
@@ -162,7 +161,7 @@ impl Mesh {
         effects.push(Effect::Respond { conn, request, outcome });
     }
 
-    pub(super) fn history(
+    pub(crate) fn history(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -207,7 +206,7 @@ impl Mesh {
 
     /// `send.status`: the store is asked when everything that was under way when the question came is on disk or has
     /// failed, from whatever socket that was. Else a send that the broker is about to accept would be `unknown`.
-    pub(super) fn send_status(
+    pub(crate) fn send_status(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -230,14 +229,14 @@ impl Mesh {
     }
 
     /// Nothing that a `send.status` must know of is under way any more.
-    pub(super) fn read_status(&mut self, question: StatusQuestion, effects: &mut Vec<Effect>) {
+    pub(crate) fn read_status(&mut self, question: StatusQuestion, effects: &mut Vec<Effect>) {
         let StatusQuestion { conn, request, member, params } = question;
-        let member = crate::accept::scope(member);
+        let member = crate::messages::accept::scope(member);
         let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
         self.read(Purpose::Status(conn, request, params), read, effects);
     }
 
-    pub(super) fn fetch(
+    pub(crate) fn fetch(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -248,7 +247,7 @@ impl Mesh {
         let moment = self.moment();
         let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
         let Some(sub) = lease.subs.get_mut(&params.sub_id) else {
-            if crate::reconcile::is_implicit(&params.sub_id) {
+            if crate::messages::reconcile_plan::is_implicit(&params.sub_id) {
                 // Nothing was ever put into it.
                 return Ok(Some(Answer::Fetch(Vec::new())));
             }
@@ -281,7 +280,7 @@ impl Mesh {
         Ok(Some(Answer::Fetch(pushes)))
     }
 
-    pub(super) fn dead_list(
+    pub(crate) fn dead_list(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -296,7 +295,7 @@ impl Mesh {
     }
 
     /// Reads dead letters for somebody who may see them.
-    pub(super) fn list_dead(
+    pub(crate) fn list_dead(
         &mut self,
         asker: Asker,
         log: LogName,
@@ -308,7 +307,7 @@ impl Mesh {
         self.read(Purpose::Dead(asker), read, effects);
     }
 
-    pub(super) fn dead_retry(
+    pub(crate) fn dead_retry(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -321,7 +320,7 @@ impl Mesh {
     }
 
     /// Takes dead letters out again for somebody who may.
-    pub(super) fn retry_dead(
+    pub(crate) fn retry_dead(
         &mut self,
         asker: Asker,
         log: LogName,
@@ -343,7 +342,7 @@ impl Mesh {
     }
 
     /// The dead letters that are to be put back, if that may be asked and there is room for them.
-    pub(super) fn check_retry(&self, log: &LogName, asked: &[U53]) -> Result<Vec<u64>, WireError> {
+    pub(crate) fn check_retry(&self, log: &LogName, asked: &[U53]) -> Result<Vec<u64>, WireError> {
         let seqs = seqs(asked)?;
         self.check_room(log, seqs.len())?;
         Ok(seqs)
@@ -369,7 +368,7 @@ impl Mesh {
     }
 
     /// Dead letters are back in their log: they are handed out next.
-    pub(super) fn revived(
+    pub(crate) fn revived(
         &mut self,
         asker: Asker,
         log: &LogName,
@@ -399,7 +398,7 @@ impl Mesh {
         effects.push(asker.answer(Ok(Answer::DeadRetry(DeadRetryResult { retried, missing }))));
     }
 
-    pub(super) fn dead_drop(
+    pub(crate) fn dead_drop(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -412,7 +411,7 @@ impl Mesh {
     }
 
     /// Drops dead letters for somebody who may.
-    pub(super) fn drop_dead(
+    pub(crate) fn drop_dead(
         &mut self,
         asker: Asker,
         log: LogName,
@@ -425,7 +424,7 @@ impl Mesh {
         Ok(())
     }
 
-    pub(super) fn dead_dropped(&mut self, asker: Asker, rows: u64, effects: &mut Vec<Effect>) {
+    pub(crate) fn dead_dropped(&mut self, asker: Asker, rows: u64, effects: &mut Vec<Effect>) {
         let answer = Answer::DeadDrop(DeadDropResult { dropped: U53::saturating(rows) });
         effects.push(asker.answer(Ok(answer)));
     }
@@ -442,14 +441,14 @@ fn statuses(params: SendStatusParams, fates: Vec<Fate>) -> SendStatusResult {
 }
 
 /// What somebody is told who would read from beyond the end of a log.
-pub(super) fn past_the_end(log: &LogName, next: u64) -> WireError {
+pub(crate) fn past_the_end(log: &LogName, next: u64) -> WireError {
     let text = format!("from is past the end of {log}, whose next seq is {next}");
     let details = serde_json::json!({"field": "from", "against": "next", "next": next});
     WireError::bad_request(text).with_details(details)
 }
 
 /// How many a page may hold.
-pub(super) fn page(limit: Option<U53>) -> Result<u32, WireError> {
+pub(crate) fn page(limit: Option<U53>) -> Result<u32, WireError> {
     match limit.map_or(PAGE as u64, U53::get) {
         limit @ 1..=256 => Ok(limit as u32),
         _ => Err(WireError::bad_request(format!("limit must be between 1 and {PAGE}"))),
@@ -457,7 +456,7 @@ pub(super) fn page(limit: Option<U53>) -> Result<u32, WireError> {
 }
 
 /// Seqs that a request names, if they are as many as one may.
-pub(super) fn seqs(seqs: &[U53]) -> Result<Vec<u64>, WireError> {
+pub(crate) fn seqs(seqs: &[U53]) -> Result<Vec<u64>, WireError> {
     if seqs.is_empty() || seqs.len() > PAGE {
         return Err(WireError::bad_request(format!("name between 1 and {PAGE} seqs")));
     }

@@ -1,5 +1,6 @@
 //! Carrying out a reconciliation: subscriptions and deliveries after a break, so that both sides believe the same.
 
+use tenure_kit::time::Millis;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
 use tenure_proto::limits::RECONCILE_WAIT_MS;
@@ -7,27 +8,25 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::NackParams;
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{
-    ClientInflight, InflightResult, InflightState, InflightVerdict, ReconcileAction, ReconcileParams,
-    ReconcilePolicy, ReconcileResult, Settle,
+    ClientInflight, ClientSubscription, InflightResult, InflightState, InflightVerdict, ReconcileAction,
+    ReconcileParams, ReconcilePolicy, ReconcileResult, Settle,
 };
 use tenure_proto::subscribe::From;
 use tenure_proto::tag::TagParts;
 
+use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect, HelloAnswer, Note, Reconciled};
-use crate::envelope::Lane;
-use crate::group::{Claim, Holder};
-use crate::lease::{Muted, State};
-use crate::reconcile::{Restore, SubView, is_implicit, reconcile};
-use crate::record::GroupId;
-use crate::subs::{Source, Sub};
-use crate::time::Millis;
-
-use super::Mesh;
+use crate::messages::envelope::Lane;
+use crate::messages::group::{Claim, Holder};
+use crate::messages::reconcile_plan::{NotMade, Restore, SubView, is_implicit, reconcile};
+use crate::messages::subs::{Source, Sub};
+use crate::sessions::lease::{Announced, Carrier, Muted, SharedHistory, State};
+use crate::store::record::GroupId;
 
 impl Mesh {
     /// A socket carries the session again: what becomes of what it read. Gives what the hello is answered.
-    pub(super) fn take_up_deliveries(
+    pub(crate) fn take_up_deliveries(
         &mut self,
         now: Millis,
         session: SessionKey,
@@ -43,20 +42,27 @@ impl Mesh {
             }
             Some(HelloReconcile::Later(_)) => {
                 let until = now.plus(RECONCILE_WAIT_MS);
-                self.mute(session, Muted::Deliveries { until, resumed });
+                self.announce_list(session, until, resumed);
             }
-            None => self.nothing_listed(session, resumed, effects),
+            None => {
+                let subs = self.asked_for(session);
+                self.nothing_listed(session, resumed, subs, effects);
+            }
         }
         None
     }
 
-    /// A client that lists nothing: after a good token everything in hand was never read; without one it is a new
-    /// process that knows of no subscription.
-    pub(super) fn nothing_listed(&mut self, session: SessionKey, resumed: bool, effects: &mut Vec<Effect>) {
+    /// A client that lists nothing of what there was when it said hello: after a good token everything in hand was never read;
+    /// without one it is a new process that knows of no subscription.
+    fn nothing_listed(
+        &mut self,
+        session: SessionKey,
+        resumed: bool,
+        subs: Vec<SubId>,
+        effects: &mut Vec<Effect>,
+    ) {
         if !resumed {
-            let Some(lease) = self.leases.get(&session) else { return };
-            let asked_for: Vec<SubId> = lease.subs.ids().into_iter().filter(|id| !is_implicit(id)).collect();
-            for id in asked_for {
+            for id in subs {
                 self.drop_subscription(session, &id, effects);
             }
         }
@@ -64,8 +70,25 @@ impl Mesh {
         self.wake_all(session);
     }
 
+    /// The subscriptions of a session, without its implicit ones.
+    fn asked_for(&self, session: SessionKey) -> Vec<SubId> {
+        let subs = self.leases.get(&session).map(|lease| lease.subs.ids()).unwrap_or_default();
+        subs.into_iter().filter(|id| !is_implicit(id)).collect()
+    }
+
+    /// The announced `reconcile` request did not come in time. One that comes later is judged by how its hello was answered.
+    pub(crate) fn list_is_late(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+        let (resumed, subs) = match self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+            Some(State::Online(Carrier { announced: Some(announced), .. })) => {
+                (announced.resumed, std::mem::take(&mut announced.subs))
+            }
+            _ => return,
+        };
+        self.nothing_listed(session, resumed, subs, effects);
+    }
+
     /// `reconcile` as a request of its own.
-    pub(super) fn reconcile_call(
+    pub(crate) fn reconcile_call(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -74,11 +97,8 @@ impl Mesh {
         params: &ReconcileParams,
         effects: &mut Vec<Effect>,
     ) {
-        let resumed = match self.leases.get(&session).map(|lease| &lease.state) {
-            Some(State::Online(carrier)) => match carrier.muted {
-                Muted::Deliveries { resumed, .. } => resumed,
-                _ => true,
-            },
+        let resumed = match self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+            Some(State::Online(carrier)) => carrier.announced.take().is_none_or(|hello| hello.resumed),
             _ => return,
         };
         let (result, durable) = self.reconcile(now, session, conn, params, resumed, effects);
@@ -88,7 +108,7 @@ impl Mesh {
         if durable {
             self.messages.answers.push((conn, request, answer));
         } else {
-            effects.push(super::respond(conn, request, answer));
+            effects.push(crate::respond(conn, request, answer));
         }
     }
 
@@ -106,7 +126,11 @@ impl Mesh {
         let views = lease.subs.iter().filter_map(|(id, sub)| view(id, sub, self.is_restored(sub)));
         let views: Vec<SubView> = views.collect();
         let mut plan = reconcile(params, &views, resumed);
-        for listed in params.subscriptions.iter().filter(|sub| self.messages.was_deleted(&sub.topic)) {
+        let messages = &self.messages;
+        let is_deleted = |sub: &&ClientSubscription| {
+            messages.was_deleted(&sub.topic) || messages.crews.was_deleted(&sub.topic, sub.group.as_ref())
+        };
+        for listed in params.subscriptions.iter().filter(is_deleted) {
             plan.close_deleted(&listed.sub_id);
         }
         self.doubt_all(session);
@@ -132,8 +156,8 @@ impl Mesh {
         }
         for restore in std::mem::take(&mut plan.restore) {
             let verdict = restore.verdict;
-            if let Err(reason) = self.restore_subscription(session, restore, effects) {
-                plan.give_up(verdict, reason);
+            if let Err(instead) = self.restore_subscription(session, restore, effects) {
+                plan.give_up(verdict, instead);
             }
         }
         self.tell_gaps_again(session, params);
@@ -168,7 +192,7 @@ impl Mesh {
         listed: &ClientInflight,
         resumed: bool,
     ) -> (InflightResult, bool) {
-        use super::settle::How;
+        use crate::messages::settle::How;
         let tag = listed.tag.as_str();
         if !resumed && self.is_lost_track_of(tag) {
             return (InflightResult::Requeued, false);
@@ -259,40 +283,42 @@ impl Mesh {
         session: SessionKey,
         restore: Restore,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), NotMade> {
+        let closed = |reason| move |_| NotMade::Closed(reason);
         let Restore {
             view: SubView { sub: id, topic, group, partition, ack_mode, prefetch, .. },
             positions,
             ..
         } = restore;
-        self.may(session, Right::Read).map_err(|_| "forbidden")?;
-        self.may_owe().map_err(|_| "too_many")?;
-        self.check_groups(session, &topic, group.as_ref(), partition).map_err(|_| "too_many")?;
-        if self.messages.was_deleted(&topic) {
-            return Err("deleted");
+        self.may(session, Right::Read).map_err(closed("forbidden"))?;
+        self.may_owe().map_err(closed("too_many"))?;
+        self.check_groups(session, &topic, group.as_ref(), partition).map_err(closed("too_many"))?;
+        if self.messages.was_deleted(&topic) || self.messages.crews.was_deleted(&topic, group.as_ref()) {
+            return Err(NotMade::Closed("deleted"));
         }
-        self.ensure_topic(session, &topic, effects).map_err(|_| "too_many")?;
+        self.ensure_topic(session, &topic, effects).map_err(closed("too_many"))?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         if partition.is_some_and(|partition| partition >= partitions) {
-            return Err("invalid");
+            return Err(NotMade::Closed("invalid"));
         }
-        let (rewound, foreign) = match self.leases.get(&session).map(|lease| &lease.state) {
-            Some(State::Online(carrier)) => (&carrier.rewound[..], carrier.foreign),
-            _ => (&[][..], false),
+        let shared = match self.leases.get(&session).map(|lease| &lease.state) {
+            Some(State::Online(carrier)) => &carrier.shared,
+            _ => &SharedHistory::All,
         };
         let starts: Vec<From> = (0..partitions)
             .map(|partition| {
                 let log = LogName::Topic(topic.clone(), partition);
                 let end = self.messages.logs.lane(&log, Lane(0)).map_or(0, |lane| lane.end);
-                match positions.get(&partition) {
+                Ok(match positions.get(&partition) {
                     // The position is one of another history: all that is here may be new to the client.
-                    _ if foreign || rewound.contains(&log) => From::Earliest,
+                    _ if !shared.has(&log) => From::Earliest,
+                    Some(seq) if *seq > end && group.is_none() => return Err(NotMade::Rewound),
                     Some(seq) if *seq > end => From::Earliest,
                     Some(seq) => From::Seq(U53::saturating(seq + 1)),
                     None => From::New,
-                }
+                })
             })
-            .collect();
+            .collect::<Result<_, _>>()?;
         let from = |partition: u32| starts.get(partition as usize).copied().unwrap_or(From::New);
         let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
         // Nobody waits for it, but until the store has it there is nothing to hand out.
@@ -309,20 +335,29 @@ impl Mesh {
     }
 
     /// Every subscription of a session may have something coming.
-    pub(super) fn wake_all(&mut self, session: SessionKey) {
+    pub(crate) fn wake_all(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         lease.subs.eager = lease.subs.ids().into_iter().collect();
         self.rouse(session);
     }
 
-    pub(super) fn mute(&mut self, session: SessionKey, muted: Muted) {
+    /// A hello announces a `reconcile` request: nothing is delivered until that comes, or `until`.
+    fn announce_list(&mut self, session: SessionKey, until: Millis, resumed: bool) {
+        let subs = self.asked_for(session);
+        if let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+            carrier.muted = Muted::Deliveries { until };
+            carrier.announced = Some(Announced { resumed, subs });
+        }
+    }
+
+    pub(crate) fn mute(&mut self, session: SessionKey, muted: Muted) {
         if let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) {
             carrier.muted = muted;
         }
     }
 
     /// Answers a hello that has waited for the store.
-    pub(super) fn welcome(
+    pub(crate) fn welcome(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -330,7 +365,7 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         let session = answer.session;
-        effects.push(super::respond(conn, request, Answer::Hello(answer)));
+        effects.push(crate::respond(conn, request, Answer::Hello(answer)));
         if self.conns.get(&conn) == Some(&session) {
             self.mute(session, Muted::No);
             self.rouse(session);
@@ -352,7 +387,7 @@ fn view(id: &SubId, sub: &Sub, restored: bool) -> Option<SubView> {
 }
 
 /// The store did not take what was settled: the client still has it in hand, and will say so again.
-pub(super) fn unsettle(result: &mut ReconcileResult) {
+pub(crate) fn unsettle(result: &mut ReconcileResult) {
     for verdict in &mut result.inflight {
         if verdict.result == InflightResult::Settled {
             verdict.result = InflightResult::Kept;

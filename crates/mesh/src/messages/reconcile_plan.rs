@@ -19,7 +19,8 @@
 //!
 //! A subscription that only the client knows and whose topic was deleted is `close_client_side`, reason `deleted`, whatever the
 //! policy. What cannot be made again is closed: `invalid` when its numbers are none that `subscribe` would take, `too_many`
-//! past the bound of a session. `inbox` and `member` need no listing: listed they are kept (`implicit`), unlisted
+//! past the bound of a session. A lone reader with a place beyond the end of a log has read another history, and is told so before
+//! it reads this one: `recreate_client_side`, reason `rewound`. `inbox` and `member` need no listing: listed they are kept (`implicit`), unlisted
 //! they are kept without a word.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,12 +76,24 @@ pub struct Restore {
     pub positions: BTreeMap<u32, u64>,
 }
 
+/// Why a subscription was not made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotMade {
+    /// It cannot be, for this reason: it is over.
+    Closed(&'static str),
+    /// The client has a place beyond the end of a log: it was there in another history, and its client has to know that before it
+    /// reads this one.
+    Rewound,
+}
+
 impl Plan {
-    /// Turns the verdict of a subscription that could not be made again into `close_client_side`.
-    pub fn give_up(&mut self, verdict: usize, reason: &str) {
+    /// Turns the verdict of a subscription that was not made again into another one.
+    pub fn give_up(&mut self, verdict: usize, instead: NotMade) {
         let Some(verdict) = self.verdicts.get_mut(verdict) else { return };
-        verdict.action = ReconcileAction::CloseClientSide;
-        verdict.reason = reason.to_owned();
+        (verdict.action, verdict.reason) = match instead {
+            NotMade::Closed(reason) => (ReconcileAction::CloseClientSide, reason.to_owned()),
+            NotMade::Rewound => (ReconcileAction::RecreateClientSide, "rewound".to_owned()),
+        };
         if let Some(client) = &verdict.client {
             verdict.sub_id = client.clone();
         }
@@ -312,5 +325,5 @@ fn positions(listed: &ClientSubscription) -> Option<BTreeMap<u32, u64>> {
 }
 
 #[cfg(test)]
-#[path = "reconcile_tests.rs"]
+#[path = "reconcile_plan_tests.rs"]
 mod tests;

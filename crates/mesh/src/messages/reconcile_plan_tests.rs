@@ -4,9 +4,11 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tenure_proto::number::U53;
 
-use super::ReconcileAction::{CloseClientSide, CloseServerSide, Keep, RecreateClientSide};
-use super::ReconcilePolicy::{Conservative, RestoreClient};
 use super::*;
+use crate::messages::reconcile_plan::ReconcileAction::{
+    CloseClientSide, CloseServerSide, Keep, RecreateClientSide,
+};
+use crate::messages::reconcile_plan::ReconcilePolicy::{Conservative, RestoreClient};
 
 fn sub(name: &str) -> SubId {
     name.parse().unwrap()
@@ -272,9 +274,11 @@ fn a_session_is_restored_up_to_its_bound() {
 fn one_that_could_not_be_made_is_closed() {
     let mut plan = run(RestoreClient, &[view("s1", "a")], &[view("s1", "b")], true);
     assert_eq!(plan.verdicts[0].sub_id, sub("r1"));
-    plan.give_up(plan.restore[0].verdict, "no_such_partition");
+    plan.give_up(plan.restore[0].verdict, NotMade::Closed("no_such_partition"));
     assert_eq!(rows(&plan)[0], (CloseClientSide, "s1", "s1", "-", "no_such_partition"));
-    plan.give_up(99, "nothing");
+    plan.give_up(99, NotMade::Closed("nothing"));
+    plan.give_up(0, NotMade::Rewound);
+    assert_eq!(rows(&plan)[0], (RecreateClientSide, "s1", "s1", "-", "rewound"));
 }
 
 fn any_view() -> impl Strategy<Value = SubView> {

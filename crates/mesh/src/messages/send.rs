@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::TOPICS_MAX;
@@ -10,31 +12,28 @@ use tenure_proto::message::{Address, Fallback, Recipient, SendResult, Sender};
 use tenure_proto::name::TopicName;
 use tenure_proto::number::U53;
 
-use crate::accept::{Accept, Accepted, Remembered, Route, inbox_is_full};
+use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::{Entry, Lane};
-use crate::lease::State;
-use crate::log::LaneState;
-use crate::mutant::{self, Mutant};
-use crate::record::{StoreWrite, TopicRecord, TopicState};
-use crate::send::Prepared;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::deleting::is_going;
-use super::writes::Awaiting;
+use crate::messages::accept::{Accept, Accepted, Remembered, Route, inbox_is_full};
+use crate::messages::deleting::is_going;
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::log::LaneState;
+use crate::messages::prepare::Prepared;
+use crate::sessions::lease::State;
+use crate::store::pending::Awaiting;
+use crate::store::record::{StoreWrite, TopicRecord, TopicState};
 
 /// A message that waits for the store's verdict.
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) conn: ConnId,
-    pub(super) request: RequestId,
-    pub(super) accept: Arc<Accept>,
+pub(crate) struct Pending {
+    pub(crate) conn: ConnId,
+    pub(crate) request: RequestId,
+    pub(crate) accept: Arc<Accept>,
 }
 
 impl Mesh {
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -92,14 +91,14 @@ impl Mesh {
         self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
     }
 
-    pub(super) fn route_to_session(&self, to: &SessionKey) -> Route {
+    pub(crate) fn route_to_session(&self, to: &SessionKey) -> Route {
         match self.leases.get(to).map(|lease| &lease.state) {
             None | Some(State::Ending(..)) => Route::Absent(*to),
             Some(_) => Route::Log(LogName::Session(*to)),
         }
     }
 
-    pub(super) fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
+    pub(crate) fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
         self.members.contains_key(member) || self.messages.logs.get(&LogName::Member(*member)).is_some()
     }
 
@@ -122,7 +121,7 @@ impl Mesh {
     }
 
     /// Makes a topic of one partition if there is none of that name.
-    pub(super) fn ensure_topic(
+    pub(crate) fn ensure_topic(
         &mut self,
         session: SessionKey,
         name: &TopicName,
@@ -137,7 +136,7 @@ impl Mesh {
         self.make_topic(session, name.clone(), 1, None, effects)
     }
 
-    pub(super) fn make_topic(
+    pub(crate) fn make_topic(
         &mut self,
         session: SessionKey,
         name: TopicName,
@@ -166,7 +165,7 @@ impl Mesh {
     }
 
     /// A topic that the store could not take never was, unless something has been put into it since.
-    pub(super) fn forget_topic(&mut self, now: Millis, name: &TopicName, told: bool) {
+    pub(crate) fn forget_topic(&mut self, now: Millis, name: &TopicName, told: bool) {
         let Some(record) = self.messages.topics.get(name).map(|topic| topic.record.clone()) else { return };
         let lane = |partition| self.messages.logs.lane(&LogName::Topic(name.clone(), partition), Lane(0));
         let is_used = |lane: &LaneState| lane.end > lane.restored_end || !lane.groups.is_empty();
@@ -179,7 +178,7 @@ impl Mesh {
     }
 
     /// An inbox that holds as much as it may.
-    pub(super) fn inbox_full(&self, route: &Route, fallback: Fallback) -> Option<WireError> {
+    pub(crate) fn inbox_full(&self, route: &Route, fallback: Fallback) -> Option<WireError> {
         let log = match route {
             Route::Log(log) if log.is_inbox() => log.clone(),
             Route::Absent(session) if fallback == Fallback::Hold => LogName::Session(*session),
@@ -189,7 +188,7 @@ impl Mesh {
     }
 
     /// The store has decided.
-    pub(super) fn accepted(&mut self, pending: Pending, accepted: Accepted, effects: &mut Vec<Effect>) {
+    pub(crate) fn accepted(&mut self, pending: Pending, accepted: Accepted, effects: &mut Vec<Effect>) {
         let Pending { conn, request, accept } = pending;
         if let Accepted::Fresh { log, lane, seq } = &accepted {
             self.appended(&Arc::new(Entry::new(log.clone(), *lane, *seq, accept.envelope.clone())));
@@ -203,7 +202,7 @@ impl Mesh {
     }
 
     /// What the store might decide, for mutants that do not wait for it.
-    pub(super) fn guess(&self, accept: &Accept) -> Accepted {
+    pub(crate) fn guess(&self, accept: &Accept) -> Accepted {
         let log = match &accept.route {
             Route::Log(log) => log.clone(),
             Route::Absent(session) => LogName::Session(*session),
@@ -265,7 +264,7 @@ impl Mesh {
     }
 
     /// An entry is in its log: whoever reads that has something to read.
-    pub(super) fn appended(&mut self, entry: &Arc<Entry>) {
+    pub(crate) fn appended(&mut self, entry: &Arc<Entry>) {
         if entry.log.is_inbox() {
             self.ensure_inbox(&entry.log);
         }
@@ -276,7 +275,7 @@ impl Mesh {
 }
 
 /// Whether a mutant has answered a send before the store did.
-pub(super) fn is_answered_early(accept: &Accept) -> bool {
+pub(crate) fn is_answered_early(accept: &Accept) -> bool {
     mutant::on(Mutant::AnswerBeforeSync) && matches!(accept.route, Route::Log(_))
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId, Tag};
@@ -9,21 +11,18 @@ use tenure_proto::limits::{DELAY_MAX_MS, MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SE
 use tenure_proto::message::{NackParams, SettleResult, StaleTag};
 use tenure_proto::tag::TagParts;
 
+use crate::Mesh;
 use crate::effect::{Answer, Effect, Note};
-use crate::group::{Claim, Fired, Holder, Verdict};
-use crate::mutant::{self, Mutant};
-use crate::record::GroupId;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::writes::Awaiting;
+use crate::messages::group::{Claim, Fired, Holder, Verdict};
+use crate::store::pending::Awaiting;
+use crate::store::record::GroupId;
 
 /// How long somebody waits who settles what may be on its way elsewhere.
 const CLEARING_RETRY_MS: u64 = 100;
 
 /// How a delivery is settled.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum How<'a> {
+pub(crate) enum How<'a> {
     Ack,
     Nack(&'a NackParams),
     Progress,
@@ -31,7 +30,7 @@ pub(super) enum How<'a> {
 
 /// Late settles of one request.
 #[derive(Debug, Default)]
-pub(super) struct Lates {
+pub(crate) struct Lates {
     /// Those that took effect.
     accepted: usize,
     /// Those that did not, by reason; at most as many as there are reasons.
@@ -40,13 +39,13 @@ pub(super) struct Lates {
 
 impl Lates {
     /// One did not take effect.
-    pub(super) fn reject(&mut self, reason: &'static str) {
+    pub(crate) fn reject(&mut self, reason: &'static str) {
         *self.rejected.entry(reason).or_default() += 1;
     }
 }
 
 impl Mesh {
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -83,12 +82,12 @@ impl Mesh {
         if durable {
             self.messages.answers.push((conn, request, Answer::Settle(result)));
         } else {
-            effects.push(super::respond(conn, request, Answer::Settle(result)));
+            effects.push(crate::respond(conn, request, Answer::Settle(result)));
         }
     }
 
     /// Whether a tag is of an inbox that the store is clearing after the end of a lease.
-    pub(super) fn is_being_cleared(&self, tag: &str) -> bool {
+    pub(crate) fn is_being_cleared(&self, tag: &str) -> bool {
         let Some(parts) = TagParts::parse(tag) else { return false };
         let reading = self.messages.readings.get(&GroupId(parts.group));
         let log = reading.and_then(|reading| self.messages.logs.get(&reading.record.log));
@@ -96,7 +95,7 @@ impl Mesh {
     }
 
     /// Settles one delivery. `Ok`: it took effect, now or before, and whether the store must know first.
-    pub(super) fn settle_one(
+    pub(crate) fn settle_one(
         &mut self,
         now: Millis,
         session: SessionKey,
@@ -163,7 +162,7 @@ impl Mesh {
     }
 
     /// Says how many late settles of a request took effect, and how many did not and why.
-    pub(super) fn note_lates(&mut self, session: SessionKey, conn: ConnId, effects: &mut Vec<Effect>) {
+    pub(crate) fn note_lates(&mut self, session: SessionKey, conn: ConnId, effects: &mut Vec<Effect>) {
         let Lates { accepted, rejected } = std::mem::take(&mut self.messages.lates);
         if accepted > 0 {
             effects.push(Effect::Note(Note::LateSettleAccepted { session, conn, count: accepted }));
@@ -174,7 +173,7 @@ impl Mesh {
     }
 
     /// Deliveries that count as settled because they were written.
-    pub(super) fn settle_written(&mut self, session: SessionKey, written: Vec<(GroupId, u64, u32)>) {
+    pub(crate) fn settle_written(&mut self, session: SessionKey, written: Vec<(GroupId, u64, u32)>) {
         for (group, seq, attempt) in written {
             self.ack(group, seq, attempt, &session);
         }
@@ -232,7 +231,7 @@ impl Mesh {
     }
 
     /// An entry has left its holder's hand: there is room for another.
-    pub(super) fn released(&mut self, id: GroupId, seq: u64, holder: Option<Holder>) {
+    pub(crate) fn released(&mut self, id: GroupId, seq: u64, holder: Option<Holder>) {
         let Some(Holder { session, sub }) = holder else { return };
         let Some(lease) = self.leases.get_mut(&session) else { return };
         if let Some(found) = lease.subs.get_mut(&sub) {
@@ -244,7 +243,7 @@ impl Mesh {
 
     /// Gives an entry back without its reader's word, if it is in that session's hand. A crew counts a reader that
     /// was `lost` with it as a failure, so that what kills every reader ends among the dead letters.
-    pub(super) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey, lost: bool) -> bool {
+    pub(crate) fn return_to(&mut self, id: GroupId, seq: u64, session: &SessionKey, lost: bool) -> bool {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return false };
         let held = reading.group.open(seq).and_then(|open| open.holder());
         if held.is_none_or(|holder| holder.session != *session) {
@@ -264,7 +263,7 @@ impl Mesh {
     }
 
     /// A session's socket is gone: what it has in hand stays its own, for a while that crews keep short.
-    pub(super) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let grace_ms = self.config.reconnect_grace_ms;
         let until = self.now.plus(grace_ms);
         self.forget_fetches(session);
@@ -280,7 +279,7 @@ impl Mesh {
     }
 
     /// A session's socket is gone, and with it whoever waited for fetched entries there.
-    pub(super) fn forget_fetches(&mut self, session: SessionKey) {
+    pub(crate) fn forget_fetches(&mut self, session: SessionKey) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         for (_, sub) in lease.subs.iter_mut() {
             sub.lose_socket();
@@ -289,7 +288,7 @@ impl Mesh {
     }
 
     /// What crews have in a session's hand goes back at `until`, unless it is here again by then.
-    pub(super) fn release_later(&mut self, session: SessionKey, until: Millis) {
+    pub(crate) fn release_later(&mut self, session: SessionKey, until: Millis) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let shared = |id: &GroupId| self.messages.readings.get(id).is_some_and(|reading| reading.is_shared());
         let holds = lease.subs.iter().any(|(_, sub)| sub.held().any(|(id, _)| shared(&id)));
@@ -297,7 +296,7 @@ impl Mesh {
     }
 
     /// What crews have in a session's hand goes back: it was away too long.
-    pub(super) fn release_crews(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn release_crews(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         lease.subs.release_at = None;
         let mut requeued = 0;
@@ -330,7 +329,7 @@ impl Mesh {
     }
 
     /// Says how many entries went back from a session whose last socket was this.
-    pub(super) fn note_requeued(
+    pub(crate) fn note_requeued(
         &self,
         session: SessionKey,
         conn: Option<ConnId>,
@@ -343,12 +342,12 @@ impl Mesh {
     }
 
     /// The last socket that carried a session in this run, if its lease lives.
-    pub(super) fn last_conn(&self, session: &SessionKey) -> Option<ConnId> {
+    pub(crate) fn last_conn(&self, session: &SessionKey) -> Option<ConnId> {
         self.leases.get(session).and_then(|lease| lease.latest)
     }
 
     /// Delays that are over and holders that are late.
-    pub(super) fn fire_groups(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_groups(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         // Bounded: each due group fires at most this often in one tick, and is due again at once.
         const FIRED_PER_TICK: usize = 4_096;
         let mut left = FIRED_PER_TICK;
@@ -380,13 +379,13 @@ impl Mesh {
     }
 
     /// When an entry that is handed out now must be settled.
-    pub(super) fn ack_deadline(&self, now: Millis, id: GroupId) -> Option<Millis> {
+    pub(crate) fn ack_deadline(&self, now: Millis, id: GroupId) -> Option<Millis> {
         let shared = self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared());
         shared.then(|| now.plus(self.config.ack_timeout_ms))
     }
 
     /// Answers settles once the store knows them.
-    pub(super) fn answer_settles(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn answer_settles(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         for (conn, request, answer) in std::mem::take(&mut self.messages.answers) {
             self.await_all(Awaiting::Answer(conn, request, Box::new(answer)), now, effects);
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_proto::ids::SessionKey;
 
-use crate::record::SettlerRecord;
+use crate::store::record::SettlerRecord;
 
 /// Settled entries of one group whose settler is remembered; of older ones a late settle counts as settled.
 pub const SETTLERS_MAX: usize = 4_096;

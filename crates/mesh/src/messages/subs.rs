@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::ids::{ConnId, RequestId, SubId};
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{AckMode, Subscription};
 
 use crate::effect::Push;
-use crate::mutant::{self, Mutant};
-use crate::record::GroupId;
-use crate::time::Millis;
+use crate::store::record::GroupId;
 
 /// The name of the implicit subscription to a session's own inbox.
 pub const INBOX: &str = "inbox";

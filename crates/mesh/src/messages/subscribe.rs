@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::InboxChoice;
@@ -14,22 +15,20 @@ use tenure_proto::subscribe::{
     SubscriptionEventKind, UnsubscribeParams,
 };
 
+use crate::Mesh;
 use crate::effect::{Answer, Effect};
-use crate::envelope::Lane;
-use crate::group::Holder;
-use crate::mutant::{self, Mutant};
-use crate::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord};
-use crate::subs::{INBOX, MEMBER, Source, Sub};
-
-use super::Mesh;
-use super::reads::past_the_end;
-use super::writes::{Awaiting, unavailable};
+use crate::messages::envelope::Lane;
+use crate::messages::group::Holder;
+use crate::messages::reads::past_the_end;
+use crate::messages::subs::{INBOX, MEMBER, Source, Sub};
+use crate::store::pending::{Awaiting, unavailable};
+use crate::store::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord};
 
 /// Where a place stands that the store is about to make: past everything.
 const OPENING: u64 = u64::MAX;
 
 impl Mesh {
-    pub(super) fn subscribe(
+    pub(crate) fn subscribe(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -39,7 +38,7 @@ impl Mesh {
     ) {
         let outcome = self.try_subscribe(conn, &request, session, params, effects);
         match outcome {
-            Ok(Some(answer)) => effects.push(super::respond(conn, request, Answer::Subscribe(answer))),
+            Ok(Some(answer)) => effects.push(crate::respond(conn, request, Answer::Subscribe(answer))),
             // Answered when the store has it.
             Ok(None) => {}
             Err(error) => effects.push(Effect::Respond { conn, request, outcome: Err(error) }),
@@ -122,7 +121,7 @@ impl Mesh {
     }
 
     /// Gives a session a subscription: its places are made or joined, and the store is told.
-    pub(super) fn add_subscription(
+    pub(crate) fn add_subscription(
         &mut self,
         session: SessionKey,
         name: Option<SubId>,
@@ -188,7 +187,7 @@ impl Mesh {
     }
 
     /// The store has made a place, and says where it begins.
-    pub(super) fn opened(&mut self, id: GroupId, placed: Placed) {
+    pub(crate) fn opened(&mut self, id: GroupId, placed: Placed) {
         let Some(old) = self.messages.close(id) else { return };
         self.messages.open(old.record, placed.cursor, old.used_at);
         if let Some(reading) = self.messages.readings.get_mut(&id) {
@@ -202,7 +201,7 @@ impl Mesh {
     }
 
     /// The store has a subscription: whoever asked for it is answered.
-    pub(super) fn subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+    pub(crate) fn subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
         let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
             return;
         };
@@ -215,13 +214,13 @@ impl Mesh {
         let places = sub.groups.clone();
         let result = self.subscribe_result(session, id);
         for (conn, request) in waiting {
-            effects.push(super::respond(conn, request, Answer::Subscribe(result.clone())));
+            effects.push(crate::respond(conn, request, Answer::Subscribe(result.clone())));
         }
         self.messages.wakes.extend(places);
     }
 
     /// The store could not take a subscription: it never was.
-    pub(super) fn not_subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
         let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
         for place in &sub.groups {
             self.messages.leave(*place, &session, id);
@@ -250,7 +249,7 @@ impl Mesh {
         SubscribeResult { sub_id: id.clone(), start_seq: starts.collect::<BTreeMap<_, _>>() }
     }
 
-    pub(super) fn unsubscribe(
+    pub(crate) fn unsubscribe(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -270,7 +269,7 @@ impl Mesh {
     }
 
     /// Ends a subscription: what it has in hand goes back, and private places are gone.
-    pub(super) fn drop_subscription(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
+    pub(crate) fn drop_subscription(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
         let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
         for (conn, request) in sub.opening.iter().flatten().cloned() {
             let error = WireError::new(ErrorCode::NotFound, "the subscription ended before it began");
@@ -281,7 +280,7 @@ impl Mesh {
     }
 
     /// Gives back what a subscription has in hand and takes it out of its places.
-    pub(super) fn leave_places(
+    pub(crate) fn leave_places(
         &mut self,
         session: SessionKey,
         conn: Option<ConnId>,
@@ -332,7 +331,7 @@ impl Mesh {
     }
 
     /// Gives a session the implicit subscriptions that its hello chose, and takes the others away.
-    pub(super) fn choose_inboxes(
+    pub(crate) fn choose_inboxes(
         &mut self,
         session: SessionKey,
         member: MemberKey,
@@ -358,7 +357,7 @@ impl Mesh {
         }
     }
 
-    pub(super) fn leave_member_inbox(&mut self, session: SessionKey, member: MemberKey) {
+    pub(crate) fn leave_member_inbox(&mut self, session: SessionKey, member: MemberKey) {
         if let Some(readers) = self.messages.member_readers.get_mut(&member) {
             readers.remove(&session);
             if readers.is_empty() {
@@ -369,7 +368,7 @@ impl Mesh {
 
     /// Makes the places of an inbox when something is first put into it, and lets its readers in. After a start
     /// the store may know the places of some lanes only: those where something happened.
-    pub(super) fn ensure_inbox(&mut self, log: &LogName) {
+    pub(crate) fn ensure_inbox(&mut self, log: &LogName) {
         let found = self.messages.logs.get(log);
         let placed = |lane: &Lane| found.is_some_and(|found| !found.lanes[lane.index()].groups.is_empty());
         let missing: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| !placed(lane)).collect();
@@ -424,7 +423,7 @@ impl Mesh {
 }
 
 /// The partitions that a choice stands for.
-pub(super) fn chosen(partition: Option<u32>, partitions: u32) -> std::ops::Range<u32> {
+pub(crate) fn chosen(partition: Option<u32>, partitions: u32) -> std::ops::Range<u32> {
     match partition {
         Some(one) => one..one + 1,
         None => 0..partitions,

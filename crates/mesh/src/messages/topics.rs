@@ -5,6 +5,7 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::{GROUPS_PER_ANSWER, PAGE, PARTITIONS_MAX};
@@ -16,17 +17,15 @@ use tenure_proto::topic::{
     TopicsListResult,
 };
 
+use crate::Mesh;
+use crate::access::operating::Asker;
 use crate::effect::{Answer, Effect};
-use crate::envelope::Lane;
-use crate::record::StoreRead;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::crews::Places;
-use super::deleting::{is_going, no_topic};
-use super::operating::Asker;
-use super::reads::{Purpose, page};
-use super::writes::Awaiting;
+use crate::messages::deleting::{is_going, no_topic};
+use crate::messages::envelope::Lane;
+use crate::messages::groups::Places;
+use crate::messages::reads::{Purpose, page};
+use crate::store::pending::Awaiting;
+use crate::store::record::StoreRead;
 
 /// A part of the groups of a topic, as it is listed.
 struct Listed {
@@ -38,7 +37,7 @@ struct Listed {
 }
 
 impl Mesh {
-    pub(super) fn topics_create(
+    pub(crate) fn topics_create(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -72,7 +71,7 @@ impl Mesh {
         Ok(())
     }
 
-    pub(super) fn topics_list(
+    pub(crate) fn topics_list(
         &mut self,
         asker: Asker,
         params: &TopicsListParams,
@@ -115,7 +114,7 @@ impl Mesh {
         Ok(())
     }
 
-    pub(super) fn groups_list(
+    pub(crate) fn groups_list(
         &mut self,
         asker: Asker,
         params: &GroupsListParams,
@@ -174,7 +173,7 @@ impl Mesh {
     }
 
     /// The store has told when the oldest entry of a group's place was sent.
-    pub(super) fn note_oldest(&self, group: Option<&mut GroupInfo>, sent: Option<u64>) {
+    pub(crate) fn note_oldest(&self, group: Option<&mut GroupInfo>, sent: Option<u64>) {
         if let (Some(group), Some(sent)) = (group, sent) {
             let age = U53::saturating(self.wall.saturating_sub(sent));
             group.oldest_ms = Some(group.oldest_ms.map_or(age, |other| other.max(age)));

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::event::{EventBody, Notice, ReceiptState};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::{DEAD_LETTER_MS, GROUP_UNUSED_MS, RUN_KEPT_MS};
@@ -10,18 +12,15 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;
 use tenure_proto::name::TopicName;
 
+use crate::Mesh;
 use crate::effect::{Effect, Note};
-use crate::envelope::{Entry, Lane};
-use crate::group::Open;
-use crate::mutant::{self, Mutant};
-use crate::record::{Burial, GroupId, Moved, StoreRead, StoreWrite};
-use crate::time::Millis;
-
-use super::Mesh;
-use super::messages::origin;
-use super::reading::Reading;
-use super::reads::Purpose;
-use super::writes::Awaiting;
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::group::Open;
+use crate::messages::origin;
+use crate::messages::reading::Reading;
+use crate::messages::reads::Purpose;
+use crate::store::pending::Awaiting;
+use crate::store::record::{Burial, GroupId, Moved, StoreRead, StoreWrite};
 
 /// How often it is looked at all.
 const UPKEEP_MS: u64 = 10_000;
@@ -43,13 +42,13 @@ const HOUR_MS: u64 = 3_600_000;
 
 /// What upkeep remembers between looks.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep {
+pub(crate) struct Upkeep {
     due: Option<Millis>,
     sweep_due: Option<Millis>,
     /// The log that was pruned last.
     last_log: Option<LogName>,
     /// The topic that was last looked at for whether anybody uses it.
-    pub(super) last_topic: Option<TopicName>,
+    pub(crate) last_topic: Option<TopicName>,
     /// How often the next look at expiry is doubled: the last ones found only what somebody has in hand.
     expire_shift: u32,
     /// Whether a look at expiry is under way.
@@ -72,24 +71,24 @@ struct Evacuation {
 
 impl Upkeep {
     /// Inboxes that are being cleared.
-    pub(super) fn evacuations(&self) -> usize {
+    pub(crate) fn evacuations(&self) -> usize {
         self.evacuations.len()
     }
 
-    pub(super) fn due(&self) -> Option<Millis> {
+    pub(crate) fn due(&self) -> Option<Millis> {
         self.due
     }
 }
 
 impl Mesh {
-    pub(super) fn begin_upkeep(&mut self) {
+    pub(crate) fn begin_upkeep(&mut self) {
         let interrupted = !self.messages.upkeep.evacuations.is_empty() || !self.messages.deleting.is_empty();
         let first = if interrupted { 0 } else { self.upkeep_ms() };
         self.messages.upkeep.due = Some(self.now.plus(first));
     }
 
     /// Looks no later than the numbers that hold now ask for.
-    pub(super) fn upkeep_soon(&mut self) {
+    pub(crate) fn upkeep_soon(&mut self) {
         let soon = self.now.plus(self.upkeep_ms());
         let due = &mut self.messages.upkeep.due;
         *due = due.map(|due| due.min(soon));
@@ -100,7 +99,7 @@ impl Mesh {
     }
 
     /// Looks after messages, if it is time.
-    pub(super) fn look_after(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn look_after(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         if self.messages.upkeep.due.is_none_or(|due| now < due) {
             return;
         }
@@ -154,7 +153,7 @@ impl Mesh {
     }
 
     /// Entries whose time is over: whoever has not settled one does not get it any more.
-    pub(super) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
+    pub(crate) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
         self.messages.upkeep.expiring = false;
         let (found, asked) = (entries.len(), EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift);
         let (mut done, mut asked_groups) = (0, 0);
@@ -283,7 +282,7 @@ impl Mesh {
     }
 
     /// A slice is gone; a full one has more behind it.
-    pub(super) fn pruned(&mut self, log: &LogName, lane: Lane, through: u64, more: bool) {
+    pub(crate) fn pruned(&mut self, log: &LogName, lane: Lane, through: u64, more: bool) {
         let Some(state) = self.messages.logs.lane_mut(log, lane) else { return };
         state.pruned = state.pruned.max(through);
         if more {
@@ -320,7 +319,7 @@ impl Mesh {
     }
 
     /// Takes up what a crash has interrupted.
-    pub(super) fn remember_left(&mut self, left: Vec<(SessionKey, MemberKey)>) {
+    pub(crate) fn remember_left(&mut self, left: Vec<(SessionKey, MemberKey)>) {
         for (session, member) in left {
             if !self.leases.contains_key(&session) && self.messages.waiting(&LogName::Session(session)).0 > 0
             {
@@ -334,7 +333,7 @@ impl Mesh {
 
     /// A lease has ended: what was to move on or to fail then does, in slices. Nothing of that inbox is handed
     /// out meanwhile.
-    pub(super) fn begin_evacuation(
+    pub(crate) fn begin_evacuation(
         &mut self,
         session: SessionKey,
         member: MemberKey,
@@ -376,7 +375,7 @@ impl Mesh {
     }
 
     /// A slice has moved.
-    pub(super) fn evacuated(
+    pub(crate) fn evacuated(
         &mut self,
         session: SessionKey,
         member: MemberKey,
@@ -418,7 +417,7 @@ impl Mesh {
     }
 
     /// A slice could not move: it is tried again at the next look.
-    pub(super) fn evacuate_again(&mut self, session: SessionKey) {
+    pub(crate) fn evacuate_again(&mut self, session: SessionKey) {
         if let Some(evacuation) = self.messages.upkeep.evacuations.get_mut(&session) {
             evacuation.running = false;
         }

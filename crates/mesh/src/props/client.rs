@@ -4,53 +4,52 @@
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
 
-use crate::admit::TokenVerdict;
+use crate::conn::admit::TokenVerdict;
 use crate::effect::HelloAnswer;
-
-use super::super::*;
-use super::process::Process;
-use super::sim::{PING, TTL};
+use crate::props::process::Process;
+use crate::props::sim::{PING, TTL};
+use crate::*;
 
 /// A socket as its client knows it.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) conn: ConnId,
+pub(crate) struct Line {
+    pub(crate) conn: ConnId,
     /// Frames that will still arrive before it is deaf.
-    pub(super) hears: usize,
+    pub(crate) hears: usize,
 }
 
 /// A hello without an answer yet.
 #[derive(Debug)]
-pub(super) struct Knocking {
-    pub(super) line: Line,
-    pub(super) process: Process,
-    pub(super) token: TokenVerdict,
+pub(crate) struct Knocking {
+    pub(crate) line: Line,
+    pub(crate) process: Process,
+    pub(crate) token: TokenVerdict,
     /// Nobody vouches: only the token speaks for it.
-    pub(super) alone: bool,
+    pub(crate) alone: bool,
     /// How long the session had been away, if that is known.
-    pub(super) away: Option<u64>,
+    pub(crate) away: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(super) struct Client {
-    pub(super) n: u8,
-    pub(super) name: String,
+pub(crate) struct Client {
+    pub(crate) n: u8,
+    pub(crate) name: String,
     /// The process that holds the session, and how many there were before it.
-    pub(super) process: Process,
-    pub(super) processes: u32,
-    pub(super) line: Option<Line>,
-    pub(super) knocking: Option<Knocking>,
+    pub(crate) process: Process,
+    pub(crate) processes: u32,
+    pub(crate) line: Option<Line>,
+    pub(crate) knocking: Option<Knocking>,
     /// The lease that must still be there if the client comes back in time.
-    pub(super) lease: Option<LeaseId>,
+    pub(crate) lease: Option<LeaseId>,
     /// Since when, in broker time, nothing is heard of it; and whether nothing else happened meanwhile.
-    pub(super) away_since: Option<u64>,
-    pub(super) plainly: bool,
+    pub(crate) away_since: Option<u64>,
+    pub(crate) plainly: bool,
     /// Direct events for this session so far.
-    pub(super) directs: u64,
+    pub(crate) directs: u64,
 }
 
 impl Client {
-    pub(super) fn new(n: u8) -> Client {
+    pub(crate) fn new(n: u8) -> Client {
         Client {
             n,
             name: format!("s{n}"),
@@ -66,14 +65,14 @@ impl Client {
     }
 
     /// Nobody will read the answer: what lease came of that hello, if any, is not known.
-    pub(super) fn give_up_knocking(&mut self) -> Option<Line> {
+    pub(crate) fn give_up_knocking(&mut self) -> Option<Line> {
         let knocking = self.knocking.take()?;
         self.lease = None;
         Some(knocking.line)
     }
 
     /// The lease is what it must be, and so are the outcome and the replay, when `epoch` is in force.
-    pub(super) fn check_fate(&self, knocking: &Knocking, answer: &HelloAnswer, epoch: Option<&Epoch>) {
+    pub(crate) fn check_fate(&self, knocking: &Knocking, answer: &HelloAnswer, epoch: Option<&Epoch>) {
         let kept = answer.lease == LeaseFate::Kept;
         if let (Some(lease), Some(away)) = (&self.lease, knocking.away) {
             assert!(kept || away >= TTL - PING, "gone after {away} ms");
@@ -97,7 +96,7 @@ impl Client {
 
 impl Knocking {
     /// It was refused for a reason that is true while the store has this lease.
-    pub(super) fn check_refusal(&self, stored: Option<&LeaseId>, code: ErrorCode) {
+    pub(crate) fn check_refusal(&self, stored: Option<&LeaseId>, code: ErrorCode) {
         match code {
             ErrorCode::Unauthorized => {
                 let lives = stored.is_some_and(|lease| self.token == TokenVerdict::Selects(lease.clone()));

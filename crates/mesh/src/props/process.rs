@@ -8,17 +8,16 @@ use tenure_proto::hello::{HealthStatus, Replay};
 use tenure_proto::method::PresenceListResult;
 use tenure_proto::peer::SharedPeer;
 
-use crate::admit::{Admission, TokenVerdict};
+use crate::conn::admit::{Admission, TokenVerdict};
 use crate::effect::HelloAnswer;
-
-use super::super::tests::world::knock;
-use super::super::*;
+use crate::tests::world::knock;
+use crate::*;
 
 /// A view of who is here, with the version it is at.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View {
-    pub(super) version: u64,
-    pub(super) peers: BTreeMap<SessionKey, SharedPeer>,
+pub(crate) struct View {
+    pub(crate) version: u64,
+    pub(crate) peers: BTreeMap<SessionKey, SharedPeer>,
 }
 
 impl View {
@@ -32,7 +31,7 @@ impl View {
     }
 
     /// What a person would see: who is here, called what. The rest may age until somebody asks.
-    pub(super) fn names(&self) -> Vec<(SessionKey, &str)> {
+    pub(crate) fn names(&self) -> Vec<(SessionKey, &str)> {
         self.peers.iter().map(|(session, peer)| (*session, peer.get().name.as_str())).collect()
     }
 }
@@ -43,29 +42,29 @@ fn by_session(peers: &[SharedPeer]) -> BTreeMap<SessionKey, SharedPeer> {
 
 /// A process that holds a session's key.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
-    pub(super) instance: String,
-    pub(super) token: Option<LeaseId>,
+pub(crate) struct Process {
+    pub(crate) instance: String,
+    pub(crate) token: Option<LeaseId>,
     /// Its epoch and the last event it has.
-    pub(super) position: Option<(Epoch, u64)>,
+    pub(crate) position: Option<(Epoch, u64)>,
     /// Snapshot and events, nothing else: must be told without a contradiction.
-    pub(super) told: View,
+    pub(crate) told: View,
     /// The mirror by the client's rule, which may also have been read from a list.
-    pub(super) mirror: View,
+    pub(crate) mirror: View,
     /// How the broker is, and the version of that.
-    pub(super) health: (u64, HealthStatus),
+    pub(crate) health: (u64, HealthStatus),
     /// The last direct event it has.
-    pub(super) direct: u64,
+    pub(crate) direct: u64,
 }
 
 impl Process {
-    pub(super) fn new(instance: String) -> Process {
+    pub(crate) fn new(instance: String) -> Process {
         let (told, mirror) = (View::default(), View::default());
         let health = (0, HealthStatus::Ok);
         Process { instance, token: None, position: None, told, mirror, health, direct: 0 }
     }
 
-    pub(super) fn hello(&self, n: u8, name: &str, token: TokenVerdict) -> Admission {
+    pub(crate) fn hello(&self, n: u8, name: &str, token: TokenVerdict) -> Admission {
         let position = self.position.clone().filter(|_| token != TokenVerdict::Absent);
         let instance = self.instance.parse().unwrap();
         let mut admission = Admission { token, position, instance, ..knock(n) };
@@ -74,7 +73,7 @@ impl Process {
     }
 
     /// The hello was answered. `directs` is the last direct event before that; `complete` what must be.
-    pub(super) fn attached(&mut self, answer: &HelloAnswer, directs: u64) {
+    pub(crate) fn attached(&mut self, answer: &HelloAnswer, directs: u64) {
         let next_seq = answer.next_seq;
         self.token = Some(answer.lease_id.clone());
         let (version, health) = (answer.state_version.presence.get(), answer.state_version.health.get());
@@ -102,7 +101,7 @@ impl Process {
     }
 
     /// An event came; what it told of presence is given back.
-    pub(super) fn heard(&mut self, seq: u64, body: &EventBody) -> Option<(PresenceKind, SessionKey)> {
+    pub(crate) fn heard(&mut self, seq: u64, body: &EventBody) -> Option<(PresenceKind, SessionKey)> {
         let (_, last_seq) = self.position.as_mut().expect("events come after the hello's answer");
         assert_eq!(seq, *last_seq + 1, "a gap on one socket");
         *last_seq = seq;
@@ -138,7 +137,7 @@ impl Process {
     }
 
     /// It has read the list.
-    pub(super) fn listed(&mut self, answer: Result<Answer, WireError>) {
+    pub(crate) fn listed(&mut self, answer: Result<Answer, WireError>) {
         let Ok(Answer::PresenceList(list)) = answer else { panic!("{answer:?}") };
         let PresenceListResult { peers, next, state_version } = *list;
         assert!(next.is_none());

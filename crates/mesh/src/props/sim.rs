@@ -6,26 +6,25 @@ use tenure_proto::event::{EventBody, Notice, PresenceKind};
 use tenure_proto::method::PresenceListParams;
 use tenure_proto::peer::ProfilePatch;
 
-use crate::admit::{TokenVerdict, Voucher};
+use crate::conn::admit::{TokenVerdict, Voucher};
 use crate::effect::HelloAnswer;
 use crate::input::Call;
+use crate::props::client::{Client, Knocking, Line};
+use crate::props::process::Process;
+use crate::props::{Op, Token};
+use crate::tests::world::{Disk, Frame, World, session};
+use crate::*;
 
-use super::super::tests::world::{Disk, Frame, World, session};
-use super::super::*;
-use super::client::{Client, Knocking, Line};
-use super::process::Process;
-use super::{Op, Token};
-
-pub(super) const TTL: u64 = 9_000;
-pub(super) const PING: u64 = 1_000;
+pub(crate) const TTL: u64 = 9_000;
+pub(crate) const PING: u64 = 1_000;
 /// Well before the end of what is invisible, so that a socket that goes stale shows nothing either.
-pub(super) const STALE: u64 = 4_500;
+pub(crate) const STALE: u64 = 4_500;
 /// What passes on the broker's own clock before it notices that it was frozen, at most.
 const FREEZE_COUNTS: u64 = TTL / 10 + TTL / 20;
 /// Disturbed sessions; session 0 watches and is left alone.
-pub(super) const CLIENTS: u8 = 4;
+pub(crate) const CLIENTS: u8 = 4;
 
-pub(super) struct Sim {
+pub(crate) struct Sim {
     world: World,
     clients: Vec<Client>,
     /// Milliseconds in which the broker ran.
@@ -39,7 +38,7 @@ pub(super) struct Sim {
 }
 
 impl Sim {
-    pub(super) fn new() -> Sim {
+    pub(crate) fn new() -> Sim {
         let config =
             MeshConfig { ping_interval_ms: PING, stale_after_ms: STALE, ..MeshConfig::with_lease(TTL) };
         let mut sim = Sim {
@@ -57,7 +56,7 @@ impl Sim {
         sim
     }
 
-    pub(super) fn step(&mut self, op: &Op) {
+    pub(crate) fn step(&mut self, op: &Op) {
         let before = (self.world.mesh.presence_version(), self.world.store.log.len());
         self.step_began = self.awake;
         self.act(op);
@@ -358,7 +357,7 @@ impl Sim {
     // The end.
 
     /// All troubles are over: everybody who was here comes back, and all agree.
-    pub(super) fn quiesce(&mut self) {
+    pub(crate) fn quiesce(&mut self) {
         self.world.batching = false;
         self.world.disk(Disk::Commits);
         self.not_plain();
@@ -406,7 +405,7 @@ impl Sim {
     }
 
     /// Everybody but the watcher falls silent, and after a lease it is alone.
-    pub(super) fn fall_silent(&mut self) {
+    pub(crate) fn fall_silent(&mut self) {
         for n in 1..=CLIENTS {
             self.half_open(n, 0);
         }

@@ -5,7 +5,7 @@
 
 use core::net::IpAddr;
 
-use crate::cidr::Cidr;
+use tenure_kit::cidr::Cidr;
 
 /// What a request says about where it came from; believed only of a configured proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Which headers pass through the relay. What was said to the connection before us stays there; what says where a
-//! request came from is written anew (see [`super::forwarded`]); everything else passes as it is.
+//! request came from is written anew (see [`crate::relay::forwarded`]); everything else passes as it is.
 
 use std::collections::BTreeSet;
 

@@ -4,31 +4,30 @@
 //! the two, the run lives on and ends again.
 
 use serde_json::Value;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
 
+use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
-use crate::mutant::{self, Mutant};
-use crate::record::{RunRecord, StoreRead, StoreWrite};
-use crate::run::{Run, Step, Waiter, state_after};
-use crate::time::Millis;
-
-use super::Mesh;
-use super::calling::{Comeback, not_callee, over};
-use super::deliver::RETRY_MS;
-use super::reads::Purpose;
-use super::runs::LINGER_MS;
-use super::writes::{Awaiting, unconfirmed};
+use crate::messages::deliver::RETRY_MS;
+use crate::messages::reads::Purpose;
+use crate::runs::LINGER_MS;
+use crate::runs::caller::{Comeback, not_callee, over};
+use crate::runs::run::{Run, Step, Waiter, state_after};
+use crate::store::pending::{Awaiting, unconfirmed};
+use crate::store::record::{RunRecord, StoreRead, StoreWrite};
 
 /// Runs that one tick ends or forgets; the rest are due at once.
 const RUNS_PER_TICK: usize = 1_024;
 
 /// What somebody wants of a run that is not in memory.
 #[derive(Debug)]
-pub(super) enum Ask {
+pub(crate) enum Ask {
     /// `run.start`, again.
     Join(Comeback),
     /// `run.get`, by a session of this member.
@@ -42,7 +41,7 @@ pub(super) enum Ask {
 }
 
 impl Mesh {
-    pub(super) fn run_chunk(
+    pub(crate) fn run_chunk(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -76,7 +75,7 @@ impl Mesh {
         Ok(Some(Answer::Empty))
     }
 
-    pub(super) fn run_end(
+    pub(crate) fn run_end(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -138,7 +137,7 @@ impl Mesh {
 
     /// Ends a run by our own decision: its message goes to the dead letters, and whoever cares is told when that is
     /// on disk.
-    pub(super) fn end_run(
+    pub(crate) fn end_run(
         &mut self,
         id: RunId,
         state: RunState,
@@ -159,7 +158,7 @@ impl Mesh {
     }
 
     /// Who was to answer does not want to.
-    pub(super) fn refuse_run(&mut self, id: RunId, reason: Option<&str>) {
+    pub(crate) fn refuse_run(&mut self, id: RunId, reason: Option<&str>) {
         let said = reason.map_or_else(String::new, |reason| format!(": {reason}"));
         let text = format!("who was called refused the run{said}");
         let error = WireError::new(ErrorCode::Unavailable, text);
@@ -167,7 +166,7 @@ impl Mesh {
     }
 
     /// A lease has ended: the runs that its session answers fail, what it watched goes on without it.
-    pub(super) fn end_runs_of(&mut self, session: SessionKey) {
+    pub(crate) fn end_runs_of(&mut self, session: SessionKey) {
         self.messages.runs.unwatch(&session);
         for id in self.messages.runs.served_by(&session) {
             self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
@@ -176,7 +175,7 @@ impl Mesh {
 
     /// A session may have nothing to do with runs any more. What it answers could never end, so it ends now; what it is
     /// streamed it is to ask for again, and so hears that it may not.
-    pub(super) fn lose_runs(&mut self, session: SessionKey) {
+    pub(crate) fn lose_runs(&mut self, session: SessionKey) {
         for id in self.messages.runs.served_by(&session) {
             self.end_run(id, RunState::Error, Some(callee_barred()), "forbidden", None);
         }
@@ -188,7 +187,7 @@ impl Mesh {
     }
 
     /// Ends the runs that have just come to somebody who may not answer them.
-    pub(super) fn end_unanswerable(&mut self) {
+    pub(crate) fn end_unanswerable(&mut self) {
         for id in self.messages.runs.claims.clone() {
             let callee = self.messages.runs.get(&id).and_then(|run| run.callee);
             if callee.is_some_and(|callee| self.may(callee, Right::Run).is_err()) {
@@ -198,7 +197,7 @@ impl Mesh {
     }
 
     /// Runs whose time is over, whose end the store could not take, or that were kept long enough after it.
-    pub(super) fn fire_runs(&mut self, now: Millis) {
+    pub(crate) fn fire_runs(&mut self, now: Millis) {
         for _ in 0..RUNS_PER_TICK {
             let Some(id) = self.messages.runs.due.pop_due(now) else { return };
             let Some(run) = self.messages.runs.get(&id) else { continue };
@@ -221,7 +220,7 @@ impl Mesh {
     }
 
     /// Tells the store who took which run, behind the claims of their messages.
-    pub(super) fn write_run_claims(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_run_claims(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.messages.runs.claims) {
             let Some(run) = self.messages.runs.get_mut(&id) else { continue };
             let Some(callee) = run.callee else { continue };
@@ -232,7 +231,7 @@ impl Mesh {
     }
 
     /// Tells the store which runs have ended, behind what became of their messages.
-    pub(super) fn write_run_ends(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_run_ends(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.messages.runs.ends) {
             self.messages.runs.due.clear(&id);
             let Some(ending) = self.messages.runs.get(&id).and_then(Run::ending).cloned() else { continue };
@@ -247,7 +246,7 @@ impl Mesh {
     }
 
     /// The end of a run is on disk: now it is so for everybody.
-    pub(super) fn run_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
+    pub(crate) fn run_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
         let Some(run) = self.messages.runs.get_mut(&id) else { return };
         let waiters = run.take_waiters();
         let (callee, cancelled) = (run.callee, run.cancelled);
@@ -274,7 +273,7 @@ impl Mesh {
     }
 
     /// Whoever was to be told of a run that had to be forgotten resyncs, and asks for it.
-    pub(super) fn break_bereft(&mut self) {
+    pub(crate) fn break_bereft(&mut self) {
         for session in std::mem::take(&mut self.messages.runs.bereft) {
             if let Some(lease) = self.leases.get_mut(&session) {
                 lease.stream.break_off();
@@ -284,7 +283,7 @@ impl Mesh {
     }
 
     /// The store could not take the end of a run: it is told again in a while, and nobody yet.
-    pub(super) fn run_not_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
+    pub(crate) fn run_not_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
         let Some(run) = self.messages.runs.get_mut(&id) else { return };
         for Waiter { conn, request, outcome } in run.take_waiters() {
             let outcome = Err(outcome.err().unwrap_or_else(unconfirmed));
@@ -302,7 +301,7 @@ impl Mesh {
     }
 
     /// Takes up runs that live, after leases and groups: each has at least a lease's time from the start.
-    pub(super) fn restore_runs(&mut self, runs: Vec<RunRecord>) {
+    pub(crate) fn restore_runs(&mut self, runs: Vec<RunRecord>) {
         for record in runs {
             let (id, stored) = (record.id, record.callee);
             let mut due = self.now.plus(record.span().left_ms(self.wall).max(self.config.lease_ttl_ms));
@@ -324,7 +323,7 @@ impl Mesh {
 
     /// Gives the runs that a start took up the time that they have left at this time of the wall clock, instead of at the
     /// present one.
-    pub(super) fn time_runs_from(&mut self, wall: u64) {
+    pub(crate) fn time_runs_from(&mut self, wall: u64) {
         for (id, left) in self.messages.runs.left_at(wall) {
             if self.messages.runs.due.at(&id).is_some_and(|due| due > self.now) {
                 self.messages.runs.due.set(id, self.now.plus(left.max(self.config.lease_ttl_ms)));

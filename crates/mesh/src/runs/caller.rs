@@ -10,24 +10,24 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Sender};
 use tenure_proto::run::{RunEvent, RunInfo, RunStartResult, RunState, RunsListParams, RunsListResult};
 
-use crate::accept::{Accept, Accepted, Route};
+use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
-use crate::envelope::{Entry, Lane};
-use crate::record::{RunRecord, StoreFound, StoreRead, StoreWrite};
-use crate::run::{Run, Waiter, start::Start};
-
-use super::Mesh;
-use super::reads::{Purpose, page};
-use super::runs::LINGER_MS;
-use super::serving::Ask;
-use super::writes::{Awaiting, unreadable};
+use crate::messages::accept::{Accept, Accepted, Route};
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::reads::{Purpose, page};
+use crate::runs::LINGER_MS;
+use crate::runs::callee::Ask;
+use crate::runs::run::{Run, Waiter};
+use crate::runs::start::Start;
+use crate::store::pending::{Awaiting, unreadable};
+use crate::store::record::{RunRecord, StoreFound, StoreRead, StoreWrite};
 
 /// A run that waits for the store's verdict.
 #[derive(Debug)]
-pub(super) struct PendingRun {
-    pub(super) conn: ConnId,
-    pub(super) request: RequestId,
+pub(crate) struct PendingRun {
+    pub(crate) conn: ConnId,
+    pub(crate) request: RequestId,
     accept: Arc<Accept>,
     timeout_ms: u64,
     from_seq: Option<u64>,
@@ -35,13 +35,13 @@ pub(super) struct PendingRun {
 
 /// A caller that comes back to a run which only the store remembers.
 #[derive(Debug)]
-pub(super) struct Comeback {
+pub(crate) struct Comeback {
     session: SessionKey,
     from_seq: Option<u64>,
 }
 
 impl Mesh {
-    pub(super) fn run_start(
+    pub(crate) fn run_start(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -92,7 +92,7 @@ impl Mesh {
     }
 
     /// The store has decided about a run.
-    pub(super) fn run_accepted(
+    pub(crate) fn run_accepted(
         &mut self,
         pending: PendingRun,
         accepted: Accepted,
@@ -136,7 +136,7 @@ impl Mesh {
     }
 
     /// A run could not be accepted: nothing was done.
-    pub(super) fn run_not_accepted(&mut self, pending: &PendingRun) {
+    pub(crate) fn run_not_accepted(&mut self, pending: &PendingRun) {
         self.messages.runs.started(&pending.accept.envelope.from.member);
     }
 
@@ -185,7 +185,7 @@ impl Mesh {
         outcome
     }
 
-    pub(super) fn run_get(
+    pub(crate) fn run_get(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -209,7 +209,7 @@ impl Mesh {
     }
 
     /// `runs.list`: what is under way, called by this session's member or answered by this session.
-    pub(super) fn runs_list(
+    pub(crate) fn runs_list(
         &self,
         session: SessionKey,
         params: &RunsListParams,
@@ -219,7 +219,7 @@ impl Mesh {
     }
 
     /// A page of the runs under way that a session may see, and where to go on.
-    pub(super) fn runs_page(
+    pub(crate) fn runs_page(
         &self,
         session: SessionKey,
         after: Option<RunId>,
@@ -239,7 +239,7 @@ impl Mesh {
         (ids.into_iter().filter_map(info).collect(), next)
     }
 
-    pub(super) fn run_cancel(
+    pub(crate) fn run_cancel(
         &mut self,
         conn: ConnId,
         request: &RequestId,
@@ -276,7 +276,7 @@ impl Mesh {
     }
 
     /// Tells who answers a run that it is wanted no more.
-    pub(super) fn tell_cancel(&mut self, callee: SessionKey, id: RunId) {
+    pub(crate) fn tell_cancel(&mut self, callee: SessionKey, id: RunId) {
         let Some(run) = self.messages.runs.get(&id) else { return };
         let event = RunEvent { cancel: true, ..run.event() };
         self.tell(callee, EventBody::Run(event), 128);
@@ -284,7 +284,7 @@ impl Mesh {
 
     /// A session begins a new numbering of its events: what it watched it says again. What it was told of runs
     /// that it answers may never have come.
-    pub(super) fn renumber_runs(&mut self, session: SessionKey) {
+    pub(crate) fn renumber_runs(&mut self, session: SessionKey) {
         self.messages.runs.unwatch(&session);
         for id in self.messages.runs.served_by(&session) {
             if self.messages.runs.get(&id).is_some_and(|run| run.cancelled) {
@@ -294,7 +294,7 @@ impl Mesh {
     }
 
     /// The store has told of a run that is not in memory.
-    pub(super) fn found_run(
+    pub(crate) fn found_run(
         &mut self,
         conn: ConnId,
         ask: Ask,
@@ -333,7 +333,7 @@ impl Mesh {
     }
 }
 
-pub(super) fn no_such_run() -> WireError {
+pub(crate) fn no_such_run() -> WireError {
     WireError::new(ErrorCode::NotFound, "no run of yours has that id, or it ended more than a day ago")
 }
 
@@ -341,10 +341,10 @@ fn not_caller() -> WireError {
     WireError::new(ErrorCode::NotOwner, "only the member that started a run may cancel it")
 }
 
-pub(super) fn not_callee() -> WireError {
+pub(crate) fn not_callee() -> WireError {
     WireError::new(ErrorCode::NotOwner, "another session answers this run; leave it to that one")
 }
 
-pub(super) fn over() -> WireError {
+pub(crate) fn over() -> WireError {
     WireError::new(ErrorCode::Conflict, "this run has ended otherwise; stop working on it")
 }

@@ -3,9 +3,18 @@
 //! Where they meet the rest: the caller's side is `calling.rs`, the callee's `serving.rs`. What has ended long ago is
 //! the store's to tell.
 
+pub(crate) mod callee;
+pub(crate) mod caller;
+pub mod record;
+pub mod run;
+pub mod start;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
+use tenure_kit::census::Count;
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::time::Millis;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_RINGS_BYTES, RUN_WATCHERS, RUNS_PER_MESH};
@@ -13,25 +22,21 @@ use tenure_proto::log::LogName;
 use tenure_proto::message::{MessageKind, Priority};
 use tenure_proto::run::RunState;
 
-use crate::census::Count;
-use crate::deadline::Deadlines;
-use crate::envelope::{Entry, Lane};
-use crate::group::Holder;
-use crate::record::{Burial, GroupId};
-use crate::run::{Feed, Run};
-use crate::time::Millis;
-
-use super::messages::{Messages, Moment, origin};
+use crate::messages::envelope::{Entry, Lane};
+use crate::messages::group::Holder;
+use crate::messages::{Messages, Moment, origin};
+use crate::runs::run::{Feed, Run};
+use crate::store::record::{Burial, GroupId};
 
 /// How long an ended run stays in memory for callers that come again; then the store tells of it.
-pub(super) const LINGER_MS: u64 = 60_000;
+pub(crate) const LINGER_MS: u64 = 60_000;
 
 /// Chunks that rings have let go which the order of all may still name, besides as many as there are.
 const CHUNKS_SLACK: usize = 1_024;
 
 /// The runs of a mesh.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     /// Those that have not ended are bounded by [`RUNS_PER_MESH`], the others too.
     runs: BTreeMap<RunId, Run>,
     /// What each member has called that has not ended.
@@ -45,16 +50,16 @@ pub(super) struct Runs {
     /// What a session may be fed, in turns.
     hungry: BTreeMap<SessionKey, VecDeque<RunId>>,
     /// When a run must have ended, when the store is asked again, when it is forgotten here.
-    pub(super) due: Deadlines<RunId>,
+    pub(crate) due: Deadlines<RunId>,
     /// Runs that were taken and of which the store does not know.
-    pub(super) claims: Vec<RunId>,
+    pub(crate) claims: Vec<RunId>,
     /// Runs whose end the store is to be told.
-    pub(super) ends: Vec<RunId>,
+    pub(crate) ends: Vec<RunId>,
     /// How many of each member the store is about to accept, and of all.
     starting: BTreeMap<MemberKey, usize>,
     all_starting: usize,
     /// Sessions that a run was to be told to which was forgotten: what their streams lack they ask for.
-    pub(super) bereft: Vec<SessionKey>,
+    pub(crate) bereft: Vec<SessionKey>,
     /// Bytes of all rings, and their chunks in the order they came; those that their rings let go may still be there.
     ring_bytes: usize,
     /// Bytes of the results of those that have ended.
@@ -64,34 +69,34 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn get(&self, id: &RunId) -> Option<&Run> {
+    pub(crate) fn get(&self, id: &RunId) -> Option<&Run> {
         self.runs.get(id)
     }
 
-    pub(super) fn get_mut(&mut self, id: &RunId) -> Option<&mut Run> {
+    pub(crate) fn get_mut(&mut self, id: &RunId) -> Option<&mut Run> {
         self.runs.get_mut(id)
     }
 
     /// Those that a start took up, with how long they have left at this time of the wall clock.
-    pub(super) fn left_at(&self, wall: u64) -> Vec<(RunId, u64)> {
+    pub(crate) fn left_at(&self, wall: u64) -> Vec<(RunId, u64)> {
         let living = self.runs.iter().filter(|(_, run)| run.is_living());
         living.filter_map(|(id, run)| Some((*id, run.span?.left_ms(wall)))).collect()
     }
 
     /// Runs that have not ended, and that are about to begin.
-    pub(super) fn living(&self) -> usize {
+    pub(crate) fn living(&self) -> usize {
         self.places.len() + self.all_starting
     }
 
     /// Those of a member.
-    pub(super) fn living_of(&self, member: &MemberKey) -> usize {
+    pub(crate) fn living_of(&self, member: &MemberKey) -> usize {
         let starting = self.starting.get(member).copied().unwrap_or_default();
         self.callers.get(member).map_or(0, BTreeSet::len) + starting
     }
 
     /// Runs that have not ended, after `after`, that `member` called or `session` answers: at most `limit`, in the order
     /// of their ids, and whether there are more. Costs what it gives, however many there are.
-    pub(super) fn under_way(
+    pub(crate) fn under_way(
         &self,
         member: &MemberKey,
         session: &SessionKey,
@@ -107,19 +112,19 @@ impl Runs {
     }
 
     /// The store is asked to accept a run of this member.
-    pub(super) fn starts(&mut self, member: MemberKey) {
+    pub(crate) fn starts(&mut self, member: MemberKey) {
         *self.starting.entry(member).or_default() += 1;
         self.all_starting += 1;
     }
 
     /// It has answered.
-    pub(super) fn started(&mut self, member: &MemberKey) {
+    pub(crate) fn started(&mut self, member: &MemberKey) {
         one_less(&mut self.starting, member);
         self.all_starting = self.all_starting.saturating_sub(1);
     }
 
     /// Takes up a run that has not ended.
-    pub(super) fn insert(&mut self, id: RunId, run: Run, due: Millis) {
+    pub(crate) fn insert(&mut self, id: RunId, run: Run, due: Millis) {
         self.callers.entry(run.caller).or_default().insert(id);
         self.places.insert((run.log.clone(), run.seq), id);
         if let Some(callee) = run.callee {
@@ -130,7 +135,7 @@ impl Runs {
     }
 
     /// Takes up one that has ended, to be told to who asks for it. Others make room for it.
-    pub(super) fn insert_ended(&mut self, id: RunId, run: Run, due: Millis) {
+    pub(crate) fn insert_ended(&mut self, id: RunId, run: Run, due: Millis) {
         self.make_room(1, run.result_bytes());
         self.due.set(id, due);
         self.result_bytes += run.result_bytes();
@@ -138,7 +143,7 @@ impl Runs {
     }
 
     /// A run's end is on disk: it is none that lives any more. It is kept a while, unless too many are.
-    pub(super) fn ended(&mut self, id: RunId, due: Millis) {
+    pub(crate) fn ended(&mut self, id: RunId, due: Millis) {
         let Some(run) = self.runs.get(&id) else { return };
         let (caller, callee, place) = (run.caller, run.callee, (run.log.clone(), run.seq));
         self.places.remove(&place);
@@ -176,7 +181,7 @@ impl Runs {
     }
 
     /// Forgets an ended run here.
-    pub(super) fn forget(&mut self, id: RunId) {
+    pub(crate) fn forget(&mut self, id: RunId) {
         self.change(id, |run| run.drop_through(u64::MAX));
         self.forget_order();
         let Some(run) = self.runs.remove(&id) else { return };
@@ -188,12 +193,12 @@ impl Runs {
     }
 
     /// The run whose message is there, if it has not ended.
-    pub(super) fn at(&self, log: &LogName, seq: u64) -> Option<RunId> {
+    pub(crate) fn at(&self, log: &LogName, seq: u64) -> Option<RunId> {
         self.places.get(&(log.clone(), seq)).copied()
     }
 
     /// Somebody has a run's message in hand: if nobody has had it, it answers.
-    pub(super) fn claim(&mut self, id: RunId, session: SessionKey) {
+    pub(crate) fn claim(&mut self, id: RunId, session: SessionKey) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.callee.is_none() && run.is_living()) else {
             return;
         };
@@ -203,12 +208,12 @@ impl Runs {
     }
 
     /// The runs that a session answers.
-    pub(super) fn served_by(&self, session: &SessionKey) -> Vec<RunId> {
+    pub(crate) fn served_by(&self, session: &SessionKey) -> Vec<RunId> {
         self.serving.get(session).into_iter().flatten().copied().collect()
     }
 
     /// Adds a chunk to its run. When all rings together are full, the oldest chunk of all goes.
-    pub(super) fn keep(&mut self, id: RunId, seq: u64, data: serde_json::Value) {
+    pub(crate) fn keep(&mut self, id: RunId, seq: u64, data: serde_json::Value) {
         self.change(id, |run| run.keep(seq, data));
         self.oldest.push_back((id, seq));
         while self.ring_bytes > RUN_RINGS_BYTES
@@ -244,7 +249,7 @@ impl Runs {
     }
 
     /// Streams a run to a session. `false`: to as many as may be.
-    pub(super) fn watch(&mut self, id: RunId, session: SessionKey, from: Option<u64>) -> bool {
+    pub(crate) fn watch(&mut self, id: RunId, session: SessionKey, from: Option<u64>) -> bool {
         let Some(run) = self.runs.get_mut(&id) else { return false };
         if !run.watch(session, from) {
             return false;
@@ -255,7 +260,7 @@ impl Runs {
     }
 
     /// A session is streamed nothing any more.
-    pub(super) fn unwatch(&mut self, session: &SessionKey) {
+    pub(crate) fn unwatch(&mut self, session: &SessionKey) {
         self.hungry.remove(session);
         for id in self.watching.remove(session).unwrap_or_default() {
             if let Some(run) = self.runs.get_mut(&id) {
@@ -265,7 +270,7 @@ impl Runs {
     }
 
     /// Whether a session is streamed any.
-    pub(super) fn is_watching(&self, session: &SessionKey) -> bool {
+    pub(crate) fn is_watching(&self, session: &SessionKey) -> bool {
         self.watching.contains_key(session)
     }
 
@@ -280,12 +285,12 @@ impl Runs {
     }
 
     /// Whether there is something to feed to a session.
-    pub(super) fn has_for(&self, session: &SessionKey) -> bool {
+    pub(crate) fn has_for(&self, session: &SessionKey) -> bool {
         self.hungry.contains_key(session)
     }
 
     /// The next event of the runs that a session watches; they take turns.
-    pub(super) fn feed(&mut self, session: &SessionKey) -> Option<Feed> {
+    pub(crate) fn feed(&mut self, session: &SessionKey) -> Option<Feed> {
         loop {
             let id = self.hungry.get_mut(session)?.pop_front();
             let Some(id) = id else {
@@ -312,7 +317,7 @@ impl Runs {
     }
 
     /// How full everything is.
-    pub(super) fn count(&self, counts: &mut Vec<Count>) {
+    pub(crate) fn count(&self, counts: &mut Vec<Count>) {
         let count = |what, size, bound| Count { what, size, bound };
         let ended = self.runs.len() - self.places.len();
         // What a member has is bounded where it is started; what a start finds may be more.
@@ -363,7 +368,7 @@ fn remove<K: Ord>(index: &mut BTreeMap<K, BTreeSet<RunId>>, key: &K, id: &RunId)
 
 impl Messages {
     /// A run's message was handed to a session: the first to get it answers.
-    pub(super) fn claim_run(&mut self, entry: &Entry, session: SessionKey) {
+    pub(crate) fn claim_run(&mut self, entry: &Entry, session: SessionKey) {
         if entry.envelope.kind == MessageKind::Run {
             self.runs.claim(RunId(entry.envelope.id.0), session);
         }
@@ -371,7 +376,7 @@ impl Messages {
 
     /// The message of a run that is over, or that somebody else answers, goes to the dead letters instead of to
     /// anybody.
-    pub(super) fn bury_if_over(
+    pub(crate) fn bury_if_over(
         &mut self,
         id: GroupId,
         entry: &Entry,
@@ -403,13 +408,13 @@ impl Messages {
     }
 
     /// The run whose message this is, if it has not ended.
-    pub(super) fn run_at(&self, id: GroupId, seq: u64) -> Option<RunId> {
+    pub(crate) fn run_at(&self, id: GroupId, seq: u64) -> Option<RunId> {
         self.runs.at(&self.readings.get(&id)?.record.log, seq)
     }
 
     /// Somebody says after a crash that it has this in hand. Where runs are it may have gone to the dead letters before,
     /// with its run: a look at it tells.
-    pub(super) fn look_for_run(&mut self, id: GroupId, seq: u64) {
+    pub(crate) fn look_for_run(&mut self, id: GroupId, seq: u64) {
         let log = self.readings.get(&id).map(|reading| &reading.record.log);
         if log.is_some_and(|log| self.urgent_place(log) == Some(id) && log.is_inbox()) {
             self.body(id, seq);
@@ -417,12 +422,12 @@ impl Messages {
     }
 
     /// The place of an inbox's owner in the lane that runs take.
-    pub(super) fn urgent_place(&self, log: &LogName) -> Option<GroupId> {
+    pub(crate) fn urgent_place(&self, log: &LogName) -> Option<GroupId> {
         self.logs.lane(log, Lane::of(log, Priority::Now))?.groups.first().copied()
     }
 
     /// Sends the message of a run to the dead letters, unless it is settled. Says who had it in hand.
-    pub(super) fn bury_run(&mut self, id: RunId, reason: &str, at: u64) -> Option<Holder> {
+    pub(crate) fn bury_run(&mut self, id: RunId, reason: &str, at: u64) -> Option<Holder> {
         let run = self.runs.get(&id)?;
         let (log, seq, size) = (run.log.clone(), run.seq, run.size);
         let lane = Lane::of(&log, Priority::Now);

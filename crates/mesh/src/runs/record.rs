@@ -7,7 +7,7 @@ use tenure_proto::limits::RUN_TIMEOUT_MAX_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::run::RunState;
 
-use crate::envelope::Lane;
+use crate::messages::envelope::Lane;
 
 /// A run as the store remembers it.
 #[derive(Clone, Debug, PartialEq)]

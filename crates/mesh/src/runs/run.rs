@@ -6,10 +6,7 @@
 //! What it promises: a run ends once. A chunk is passed on once to each watcher, in order; what a watcher missed
 //! because the ring moved on, or because a broker started, is told to it as a gap with the next thing it gets.
 //!
-//! What it never does: know leases, inboxes or the store. `mesh/runs.rs` does.
-
-pub mod record;
-pub mod start;
+//! What it never does: know leases, inboxes or the store. [`super::Runs`] does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +21,7 @@ use tenure_proto::message::Address;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunInfo, RunState};
 
-use record::{RunEnding, RunRecord, RunSpan};
+use super::record::{RunEnding, RunRecord, RunSpan};
 
 /// Memory that an event takes beside its contents.
 const EVENT_BYTES: usize = 256;

@@ -114,7 +114,7 @@ fn the_first_number_after_a_start_sets_the_sequence() {
         caller_session: WATCHER,
         callee: Some((CALLEE, MemberKey([4; 32]))),
         log: LogName::Session(CALLEE),
-        lane: crate::envelope::Lane(0),
+        lane: crate::messages::envelope::Lane(0),
         seq: 1,
         size: 10,
         state: RunState::Running,

@@ -11,8 +11,8 @@ use tenure_proto::limits::{RUN_KEY_BYTES, RUN_TIMEOUT_MAX_MS, RUN_TIMEOUT_MS};
 use tenure_proto::message::{Address, Fallback, MessageKind, Priority, Sender};
 use tenure_proto::run::RunStartParams;
 
-use crate::envelope::{Body, Envelope};
-use crate::send::Prepared;
+use crate::messages::envelope::{Body, Envelope};
+use crate::messages::prepare::Prepared;
 
 /// A `run.start` that is well formed.
 #[derive(Clone, Debug, PartialEq)]

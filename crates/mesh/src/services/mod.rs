@@ -4,9 +4,16 @@
 //! it. What is held hangs off the session, never off its socket: a break makes a service stale, and the teardown of
 //! the lease is what makes it gone. So does a session that is here, shows that it lives, and has stopped to renew it.
 
+pub mod route;
+pub(crate) mod routing;
+pub mod service;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tenure_kit::deadline::Deadlines;
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::{
@@ -20,43 +27,39 @@ use tenure_proto::service::{
     ServiceVerdict, ServiceWithdrawParams, ServicesListParams, ServicesListResult,
 };
 
+use crate::Mesh;
 use crate::access::Right;
-use crate::deadline::Deadlines;
 use crate::effect::{Answer, Effect, Note};
-use crate::feed::Feed;
-use crate::mutant::{self, Mutant};
-use crate::record::{ServiceRecord, StoreWrite};
-use crate::route::Routes;
-use crate::service::{self, Facts, Lapse, Slot, Told};
-use crate::time::Millis;
-
-use super::Mesh;
-use super::writes::{Awaiting, unavailable};
+use crate::services::route::Routes;
+use crate::services::service::{Facts, Lapse, Slot, Told};
+use crate::sessions::feed::Feed;
+use crate::store::pending::{Awaiting, unavailable};
+use crate::store::record::{ServiceRecord, StoreWrite};
 
 /// Services that one call of [`Mesh::tick`] looks at; the rest are due at once.
 const SERVICES_PER_TICK: usize = 1_024;
 
 /// The services of one mesh.
 #[derive(Debug, Default)]
-pub(super) struct Services {
+pub(crate) struct Services {
     /// Bounded by [`SERVICES_PER_MESH`], or by what a start found.
-    pub(super) slots: BTreeMap<ServiceName, Slot>,
+    pub(crate) slots: BTreeMap<ServiceName, Slot>,
     /// Their names by number.
-    pub(super) names: BTreeMap<u64, ServiceName>,
+    pub(crate) names: BTreeMap<u64, ServiceName>,
     /// Who holds what; at most [`SERVICES_PER_SESSION`] each.
-    pub(super) owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
+    pub(crate) owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
     /// What watchers are told: those that the disk has and that are not hidden.
-    pub(super) feed: Feed<ServiceName, Told>,
+    pub(crate) feed: Feed<ServiceName, Told>,
     /// When it may be time to say that one is stale, or to end it. Set early rather than moved with every renewal.
-    pub(super) due: Deadlines<u64>,
+    pub(crate) due: Deadlines<u64>,
     /// Sessions with a service that ends after their next proof of life; of those that hold one.
-    pub(super) overdue: BTreeSet<SessionKey>,
-    pub(super) routes: Routes,
+    pub(crate) overdue: BTreeSet<SessionKey>,
+    pub(crate) routes: Routes,
 }
 
 /// A `service.renew` that waits for the disk.
 #[derive(Debug)]
-pub(super) struct Renewal {
+pub(crate) struct Renewal {
     conn: ConnId,
     request: RequestId,
     session: SessionKey,
@@ -69,7 +72,7 @@ pub(super) struct Renewal {
 
 /// A `service.withdraw` that waits for the disk, or the end of services that are not renewed.
 #[derive(Debug)]
-pub(super) struct Withdrawal {
+pub(crate) struct Withdrawal {
     /// Who asked; nobody if it is the end.
     asker: Option<(ConnId, RequestId)>,
     session: SessionKey,
@@ -87,7 +90,7 @@ enum Taken {
 }
 
 impl Services {
-    pub(super) fn slot(&self, id: u64) -> Option<(&ServiceName, &Slot)> {
+    pub(crate) fn slot(&self, id: u64) -> Option<(&ServiceName, &Slot)> {
         let name = self.names.get(&id)?;
         Some((name, self.slots.get(name)?))
     }
@@ -107,7 +110,7 @@ impl Services {
         names.filter(|name| self.feed.get(name).is_some()).cloned().collect()
     }
 
-    pub(super) fn insert(&mut self, name: ServiceName, slot: Slot) {
+    pub(crate) fn insert(&mut self, name: ServiceName, slot: Slot) {
         self.names.insert(slot.id, name.clone());
         self.owned.entry(slot.session).or_default().insert(name.clone());
         self.slots.insert(name, slot);
@@ -164,7 +167,7 @@ impl Services {
     }
 
     /// Up to `limit` services after `after`, with the state that they have now, and after which to go on. Without their times.
-    pub(super) fn page(
+    pub(crate) fn page(
         &mut self,
         now: Millis,
         all: bool,
@@ -207,7 +210,7 @@ impl Mesh {
         self.services.slots.get(name).filter(|slot| slot.facts.is_some()).map(|slot| slot.session)
     }
 
-    pub(super) fn services_list(&mut self, params: &ServicesListParams) -> Result<Answer, WireError> {
+    pub(crate) fn services_list(&mut self, params: &ServicesListParams) -> Result<Answer, WireError> {
         let limit = params.limit.map_or(SERVICES_PAGE as u64, U53::get);
         if limit == 0 || limit > SERVICES_PAGE as u64 {
             return Err(WireError::bad_request(format!("limit must be between 1 and {SERVICES_PAGE}")));
@@ -230,7 +233,7 @@ impl Mesh {
     }
 
     /// `service.renew`: each offer has its own verdict. What changes nothing is answered at once.
-    pub(super) fn renew(
+    pub(crate) fn renew(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -264,7 +267,7 @@ impl Mesh {
                     records.push(ServiceRecord { name: name.clone(), session, since, facts: facts.clone() });
                 }
             }
-            let name = crate::frames::clipped(offer.name.clone());
+            let name = crate::conn::frames::clipped(offer.name.clone());
             renewal.results.push(ServiceVerdict { name, ok: taken.is_ok(), error: taken.err() });
         }
         if !records.is_empty() {
@@ -286,7 +289,7 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) -> Result<Taken, WireError> {
         if self.is_banned(&session) {
-            return Err(super::bans::refusal().error);
+            return Err(crate::access::bans::refusal().error);
         }
         self.may(session, Right::Serve)?;
         let (name, facts) = service::check(offer, &self.config)?;
@@ -352,7 +355,7 @@ impl Mesh {
     }
 
     /// A renewal is on disk as far as it has to be.
-    pub(super) fn renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
+    pub(crate) fn renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
         let Renewal { conn, request, session, results, puts, .. } = renewal;
         for (id, facts) in puts {
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
@@ -372,7 +375,7 @@ impl Mesh {
     }
 
     /// The disk could not take a renewal: what hung on it is as it was.
-    pub(super) fn not_renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
         let Renewal { conn, request, session, mut results, puts, hang } = renewal;
         for (id, _) in puts {
             self.unwrite(id, effects);
@@ -398,7 +401,7 @@ impl Mesh {
     }
 
     /// `service.withdraw`: answered when the disk has forgotten them. What is not this session's is no matter.
-    pub(super) fn withdraw(
+    pub(crate) fn withdraw(
         &mut self,
         conn: ConnId,
         request: RequestId,
@@ -430,7 +433,7 @@ impl Mesh {
     }
 
     /// The disk has forgotten them: now they are gone for everybody.
-    pub(super) fn withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
+    pub(crate) fn withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
         let Withdrawal { asker, session, ids } = withdrawal;
         let reason = if asker.is_some() { "withdrawn" } else { "unrenewed" };
         for id in ids {
@@ -449,7 +452,7 @@ impl Mesh {
     }
 
     /// The disk could not forget them: they stay.
-    pub(super) fn not_withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
         let Withdrawal { asker, session, ids } = withdrawal;
         for id in ids {
             self.unwrite(id, effects);
@@ -478,7 +481,7 @@ impl Mesh {
     }
 
     /// A session has lost its socket: what it offers is stale from here on.
-    pub(super) fn lose_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn lose_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         for name in self.services.names_of(&session) {
             if mutant::on(Mutant::ServiceGoneAtClose) {
                 self.drop_name(&name, effects);
@@ -493,7 +496,7 @@ impl Mesh {
 
     /// A socket carries the session again: that renews all that it offers and may offer. The rest stays stale, and is given the
     /// same time to be renewed as before.
-    pub(super) fn regain_services(
+    pub(crate) fn regain_services(
         &mut self,
         now: Millis,
         session: SessionKey,
@@ -519,7 +522,7 @@ impl Mesh {
     }
 
     /// The lease has ended, on disk too: its names are free, and what runs through them ends.
-    pub(super) fn end_services(
+    pub(crate) fn end_services(
         &mut self,
         session: SessionKey,
         reason: &'static str,
@@ -535,7 +538,7 @@ impl Mesh {
 
     /// Says of those that they are stale that have been for long enough, and ends those that are not renewed although their
     /// sessions are here.
-    pub(super) fn fire_services(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_services(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let mut over: BTreeMap<SessionKey, Vec<u64>> = BTreeMap::new();
         for _ in 0..SERVICES_PER_TICK {
             let Some(id) = self.services.due.pop_due(now) else { break };
@@ -569,7 +572,7 @@ impl Mesh {
     }
 
     /// A session has shown at `heard` that it lives: what it should have renewed long ago has its last seconds from then on.
-    pub(super) fn prove_services(&mut self, session: SessionKey, heard: Millis) {
+    pub(crate) fn prove_services(&mut self, session: SessionKey, heard: Millis) {
         let mut waits = false;
         for name in self.services.names_of(&session) {
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
@@ -612,7 +615,7 @@ impl Mesh {
     }
 
     /// Takes up what the store remembers, after the leases: stale until their sessions are back.
-    pub(super) fn restore_services(&mut self, records: Vec<ServiceRecord>) {
+    pub(crate) fn restore_services(&mut self, records: Vec<ServiceRecord>) {
         for ServiceRecord { name, session, since, facts } in records {
             let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { continue };
             let id = self.next_number();
@@ -632,7 +635,7 @@ impl Mesh {
     }
 
     /// Answers a session whose socket may have gone meanwhile: then it asks again on the next.
-    pub(super) fn answer_if_here(
+    pub(crate) fn answer_if_here(
         &self,
         conn: ConnId,
         request: RequestId,
@@ -641,7 +644,7 @@ impl Mesh {
         effects: &mut Vec<Effect>,
     ) {
         if self.conns.get(&conn) == Some(&session) {
-            effects.push(super::respond(conn, request, answer));
+            effects.push(crate::respond(conn, request, answer));
         }
     }
 }

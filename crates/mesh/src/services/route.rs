@@ -8,13 +8,12 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use tenure_kit::deadline::Deadlines;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 use tenure_proto::limits::{RELAY_WAIT_MS, STREAMS_PER_MESH, STREAMS_WAITING};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayRole, ServiceKind};
-
-use crate::deadline::Deadlines;
 
 /// What a busy or missing service is worth waiting before it is asked for again.
 const RETRY_MS: u64 = 1_000;

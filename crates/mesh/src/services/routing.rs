@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::{RELAY_WAIT_MS, STREAMS_WAITING_PER_SERVICE};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
 
+use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect};
-use crate::lease::State;
-use crate::route::{self, By, Opening, Route, RouteId, RouteKey, Target, Want};
-use crate::time::Millis;
-
-use super::Mesh;
+use crate::services::route::{self, By, Opening, Route, RouteId, RouteKey, Target, Want};
+use crate::sessions::lease::State;
 
 impl Mesh {
     /// Streams that are open or wait.
@@ -23,7 +22,7 @@ impl Mesh {
     }
 
     /// A shell wants a stream now.
-    pub(super) fn route(
+    pub(crate) fn route(
         &mut self,
         now: Millis,
         route: RouteId,
@@ -50,7 +49,7 @@ impl Mesh {
                 Err(WireError::new(ErrorCode::Banned, "your address is banned here; ask the operator"))
             }
             By::Address(_) => Ok(()),
-            By::Session(session) if self.is_banned(&session) => Err(super::bans::refusal().error),
+            By::Session(session) if self.is_banned(&session) => Err(crate::access::bans::refusal().error),
             By::Session(session) => match self.leases.get(&session) {
                 Some(lease) if !lease.kicked && !matches!(lease.state, State::Ending(..)) => {
                     self.may(session, Right::Run)
@@ -61,7 +60,7 @@ impl Mesh {
     }
 
     /// A stream that a shell wanted is over, or nobody wants it any more.
-    pub(super) fn route_gone(&mut self, route: RouteId) {
+    pub(crate) fn route_gone(&mut self, route: RouteId) {
         self.forget_route(RouteKey::Shell(route));
     }
 
@@ -133,7 +132,7 @@ impl Mesh {
     }
 
     /// Gives those their streams who waited for a service that can be reached, if it can.
-    pub(super) fn serve_waiting(&mut self, id: u64, effects: &mut Vec<Effect>) {
+    pub(crate) fn serve_waiting(&mut self, id: u64, effects: &mut Vec<Effect>) {
         let now = self.now;
         let Some(name) = self.services.names.get(&id).cloned() else { return };
         let Some(slot) = self.services.slots.get_mut(&name) else { return };
@@ -151,7 +150,7 @@ impl Mesh {
     }
 
     /// Those who wait for a name that is free now wait in vain.
-    pub(super) fn turn_off(
+    pub(crate) fn turn_off(
         &mut self,
         name: &ServiceName,
         waiting: BTreeSet<RouteKey>,
@@ -196,7 +195,7 @@ impl Mesh {
     }
 
     /// Those give up who have waited long enough.
-    pub(super) fn fire_routes(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_routes(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         while let Some(key) = self.services.routes.due.pop_due(now) {
             let Some(route) = self.services.routes.all.get(&key) else { continue };
             let (name, id) = (route.name.clone(), route.slot);
@@ -208,7 +207,7 @@ impl Mesh {
     }
 
     /// `relay.open`: what a ticket will say, now or when the service is back.
-    pub(super) fn relay_open(
+    pub(crate) fn relay_open(
         &mut self,
         now: Millis,
         conn: ConnId,

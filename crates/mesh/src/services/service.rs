@@ -7,11 +7,12 @@
 //! *stale*: marked, held, never offered without waiting. It is free when the lease ends, when its session gives it up, or when
 //! its session is here, shows that it lives, and still does not renew it ([`Slot::lapse`]). Only the broker's clock counts.
 //!
-//! What it never does: know who else there is. That a name has one holder is `mesh/services.rs`'s.
+//! What it never does: know who else there is. That a name has one holder is the mesh's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::{
@@ -25,9 +26,8 @@ use tenure_proto::service::{
 use tenure_proto::text::check_shown;
 
 use crate::config::MeshConfig;
-use crate::feed::{Feed, Turn};
-use crate::route::RouteKey;
-use crate::time::Millis;
+use crate::services::route::RouteKey;
+use crate::sessions::feed::{Feed, Turn};
 
 /// Bytes of a label of a host name.
 const LABEL_BYTES: usize = 63;

@@ -163,7 +163,7 @@ fn a_service_ends_ten_seconds_after_the_first_proof_of_life_past_twice_its_ttl()
 
 #[test]
 fn a_pattern_and_a_glob_must_both_fit() {
-    let pattern = |text: &str| Some(crate::pattern::Pattern::parse(text).unwrap());
+    let pattern = |text: &str| Some(crate::access::pattern::Pattern::parse(text).unwrap());
     let config = MeshConfig {
         service_names: Some("team-*".to_owned()),
         service_pattern: pattern("[a-z]+-(db|web)"),

@@ -6,20 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::Reason;
 use tenure_proto::event::{EventBody, HealthEvent, Receipt, ResyncWhat};
 use tenure_proto::ids::{ConnId, SessionKey};
 use tenure_proto::number::U53;
 use tenure_proto::peer::Status;
 
+use crate::Mesh;
 use crate::effect::{Batch, Effect};
-use crate::lease::{Muted, State};
-use crate::mutant::{self, Mutant};
-use crate::presence::Catchup;
-use crate::service;
-use crate::time::Millis;
-
-use super::{Mesh, pull};
+use crate::messages::pull;
+use crate::services::service;
+use crate::sessions::lease::{Muted, State};
+use crate::sessions::presence::Catchup;
 
 /// Direct events in one batch.
 const BATCH_EVENTS: usize = 128;
@@ -77,7 +77,7 @@ impl Mesh {
     }
 
     /// Lets an event wait for one session, and the session's turn come.
-    pub(super) fn tell(&mut self, session: SessionKey, event: EventBody, bytes: usize) {
+    pub(crate) fn tell(&mut self, session: SessionKey, event: EventBody, bytes: usize) {
         if let Some(lease) = self.leases.get_mut(&session) {
             lease.stream.push(Arc::new(event), bytes);
             self.rouse(session);
@@ -85,7 +85,7 @@ impl Mesh {
     }
 
     /// Lets the receipt of a message wait for its sender.
-    pub(super) fn tell_receipt(&mut self, session: SessionKey, receipt: Receipt) {
+    pub(crate) fn tell_receipt(&mut self, session: SessionKey, receipt: Receipt) {
         if let Some(lease) = self.leases.get_mut(&session) {
             lease.stream.push_receipt(receipt);
             self.rouse(session);
@@ -93,7 +93,7 @@ impl Mesh {
     }
 
     /// Lets one session know how the broker is, when its turn comes. Those who are away hear it when they are back.
-    pub(super) fn tell_health(&mut self, session: SessionKey) {
+    pub(crate) fn tell_health(&mut self, session: SessionKey) {
         if let Some(lease) = self.leases.get_mut(&session) {
             lease.stream.owe_health();
         }
@@ -191,7 +191,7 @@ impl Mesh {
     }
 
     /// A socket reads, however slowly: it is given as long again. Its deadline finds that out when it comes.
-    pub(super) fn taken(&mut self, now: Millis, conn: ConnId) {
+    pub(crate) fn taken(&mut self, now: Millis, conn: ConnId) {
         let Some(session) = self.conns.get(&conn) else { return };
         let Some(State::Online(carrier)) = self.leases.get_mut(session).map(|lease| &mut lease.state) else {
             return;
@@ -202,7 +202,7 @@ impl Mesh {
     }
 
     /// A socket has taken its batch and may have the next.
-    pub(super) fn flushed(&mut self, now: Millis, conn: ConnId) {
+    pub(crate) fn flushed(&mut self, now: Millis, conn: ConnId) {
         let Some(session) = self.conns.get(&conn).copied() else { return };
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };

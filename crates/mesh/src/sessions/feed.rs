@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use crate::mutant::{self, Mutant};
+use tenure_kit::mutant::{self, Mutant};
 
 /// Goings that a feed remembers; a watcher further behind is told to read anew.
 pub const DEPARTURES: usize = 16_384;

@@ -1,13 +1,12 @@
 //! The frozen-broker rule: a broker that was stopped (SIGSTOP, a paused machine, a starved scheduler) must not
 //! blame its clients for the time it did not listen.
 //!
-//! Instead of moving every deadline, the clock itself stands still: all of core runs on *thawed* time, which is
+//! Instead of moving every deadline, the clock itself stands still: all of a mesh runs on *thawed* time, which is
 //! the shell's clock minus what was lost in freezes. One subtraction shifts a million deadlines.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::limits::FROZEN_AFTER_MS;
-
-use crate::mutant::{self, Mutant};
-use crate::time::Millis;
 
 /// A shell may look this late and be awake, however short leases are: it does what is due at about the same time together.
 const TOLERANCE_MS_MIN: u64 = 50;

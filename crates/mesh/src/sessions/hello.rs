@@ -1,5 +1,7 @@
 //! What an admitted hello means: a new lease, a kept one, a takeover, or a no.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{InboxChoice, LeaseFate, Replay, ResumeOutcome};
@@ -8,23 +10,22 @@ use tenure_proto::limits::CONTEST_RETRY_MS;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Peer;
 
+use crate::Mesh;
+use crate::access::bans;
 use crate::access::{Entry, Right, Rights};
-use crate::admit::{Admission, Refusal, TokenVerdict, Voucher};
+use crate::conn::admit::{Admission, Refusal, TokenVerdict, Voucher};
 use crate::effect::{Answer, Effect, HelloAnswer, Note};
 use crate::input::LeaseRecord;
-use crate::lease::{Carrier, Compared, Ending, Knock, Lease, Muted, State};
-use crate::mutant::{self, Mutant};
-use crate::record::StoreWrite;
-use crate::stream::Stream;
-use crate::time::Millis;
-
-use super::{Mesh, bans};
+use crate::sessions::lease::{Carrier, Compared, Ending, Knock, Lease, Muted, State};
+use crate::sessions::positions;
+use crate::sessions::stream::Stream;
+use crate::store::record::StoreWrite;
 
 /// What a client whose hello must wait for the store is told to wait when the store cannot write.
-pub(super) const STORE_RETRY_MS: u64 = 1_000;
+pub(crate) const STORE_RETRY_MS: u64 = 1_000;
 
 impl Mesh {
-    pub(super) fn hello(
+    pub(crate) fn hello(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -36,7 +37,7 @@ impl Mesh {
     }
 
     /// A hello, for the first time or after it has waited.
-    pub(super) fn knock(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
+    pub(crate) fn knock(&mut self, now: Millis, knock: Knock, effects: &mut Vec<Effect>) {
         let entry = match self.may_enter(&knock.admission) {
             Ok(entry) => entry,
             Err(refusal) => return refuse(knock, refusal, effects),
@@ -85,7 +86,7 @@ impl Mesh {
     }
 
     /// The store knows that somebody is back, or cannot write: then a lease neither begins nor ends, and this one goes on.
-    pub(super) fn returned(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn returned(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         match std::mem::replace(&mut lease.state, State::Grace) {
             State::Returning(Some(knock)) => self.attach(now, knock, LeaseFate::Kept, effects),
@@ -187,7 +188,7 @@ impl Mesh {
     }
 
     /// The store has the new lease: now it exists for everybody.
-    pub(super) fn begun(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn begun(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(peer) = self.joining.remove(&session) else { return };
         self.presence.join(peer);
         self.place_anew(session);
@@ -201,7 +202,7 @@ impl Mesh {
     }
 
     /// What is told to who needs the store, which cannot write: also why, if the shell has found that out.
-    pub(super) fn store_refusal(&self) -> Refusal {
+    pub(crate) fn store_refusal(&self) -> Refusal {
         let text = match self.trouble.reason() {
             Some(reason) => format!("the store cannot write: {reason}"),
             None => "the store cannot write now; try again in a moment".to_owned(),
@@ -211,7 +212,7 @@ impl Mesh {
     }
 
     /// The store could not take the new lease: it never was.
-    pub(super) fn not_begun(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_begun(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         self.joining.remove(&session);
         let Some(lease) = self.forget(&session) else { return };
         if let State::Beginning(Some(knock)) = lease.state {
@@ -249,7 +250,7 @@ impl Mesh {
     }
 
     /// A socket carries the lease from here on; the hello is answered.
-    pub(super) fn attach(&mut self, now: Millis, knock: Knock, fate: LeaseFate, effects: &mut Vec<Effect>) {
+    pub(crate) fn attach(&mut self, now: Millis, knock: Knock, fate: LeaseFate, effects: &mut Vec<Effect>) {
         let Knock { conn, request, admission, compared } = knock;
         let Compared { mut rewound, proven } = compared.unwrap_or_default();
         self.knocking.remove(&conn);
@@ -287,11 +288,11 @@ impl Mesh {
             sent: now,
             unflushed,
             muted,
+            announced: None,
             unanswered,
             counted,
             auto,
-            rewound: rewound.clone(),
-            foreign: matches!(admission.token, TokenVerdict::Rejected("bad_signature" | "other_cluster")),
+            shared: positions::shared_history(&admission, &rewound),
         };
         lease.state = State::Online(carrier);
         lease.latest = Some(conn);
@@ -348,7 +349,7 @@ impl Mesh {
             }
             (Some(mut answer), reconciled) => {
                 answer.reconcile = reconciled.map(|(result, _)| result);
-                effects.push(super::respond(conn, request, Answer::Hello(Box::new(answer))));
+                effects.push(crate::respond(conn, request, Answer::Hello(Box::new(answer))));
             }
             (None, _) => {}
         }
@@ -456,7 +457,7 @@ impl Mesh {
     }
 
     /// A socket that waited for the store is gone before the store answered.
-    pub(super) fn closed_while_waiting(&mut self, conn: ConnId) {
+    pub(crate) fn closed_while_waiting(&mut self, conn: ConnId) {
         let Some(session) = self.knocking.remove(&conn) else { return self.stop_comparing(conn) };
         if let Some(State::Beginning(waiting) | State::Returning(waiting) | State::Ending(_, waiting)) =
             self.leases.get_mut(&session).map(|lease| &mut lease.state)
@@ -466,7 +467,7 @@ impl Mesh {
     }
 
     /// Whoever waits for the store to answer is told no before it has.
-    pub(super) fn turn_away(
+    pub(crate) fn turn_away(
         &mut self,
         session: SessionKey,
         refusal: impl FnOnce() -> Refusal,
@@ -482,7 +483,7 @@ impl Mesh {
     }
 
     /// A lease whose end the store could not take lives on, with whoever came back for it meanwhile.
-    pub(super) fn not_ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let State::Ending(ending, waiting) = std::mem::replace(&mut lease.state, State::Grace) else {
             return;
@@ -521,14 +522,14 @@ fn outcome(hello: &Admission, lease: &Lease, fate: LeaseFate) -> (ResumeOutcome,
 }
 
 /// A later socket of the same process was here before this hello.
-pub(super) fn outrun(hello: &Admission) -> Refusal {
+pub(crate) fn outrun(hello: &Admission) -> Refusal {
     let error = WireError::new(ErrorCode::Conflict, "a later socket of this process carries the session");
     let mut refusal = Refusal::new(error, Reason::SessionReplaced);
     refusal.closing.instance_id = Some(hello.instance.clone());
     refusal
 }
 
-pub(super) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {
+pub(crate) fn refuse(knock: Knock, refusal: Refusal, effects: &mut Vec<Effect>) {
     let Knock { conn, request, admission, .. } = knock;
     let code = refusal.error.code.as_str();
     let (session, client) = (admission.session, admission.client.clone());

@@ -14,21 +14,22 @@
 //! What hangs off a lease lives in [`Lease`] itself or is keyed by its session: nothing is keyed by a socket.
 
 use core::net::IpAddr;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, MessageId, RequestId};
+use tenure_proto::ids::{ConnId, GrantId, InstanceId, LeaseId, MemberKey, MessageId, RequestId, SubId};
 use tenure_proto::limits::{CONTEST_REPLACEMENTS, CONTEST_WINDOW_MS};
 use tenure_proto::log::LogName;
 use tenure_proto::name::Cap;
 
 use crate::access::Rights;
-use crate::admit::Admission;
 use crate::config::{MeshConfig, Terms};
-use crate::record::GroupId;
-use crate::stream::Stream;
-use crate::subs::Subs;
-use crate::time::Millis;
+use crate::conn::admit::Admission;
+use crate::messages::subs::Subs;
+use crate::sessions::stream::Stream;
+use crate::store::record::GroupId;
 
 /// What a start counts at least towards the time of a lease that is not attached in it.
 pub const START_MS: u64 = 1_000;
@@ -117,16 +118,48 @@ pub struct Carrier {
     pub unflushed: Option<Millis>,
     /// What is held back from it.
     pub muted: Muted,
+    /// Set while a `reconcile` request that the hello announced has not come.
+    pub announced: Option<Announced>,
     /// Requests of this socket that are not answered, its hello among them.
     pub unanswered: u32,
     /// Whether what its client does is counted against its member's rates.
     pub counted: bool,
     /// Deliveries in that batch that count as settled once it has left.
     pub auto: Vec<(GroupId, u64, u32)>,
-    /// Logs whose history is another one than its client had read when it said hello: its positions there mean nothing.
-    pub rewound: Vec<LogName>,
-    /// Whether its token was one of another store: then so are all its positions.
-    pub foreign: bool,
+    /// The logs in which the client's positions are valid here.
+    pub shared: SharedHistory,
+}
+
+/// The state of a session at a hello that announced a `reconcile` request.
+#[derive(Clone, Debug)]
+pub struct Announced {
+    /// Whether the hello was answered `resumed`.
+    pub resumed: bool,
+    /// The subscriptions that existed then. Later ones were made on this socket, and are not dropped with them.
+    pub subs: Vec<SubId>,
+}
+
+/// The logs whose history the client and the store share, as the comparison at the hello found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedHistory {
+    /// All of them.
+    All,
+    /// Another history was found in one of its logs: only those that were compared and are equal. At most as many as a hello
+    /// may list.
+    Only(BTreeSet<LogName>),
+    /// None: it came with the token of another store.
+    None,
+}
+
+impl SharedHistory {
+    /// Whether a position of the client in `log` is valid here.
+    pub fn has(&self, log: &LogName) -> bool {
+        match self {
+            SharedHistory::All => true,
+            SharedHistory::Only(equal) => mutant::on(Mutant::PlaceBelieved) || equal.contains(log),
+            SharedHistory::None => false,
+        }
+    }
 }
 
 /// What is held back from a socket.
@@ -138,8 +171,6 @@ pub enum Muted {
     Deliveries {
         /// When.
         until: Millis,
-        /// Whether its token was good.
-        resumed: bool,
     },
     /// Everything: its hello waits for the store.
     All,
@@ -290,7 +321,7 @@ impl Lease {
                 };
                 let due = stale.min(ping).min(next);
                 match carrier.muted {
-                    Muted::Deliveries { until, .. } => due.min(until),
+                    Muted::Deliveries { until } => due.min(until),
                     _ => due,
                 }
             }

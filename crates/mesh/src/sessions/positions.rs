@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::{Closing, Reason};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{HelloReconcile, LogPosition};
@@ -18,24 +20,21 @@ use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
 
-use crate::admit::{Admission, Refusal, TokenVerdict};
+use crate::Mesh;
+use crate::conn::admit::{Admission, Refusal, TokenVerdict};
 use crate::effect::Effect;
-use crate::envelope::Lane;
-use crate::lease::{Compared, Knock};
-use crate::mutant::{self, Mutant};
-use crate::record::{StoreFound, StoreRead};
-use crate::time::Millis;
-
-use super::Mesh;
-use super::hello::{STORE_RETRY_MS, outrun, refuse};
-use super::reads::Purpose;
+use crate::messages::envelope::Lane;
+use crate::messages::reads::Purpose;
+use crate::sessions::hello::{STORE_RETRY_MS, outrun, refuse};
+use crate::sessions::lease::{Compared, Knock, SharedHistory};
+use crate::store::record::{StoreFound, StoreRead};
 
 /// A hello that waits until the store has said what is at the places that it lists.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub(crate) struct Comparison {
     knock: Knock,
     /// What is known to be rewound without the store.
-    rewound: Vec<LogName>,
+    rewound: BTreeSet<LogName>,
     /// The places that were asked for, in order, and what the client has there; `None` where it has something in hand whose
     /// tag is to be proved.
     asked: Vec<((LogName, u64), Option<MessageId>)>,
@@ -52,7 +51,7 @@ enum Look {
 
 impl Mesh {
     /// Compares the positions of a hello. Gives the hello back when that is done; else it waits for the store.
-    pub(super) fn compare(
+    pub(crate) fn compare(
         &mut self,
         now: Millis,
         mut knock: Knock,
@@ -61,7 +60,7 @@ impl Mesh {
         if knock.compared.is_some() {
             return Some(knock);
         }
-        let (mut rewound, mut asked) = (Vec::new(), Vec::new());
+        let (mut rewound, mut asked) = (BTreeSet::new(), Vec::new());
         // The highest place of each log that is equal: what stands before it is, too.
         let mut equal: BTreeMap<&str, U53> = BTreeMap::new();
         for position in &knock.admission.positions {
@@ -70,7 +69,7 @@ impl Mesh {
             }
             match self.look_at(&knock.admission, position) {
                 Look::Equal => _ = equal.insert(&position.log, position.seq),
-                Look::Rewound(log) => rewound.push(log),
+                Look::Rewound(log) => _ = rewound.insert(log),
                 Look::Ask(log) => asked.push(((log, position.seq.get()), Some(position.id))),
             }
         }
@@ -80,7 +79,7 @@ impl Mesh {
             asked.extend(unproven.into_iter().map(|place| (place, None)));
         }
         if asked.is_empty() {
-            knock.compared = Some(Compared { rewound, ..Compared::default() });
+            knock.compared = Some(Compared { rewound: rewound.into_iter().collect(), ..Compared::default() });
             return Some(knock);
         }
         let places = asked.iter().map(|(place, _)| place.clone()).collect();
@@ -149,7 +148,7 @@ impl Mesh {
     }
 
     /// The store has said what is at the places of a hello, or cannot read: then the client is asked to try again.
-    pub(super) fn compared(
+    pub(crate) fn compared(
         &mut self,
         comparison: Comparison,
         found: Option<Vec<Option<MessageId>>>,
@@ -159,7 +158,7 @@ impl Mesh {
         self.comparing.remove(&knock.admission.session);
         self.compared_conns.remove(&knock.conn);
         let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
-        let (mut proven, mut other) = (BTreeMap::new(), BTreeSet::from_iter(rewound));
+        let (mut proven, mut other) = (BTreeMap::new(), rewound);
         let (mut equal, mut gone) = (BTreeSet::new(), BTreeSet::new());
         // Nothing that another cluster's client has read is ours: what is gone at its place proves nothing.
         let foreign = knock.admission.token == TokenVerdict::Rejected("other_cluster");
@@ -180,7 +179,7 @@ impl Mesh {
     }
 
     /// The socket of a hello that waits is gone.
-    pub(super) fn stop_comparing(&mut self, conn: ConnId) {
+    pub(crate) fn stop_comparing(&mut self, conn: ConnId) {
         let Some(session) = self.compared_conns.remove(&conn) else { return };
         if let Some((_, read)) = self.comparing.remove(&session) {
             self.messages.reads.remove(&read);
@@ -188,7 +187,7 @@ impl Mesh {
     }
 
     /// Refuses every hello that waits: the broker stops.
-    pub(super) fn refuse_compared(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn refuse_compared(&mut self, now: Millis, effects: &mut Vec<Effect>) {
         let Some(drain) = &self.drain else { return };
         self.compared_conns.clear();
         for (session, (_, read)) in std::mem::take(&mut self.comparing) {
@@ -200,8 +199,21 @@ impl Mesh {
     }
 }
 
+/// The logs whose history a client shares, given those that are `rewound` for it. If there are any, a log that its hello does not
+/// list counts as rewound too: nothing shows that it is not.
+pub(crate) fn shared_history(hello: &Admission, rewound: &[LogName]) -> SharedHistory {
+    if matches!(hello.token, TokenVerdict::Rejected("bad_signature" | "other_cluster")) {
+        return SharedHistory::None;
+    }
+    if rewound.is_empty() {
+        return SharedHistory::All;
+    }
+    let listed = hello.positions.iter().filter_map(|position| position.log.parse().ok());
+    SharedHistory::Only(listed.filter(|log| !rewound.contains(log)).collect())
+}
+
 /// The ids that a read found, if it could.
-pub(super) fn ids(found: StoreFound) -> Option<Vec<Option<MessageId>>> {
+pub(crate) fn ids(found: StoreFound) -> Option<Vec<Option<MessageId>>> {
     match found {
         StoreFound::Ids(ids) => Some(ids),
         _ => None,

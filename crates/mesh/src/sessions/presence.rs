@@ -1,6 +1,6 @@
 //! Who is here: a versioned map of peers, and a feed of its changes.
 //!
-//! The trick that makes fan-out cheap is [`crate::feed`]: a watcher is a cursor, and what it has not seen is what lies
+//! The trick that makes fan-out cheap is [`crate::sessions::feed`]: a watcher is a cursor, and what it has not seen is what lies
 //! beyond.
 //!
 //! What it promises: each watcher sees, per lease, `joined` at most once, then `updated`s, then `left` at most
@@ -13,9 +13,9 @@ use tenure_proto::event::PresenceKind;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::peer::{Peer, SharedPeer};
 
-use crate::feed::{Feed, Turn};
+use crate::sessions::feed::{Feed, Turn};
 
-pub use crate::feed::{DELTA_CHANGES, DEPARTURES};
+pub use crate::sessions::feed::{DELTA_CHANGES, DEPARTURES};
 
 /// The presence of one mesh; bounded by the mesh's `max_sessions`.
 #[derive(Debug, Default)]

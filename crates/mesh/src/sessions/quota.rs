@@ -2,40 +2,39 @@
 //!
 //! What settles, ends or lists what is in hand is never held up: refusing it would only make more of it. A `send` or a
 //! `run.start` is counted when it comes and given back when it turns out to be the retry of one that was accepted, which is
-//! answered whatever the rate ([`crate::accept`]).
+//! answered whatever the rate ([`crate::messages::accept`]).
 
+use tenure_kit::rate::Rates;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{MemberKey, SessionKey};
 
+use crate::Mesh;
 use crate::input::Call;
-use crate::lease::State;
-use crate::rate::Rates;
+use crate::sessions::lease::State;
 
-use super::Mesh;
-
-/// What members have asked for lately. Bounded by [`crate::rate::ACCOUNTS`] each.
+/// What members have asked for lately. Bounded by [`tenure_kit::rate::ACCOUNTS`] each.
 #[derive(Debug, Default)]
-pub(super) struct Quota {
-    pub(super) sends: Rates<MemberKey>,
-    pub(super) requests: Rates<MemberKey>,
+pub(crate) struct Quota {
+    pub(crate) sends: Rates<MemberKey>,
+    pub(crate) requests: Rates<MemberKey>,
 }
 
 impl Mesh {
     /// Counts a message that this session sends; the refusal if it is one too many.
-    pub(super) fn count_send(&mut self, session: SessionKey) -> Option<WireError> {
+    pub(crate) fn count_send(&mut self, session: SessionKey) -> Option<WireError> {
         let (member, rate) = (self.counted(session)?, self.config.send_rate);
         self.quota.sends.take(self.now, &member, rate).err().map(|wait_ms| too_often("sends", wait_ms))
     }
 
     /// A message that was counted was none: its id was used before, or it was refused.
-    pub(super) fn uncount_send(&mut self, session: SessionKey) {
+    pub(crate) fn uncount_send(&mut self, session: SessionKey) {
         if let Some(member) = self.counted(session) {
             self.quota.sends.give_back(&member, self.config.send_rate);
         }
     }
 
     /// Counts a request of this session; the refusal if it is one too many.
-    pub(super) fn count_request(&mut self, session: SessionKey, call: &Call) -> Option<WireError> {
+    pub(crate) fn count_request(&mut self, session: SessionKey, call: &Call) -> Option<WireError> {
         let free = match call {
             Call::Bye | Call::Ping | Call::Ack(_) | Call::Nack(_) | Call::Progress(_) => true,
             // By itself, when its id is looked up.

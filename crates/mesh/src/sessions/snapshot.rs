@@ -5,14 +5,13 @@ use tenure_proto::ids::{SessionKey, SubId};
 use tenure_proto::limits::{PRESENCE_PAGE, SERVICES_PAGE, SNAPSHOT_RUNS};
 use tenure_proto::number::U53;
 
+use crate::Mesh;
 use crate::access::Right;
-use crate::subs::Sub;
-
-use super::Mesh;
+use crate::messages::subs::Sub;
 
 impl Mesh {
     /// What a client that begins anew is told at once.
-    pub(super) fn snapshot(&mut self, session: SessionKey) -> Snapshot {
+    pub(crate) fn snapshot(&mut self, session: SessionKey) -> Snapshot {
         let (services, next) = self.services.page(self.now, false, None, SERVICES_PAGE);
         let subs = self.leases.get(&session).map(|lease| &lease.subs);
         let subscriptions =
@@ -44,7 +43,7 @@ impl Mesh {
     }
 
     /// How far each kind of state is.
-    pub(super) fn state_version(&self) -> StateVersion {
+    pub(crate) fn state_version(&self) -> StateVersion {
         StateVersion {
             presence: U53::saturating(self.presence.version()),
             services: U53::saturating(self.services.feed.version()),
@@ -53,7 +52,7 @@ impl Mesh {
     }
 
     /// Why the broker is degraded, if it is: a sentence for each reason.
-    pub(super) fn health_reason(&self) -> Option<String> {
+    pub(crate) fn health_reason(&self) -> Option<String> {
         let unsound =
             || "the store cannot write: look at the broker's log, and at the room on its disk".to_owned();
         let store = (!self.store_sound).then(unsound);
@@ -63,7 +62,7 @@ impl Mesh {
     }
 
     /// How the broker is.
-    pub(super) fn health_status(&self) -> HealthStatus {
+    pub(crate) fn health_status(&self) -> HealthStatus {
         let sound = self.store_sound && !self.clocks.are_astray() && self.trouble.is_none();
         match (&self.drain, sound) {
             (Some(_), _) => HealthStatus::Draining,

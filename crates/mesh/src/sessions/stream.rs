@@ -14,13 +14,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::event::{EventBody, HealthEvent, Receipt, Resync, ResyncWhat};
 use tenure_proto::ids::RunId;
 use tenure_proto::limits::{RING_BYTES, RING_EVENTS};
 
-use crate::mutant::{self, Mutant};
-use crate::presence::Delta;
-use crate::service;
+use crate::services::service;
+use crate::sessions::presence::Delta;
 
 /// Direct events that may wait for a session; one more breaks the stream (a resync, never silence).
 pub const PENDING_EVENTS: usize = RING_EVENTS;

@@ -7,7 +7,7 @@ use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::peer::{Peer, Profile, SharedPeer};
 
 use super::*;
-use crate::presence::Step;
+use crate::sessions::presence::Step;
 
 fn event(id: u64) -> Arc<EventBody> {
     Arc::new(EventBody::Notice(Notice { code: id.to_string(), message: String::new() }))

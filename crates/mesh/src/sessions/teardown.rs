@@ -1,19 +1,18 @@
 //! The end of a lease: the one place where what hangs off it is torn down.
 
+use tenure_kit::time::Millis;
 use tenure_proto::close::Reason;
 use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
 
+use crate::Mesh;
 use crate::effect::{Answer, Effect, Note};
-use crate::lease::{Ending, Lease, State};
-use crate::record::{LeaseEnd, StoreWrite};
-use crate::subs::Subs;
-use crate::time::Millis;
-
-use super::Mesh;
+use crate::messages::subs::Subs;
+use crate::sessions::lease::{Ending, Lease, State};
+use crate::store::record::{LeaseEnd, StoreWrite};
 
 impl Mesh {
     /// The lease's time is over, by itself or by an operator: the store is told first.
-    pub(super) fn expire(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn expire(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
         let kicked = self.leases.get(&session).is_some_and(|lease| lease.kicked);
         let ending = match self.is_banned(&session) {
             true => Ending::Banned,
@@ -24,7 +23,7 @@ impl Mesh {
     }
 
     /// The client said goodbye.
-    pub(super) fn bye(&mut self, conn: ConnId, request: RequestId, effects: &mut Vec<Effect>) {
+    pub(crate) fn bye(&mut self, conn: ConnId, request: RequestId, effects: &mut Vec<Effect>) {
         let Some(session) = self.conns.remove(&conn) else { return };
         self.caught_up.remove(&session);
         self.ready.remove(&session);
@@ -46,7 +45,7 @@ impl Mesh {
     }
 
     /// The store has the end: now it is so for everybody. Whoever came back meanwhile begins anew.
-    pub(super) fn ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn ended(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(mut lease) = self.forget(&session) else { return };
         self.presence.leave(&session);
         self.end_runs_of(session);
@@ -66,7 +65,7 @@ impl Mesh {
                 effects.push(Effect::Note(note));
             }
             Ending::Bye(conn, request) => {
-                effects.push(super::respond(conn, request, Answer::Empty));
+                effects.push(crate::respond(conn, request, Answer::Empty));
                 let closing = tenure_proto::Closing::new(Reason::Bye);
                 effects.push(Effect::Close { conn, closing });
             }
@@ -98,7 +97,7 @@ impl Mesh {
     }
 
     /// Takes a lease out of every index. Presence is the caller's: a lease that never began was never there.
-    pub(super) fn forget(&mut self, session: &SessionKey) -> Option<Lease> {
+    pub(crate) fn forget(&mut self, session: &SessionKey) -> Option<Lease> {
         let lease = self.leases.remove(session)?;
         self.deadlines.clear(session);
         self.caught_up.remove(session);

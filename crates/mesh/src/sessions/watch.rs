@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::Reason;
 use tenure_proto::event::{EventBody, Tick};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::number::U53;
 
+use crate::Mesh;
 use crate::effect::{Batch, Effect};
-use crate::lease::{Muted, State, Verdict};
-use crate::mutant::{self, Mutant};
-use crate::time::Millis;
-
-use super::Mesh;
+use crate::sessions::lease::{Muted, State, Verdict};
 
 impl Mesh {
     /// Looks at a lease whose deadline has come. Deadlines are set early rather than moved with every frame, so
     /// often there is nothing to do but to set the next one.
-    pub(super) fn watch(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn watch(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(lease) = self.leases.get(&session) else { return };
         if lease.dirty && now.since(lease.stored) >= self.config.lease_ttl_ms / 3 {
             self.store_particulars(now, session, effects);
@@ -47,12 +46,12 @@ impl Mesh {
                         return;
                     }
                     Verdict::Fine { ping, tick } => {
-                        if let Muted::Deliveries { until, resumed } = muted
+                        if let Muted::Deliveries { until } = muted
                             && now >= until
                         {
                             // It said that it would list what it has, and did not.
                             self.mute(session, Muted::No);
-                            self.nothing_listed(session, resumed, effects);
+                            self.list_is_late(session, effects);
                         }
                         if ping {
                             self.ping(now, session, effects);
@@ -74,7 +73,7 @@ impl Mesh {
     }
 
     /// The moment at which that is to be looked at: the wall clock decides then, and may have been set meanwhile.
-    pub(super) fn token_due(&self, session: &SessionKey) -> Millis {
+    pub(crate) fn token_due(&self, session: &SessionKey) -> Millis {
         let left = |end: u64| self.now.plus(end.saturating_sub(self.shown));
         self.token_end(session).map_or(Millis(u64::MAX), left)
     }

@@ -12,7 +12,7 @@
 
 use crate::effect::WriteId;
 use crate::input::Input;
-use crate::record::{StoreOutcome, StoreWrite};
+use crate::store::record::{StoreOutcome, StoreWrite};
 
 /// Writes in one transaction.
 pub const BATCH: usize = 4_096;
@@ -79,7 +79,7 @@ impl Asking {
         self.last = id;
         let bytes = match &write {
             StoreWrite::Accept(accept) => accept.envelope.weight(),
-            StoreWrite::EndRun(ending) => ending.result.as_ref().map_or(0, crate::run::weight),
+            StoreWrite::EndRun(ending) => ending.result.as_ref().map_or(0, crate::runs::run::weight),
             _ => 0,
         };
         let epoch = self.epoch;
@@ -209,5 +209,5 @@ impl Taking {
 }
 
 #[cfg(test)]
-#[path = "writing_tests.rs"]
+#[path = "group_commit_tests.rs"]
 mod tests;

@@ -8,9 +8,9 @@ use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::message::{Address, Fallback, MessageKind, Priority, Sender};
 
 use super::*;
-use crate::accept::{Accept, Route};
-use crate::envelope::{Body, Envelope};
-use crate::record::TopicRecord;
+use crate::messages::accept::{Accept, Route};
+use crate::messages::envelope::{Body, Envelope};
+use crate::store::record::TopicRecord;
 
 /// A queue with its two ends, and the sum of what waits.
 #[derive(Default)]

@@ -1,30 +1,29 @@
 //! What waits for the store, and what its answers mean.
 
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::error::WireError;
 use tenure_proto::event::Receipt;
 use tenure_proto::ids::{ConnId, GrantId, MemberKey, RequestId, RunId, SessionKey, SubId};
 use tenure_proto::name::TopicName;
 
+use crate::Mesh;
 use crate::access::Grant;
+use crate::access::admin::{OperateId, Operated};
+use crate::access::operating::Asker;
 use crate::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
 use crate::input::LeaseRecord;
-use crate::lease::State;
-use crate::mutant::{self, Mutant};
-use crate::operate::{OperateId, Operated};
-use crate::record::{GroupId, StoreOutcome, StoreWrite};
-use crate::time::Millis;
-
-use super::Mesh;
-use super::calling::PendingRun;
-use super::operating::Asker;
-use super::reading::UNTOLD;
-use super::reads::StatusQuestion;
-use super::send::{Pending, is_answered_early};
-use super::services::{Renewal, Withdrawal};
+use crate::messages::reading::UNTOLD;
+use crate::messages::reads::StatusQuestion;
+use crate::messages::send::{Pending, is_answered_early};
+use crate::runs::caller::PendingRun;
+use crate::services::{Renewal, Withdrawal};
+use crate::sessions::lease::State;
+use crate::store::record::{GroupId, StoreOutcome, StoreWrite};
 
 /// Who waits for a write.
 #[derive(Debug)]
-pub(super) enum Awaiting {
+pub(crate) enum Awaiting {
     /// A lease that begins or ends.
     Lease(SessionKey),
     /// A message that wants to be accepted.
@@ -78,25 +77,25 @@ pub(super) enum Awaiting {
     /// What a session left behind moves on.
     Evacuate(SessionKey, MemberKey),
     /// Entries past their time go.
-    Prune(tenure_proto::LogName, crate::envelope::Lane),
+    Prune(tenure_proto::LogName, crate::messages::envelope::Lane),
 }
 
 impl Mesh {
     /// Asks for a write; nobody waits for it.
-    pub(super) fn write(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) -> WriteId {
+    pub(crate) fn write(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) -> WriteId {
         self.last_write.0 += 1;
         effects.push(Effect::Write { id: self.last_write, write });
         self.last_write
     }
 
     /// Asks for a write that somebody waits for.
-    pub(super) fn write_for(&mut self, who: Awaiting, write: StoreWrite, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_for(&mut self, who: Awaiting, write: StoreWrite, effects: &mut Vec<Effect>) {
         let id = self.write(write, effects);
         self.awaiting.push_back((id, who));
     }
 
     /// Asks for a write that the lease of `session` waits for.
-    pub(super) fn write_and_await(
+    pub(crate) fn write_and_await(
         &mut self,
         session: SessionKey,
         write: StoreWrite,
@@ -106,7 +105,7 @@ impl Mesh {
     }
 
     /// Lets somebody wait until everything that was asked for so far is on disk.
-    pub(super) fn await_all(&mut self, who: Awaiting, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn await_all(&mut self, who: Awaiting, now: Millis, effects: &mut Vec<Effect>) {
         if self.last_write > self.settled_write {
             self.awaiting.push_back((self.last_write, who));
         } else {
@@ -115,7 +114,7 @@ impl Mesh {
     }
 
     /// Everything up to `through` is on disk.
-    pub(super) fn committed(
+    pub(crate) fn committed(
         &mut self,
         now: Millis,
         through: WriteId,
@@ -174,7 +173,7 @@ impl Mesh {
             (Awaiting::Owed(_), _) => self.messages.owed.paid(),
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
             (Awaiting::Answer(conn, request, answer), _) => {
-                effects.push(super::respond(conn, request, *answer));
+                effects.push(crate::respond(conn, request, *answer));
             }
             (Awaiting::Status(question), _) => self.read_status(*question, effects),
             (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
@@ -209,7 +208,7 @@ impl Mesh {
     }
 
     /// Nothing up to `through` that was still open is on disk.
-    pub(super) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+    pub(crate) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
         if mutant::on(Mutant::FailedIsCommitted) {
             return self.committed(now, through, Vec::new(), effects);
         }
@@ -282,7 +281,7 @@ impl Mesh {
             Awaiting::Hello(conn, request, mut answer) => {
                 // What was said to be settled is not: the client has it in hand and says so again.
                 if let Some(reconcile) = &mut answer.reconcile {
-                    super::reconcile::unsettle(reconcile);
+                    crate::messages::reconcile::unsettle(reconcile);
                 }
                 self.welcome(conn, request, answer, effects);
             }
@@ -329,7 +328,7 @@ impl Mesh {
     }
 
     /// Tells the store what a lease looks like now.
-    pub(super) fn store_particulars(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn store_particulars(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
         let Some(peer) = self.presence.get(&session) else { return };
         let peer = peer.get();
         let Some(lease) = self.leases.get_mut(&session) else { return };
@@ -349,17 +348,17 @@ impl Mesh {
 }
 
 /// What a request is told that came to nothing because the store cannot write.
-pub(super) fn unavailable() -> WireError {
+pub(crate) fn unavailable() -> WireError {
     refused("the store cannot write now; nothing was done, try again")
 }
 
 /// What a request is told that took effect here, as a settle does, but is not on disk because the store cannot write.
-pub(super) fn unconfirmed() -> WireError {
+pub(crate) fn unconfirmed() -> WireError {
     refused("the store cannot write now; this is not on disk yet and a restart would undo it, so ask again")
 }
 
 /// What a request is told when the store cannot read.
-pub(super) fn unreadable() -> WireError {
+pub(crate) fn unreadable() -> WireError {
     refused("the store cannot read now; try again")
 }
 

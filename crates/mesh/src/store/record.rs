@@ -9,14 +9,14 @@ use tenure_proto::message::SendState;
 use tenure_proto::name::{GroupName, ServiceName, TopicName};
 use tenure_proto::subscribe::{AckMode, From};
 
-use crate::accept::{Accept, Accepted};
 use crate::access::{AccessWrite, AuditEntry};
-use crate::envelope::{Entry, Lane};
 use crate::input::LeaseRecord;
-use crate::service::Facts;
+use crate::messages::accept::{Accept, Accepted};
+use crate::messages::envelope::{Entry, Lane};
+use crate::services::service::Facts;
 
-pub use crate::run::record::{RunEnding, RunRecord};
-pub use crate::settlers::SettlerChanges;
+pub use crate::messages::settlers::SettlerChanges;
+pub use crate::runs::record::{RunEnding, RunRecord};
 
 /// Why an entry is a dead letter whose bytes do not match their checksum.
 pub const DAMAGED: &str = "damaged";

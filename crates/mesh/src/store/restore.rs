@@ -7,19 +7,18 @@ use tenure_proto::limits::STARTUP_GRACE_MS;
 use tenure_proto::log::LogName;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
 
-use crate::group::{Holder, OpenState};
-use crate::record::{
+use crate::Mesh;
+use crate::messages::group::{Holder, OpenState};
+use crate::messages::placing::Placed;
+use crate::messages::subs::{INBOX, MEMBER, Source, Sub};
+use crate::messages::subscribe::chosen;
+use crate::store::record::{
     GroupState, LogRecord, OpenRecord, Reader, RestoredMessages, StoreWrite, SubRecord, TopicState,
 };
-use crate::subs::{INBOX, MEMBER, Source, Sub};
-
-use super::Mesh;
-use super::placing::Placed;
-use super::subscribe::chosen;
 
 impl Mesh {
     /// Takes up what the store remembers of messages, after the leases.
-    pub(super) fn restore_messages(&mut self, restored: RestoredMessages) {
+    pub(crate) fn restore_messages(&mut self, restored: RestoredMessages) {
         let RestoredMessages { topics, deleted, logs, groups, subs, left, runs, services } = restored;
         for log in deleted {
             self.messages.remember_tomb(log);
@@ -128,7 +127,7 @@ impl Mesh {
     fn restore_hand(
         &mut self,
         log: &LogName,
-        id: crate::record::GroupId,
+        id: crate::store::record::GroupId,
         session: SessionKey,
         record: &OpenRecord,
     ) -> OpenState {

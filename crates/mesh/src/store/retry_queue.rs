@@ -1,26 +1,25 @@
 //! What the store must be told and nobody waits for: burials, ends of subscriptions and groups. It is asked for again
 //! until the store has it, and it is bounded: past the bound nothing is begun that would add to it.
 
+use tenure_kit::time::Millis;
 use tenure_proto::error::WireError;
 use tenure_proto::limits::{PARTITIONS_MAX, SUBSCRIPTIONS_PER_SESSION};
 
+use crate::Mesh;
 use crate::effect::Effect;
-use crate::record::StoreWrite;
-use crate::time::Millis;
-
-use super::Mesh;
-use super::deliver::RETRY_MS;
-use super::messages::Messages;
-use super::writes::{Awaiting, unavailable};
+use crate::messages::Messages;
+use crate::messages::deliver::RETRY_MS;
+use crate::store::pending::{Awaiting, unavailable};
+use crate::store::record::StoreWrite;
 
 /// Writes that may be owed before nothing more is begun that leads to one.
-pub(super) const OWED_MAX: usize = 131_072;
+pub(crate) const OWED_MAX: usize = 131_072;
 /// What each session may add past that: the ends of the subscriptions that it has, which cannot be made again then.
-pub(super) const OWED_PER_SESSION: usize = SUBSCRIPTIONS_PER_SESSION * (PARTITIONS_MAX as usize + 1);
+pub(crate) const OWED_PER_SESSION: usize = SUBSCRIPTIONS_PER_SESSION * (PARTITIONS_MAX as usize + 1);
 
 /// Writes that must not be lost.
 #[derive(Debug, Default)]
-pub(super) struct Debt {
+pub(crate) struct Debt {
     /// Those that the store could not take; with those on their way bounded by [`OWED_MAX`] and [`OWED_PER_SESSION`].
     due: Vec<StoreWrite>,
     /// How many are on their way.
@@ -29,54 +28,54 @@ pub(super) struct Debt {
 
 impl Debt {
     /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.due.len() + self.sent
     }
 
     /// Whether some wait to be asked for again.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
     /// One of them is on disk.
-    pub(super) fn paid(&mut self) {
+    pub(crate) fn paid(&mut self) {
         self.sent = self.sent.saturating_sub(1);
     }
 }
 
 impl Messages {
     /// Whether the store owes as much as it may: nothing more may be begun that would add to it.
-    pub(super) fn is_overdrawn(&self) -> bool {
+    pub(crate) fn is_overdrawn(&self) -> bool {
         self.owed.len() >= OWED_MAX
     }
 }
 
 impl Mesh {
     /// Refuses what would add to what is owed when that is as much as it may be.
-    pub(super) fn may_owe(&self) -> Result<(), WireError> {
+    pub(crate) fn may_owe(&self) -> Result<(), WireError> {
         if self.messages.is_overdrawn() { Err(unavailable()) } else { Ok(()) }
     }
 
     /// Asks for a write that nobody waits for but that must not be lost when the store cannot take it now.
-    pub(super) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
         self.messages.owed.sent += 1;
         self.write_for(Awaiting::Owed(Box::new(write.clone())), write, effects);
     }
 
     /// The store could not take one that was on its way: it is asked again in a while.
-    pub(super) fn owe_again(&mut self, now: Millis, write: StoreWrite) {
+    pub(crate) fn owe_again(&mut self, now: Millis, write: StoreWrite) {
         self.messages.owed.paid();
         self.owe(now, write);
     }
 
     /// The store could not take a write that it must: it is asked again in a while.
-    pub(super) fn owe(&mut self, now: Millis, write: StoreWrite) {
+    pub(crate) fn owe(&mut self, now: Millis, write: StoreWrite) {
         self.messages.owed.due.push(write);
         self.messages.lazy_due = Some(now.plus(RETRY_MS));
     }
 
     /// Asks for everything that is owed.
-    pub(super) fn write_owed(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_owed(&mut self, effects: &mut Vec<Effect>) {
         for write in std::mem::take(&mut self.messages.owed.due) {
             // A name that was used again since must not be taken from its new owner.
             let lives = match &write {

@@ -1,14 +1,14 @@
 //! What is wrong with the store besides that it cannot write: entries that are damaged, and what a check of it found.
 //! Health is `degraded` meanwhile and says why.
 
-use super::Mesh;
+use crate::Mesh;
 
 /// Bytes of a reason that health repeats; the broker's log has all of it.
 const REASON_BYTES: usize = 512;
 
 /// What is wrong with the store.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(crate) struct Trouble {
     /// Damaged entries that readers came to since the start, or since the last check that found none.
     damaged: u64,
     /// What the shell found out about the files, in a sentence.
@@ -16,21 +16,21 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    pub(super) fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.damaged == 0 && self.reason.is_none()
     }
 
     /// What the shell found out about the files, if anything.
-    pub(super) fn reason(&self) -> Option<&str> {
+    pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
     /// A sentence for each thing that is wrong.
-    pub(super) fn reasons(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
         let count = self.damaged;
         let damaged = (count > 0).then(|| {
             format!(
-                "{count} damaged entries are dead letters; see `tenure dead` and `tenure check --running`"
+                "readers met {count} damaged entries, which are dead letters; see `tenure dead list` and `tenure check --running`"
             )
         });
         damaged.into_iter().chain(self.reason.clone())
@@ -40,7 +40,7 @@ impl Trouble {
 impl Mesh {
     /// The shell has checked the store: what is wrong with it now, if anything. A store without findings has no damaged
     /// entries either.
-    pub(super) fn store_checked(&mut self, reason: Option<String>) {
+    pub(crate) fn store_checked(&mut self, reason: Option<String>) {
         let reason = reason.map(|mut reason| {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES));
             reason
@@ -56,7 +56,7 @@ impl Mesh {
     }
 
     /// A reader came to entries that do not match their checksum.
-    pub(super) fn met_damage(&mut self, entries: usize) {
+    pub(crate) fn met_damage(&mut self, entries: usize) {
         if entries > 0 {
             self.trouble.damaged = self.trouble.damaged.saturating_add(entries as u64);
             self.health_changed();
@@ -64,7 +64,7 @@ impl Mesh {
     }
 
     /// Health is something else than it was: everybody who is here is told.
-    pub(super) fn health_changed(&mut self) {
+    pub(crate) fn health_changed(&mut self) {
         self.health_version += 1;
         for session in self.conns.values().copied().collect::<Vec<_>>() {
             self.tell_health(session);

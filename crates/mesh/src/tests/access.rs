@@ -12,17 +12,17 @@ use tenure_proto::run::{
 use tenure_proto::service::{ServiceState, ServicesListParams};
 use tenure_proto::{Cap, ErrorCode, MemberKey};
 
-use super::super::Input;
-use super::services::{hidden, offer, offers, renew};
-use super::world::{Disk, WALL, World, knock, session};
+use crate::Input;
+use crate::access::admin::{Act, Operated, Page};
+use crate::access::setting::Values;
 use crate::access::{Change, Presented, TokenRecord};
-use crate::admit::{Admission, Voucher};
+use crate::conn::admit::{Admission, Voucher};
 use crate::effect::{Answer, Note};
 use crate::input::{Banned, Call};
-use crate::operate::{Act, Operated, Page};
-use crate::route::{By, RouteId, Want};
-use crate::run::start;
-use crate::setting::Values;
+use crate::runs::start;
+use crate::services::route::{By, RouteId, Want};
+use crate::tests::services::{hidden, offer, offers, renew};
+use crate::tests::world::{Disk, WALL, World, knock, session};
 
 const OUTSIDER: (ErrorCode, &str, Option<u64>) = (ErrorCode::Unauthorized, "unauthorized", None);
 const BANNED: (ErrorCode, &str, Option<u64>) = (ErrorCode::Banned, "banned", None);

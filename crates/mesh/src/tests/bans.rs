@@ -3,11 +3,11 @@
 use tenure_proto::hello::{HealthStatus, LeaseFate};
 use tenure_proto::{ErrorCode, MemberKey};
 
-use super::world::{Disk, World, knock, session};
-use crate::admit::Admission;
+use crate::access::bans::BANS_MAX;
+use crate::conn::admit::Admission;
 use crate::effect::Note;
 use crate::input::{Banned, Input};
-use crate::mesh::BANS_MAX;
+use crate::tests::world::{Disk, World, knock, session};
 
 const BANNED: (ErrorCode, &str, Option<u64>) = (ErrorCode::Banned, "banned", None);
 

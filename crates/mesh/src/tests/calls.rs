@@ -1,5 +1,6 @@
 //! Requests of a session that is here, and what peers see of them.
 
+use tenure_kit::rate::Rate;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::HealthStatus;
 use tenure_proto::limits::{PRESENCE_PAGE, PROFILE_NAME_BYTES, TOPICS_MAX};
@@ -10,13 +11,12 @@ use tenure_proto::peer::{Profile, ProfilePatch, Status, Transport};
 use tenure_proto::topic::TopicCreateParams;
 use tenure_proto::{ConnId, MemberKey, SessionKey};
 
-use super::world::{WALL, World, knock, session};
-use crate::admit::Admission;
 use crate::config::MeshConfig;
+use crate::conn::admit::Admission;
 use crate::effect::Answer;
 use crate::input::Call;
-use crate::rate::Rate;
-use crate::record::TopicRecord;
+use crate::store::record::TopicRecord;
+use crate::tests::world::{WALL, World, knock, session};
 
 fn list(
     world: &mut World,

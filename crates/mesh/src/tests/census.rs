@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::world::{Disk, World, knock, session};
-use crate::Millis;
-use crate::mesh::SessionState;
+use tenure_kit::Millis;
+
+use crate::census::SessionState;
+use crate::tests::world::{Disk, World, knock, session};
 
 fn state(world: &World, n: u8) -> Option<SessionState> {
     world.mesh.sessions_by_state().find(|(key, _)| *key == session(n)).map(|(_, state)| state)

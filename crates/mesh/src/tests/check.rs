@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::census::Count;
 use tenure_proto::limits::CONTEST_REPLACEMENTS;
 
-use super::super::*;
-use crate::census::Count;
+use crate::*;
 
 impl Mesh {
     /// Looks at everything. `flushed` when nothing may be left to hand out.

@@ -3,10 +3,10 @@
 use tenure_proto::ErrorCode;
 use tenure_proto::hello::LeaseFate;
 
-use super::world::{World, knock};
 use crate::config::MeshConfig;
 use crate::effect::Note;
 use crate::input::Input;
+use crate::tests::world::{World, knock};
 
 fn configure(world: &mut World, config: MeshConfig) {
     world.input(Input::Configure { config: Box::new(config) });

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use tenure_proto::name::ServiceName;
 
 use crate::access::AccessWrite;
-use crate::lease::unattended_ms;
-use crate::record::{ServiceRecord, StoreWrite};
-
-use super::super::*;
+use crate::sessions::lease::unattended_ms;
+use crate::store::record::{ServiceRecord, StoreWrite};
+use crate::*;
 
 /// What happens to writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use tenure_proto::hello::{HealthStatus, LeaseFate};
 use tenure_proto::peer::ProfilePatch;
 use tenure_proto::{ConnId, ErrorCode};
 
-use super::world::{Disk, Frame, World, knock, session};
 use crate::input::Call;
+use crate::tests::world::{Disk, Frame, World, knock, session};
 
 fn events(world: &mut World, conn: ConnId) -> Vec<EventBody> {
     let frames = std::mem::take(&mut world.socket_mut(conn).frames);

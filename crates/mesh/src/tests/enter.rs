@@ -5,10 +5,10 @@ use tenure_proto::MemberKey;
 use tenure_proto::hello::LeaseFate;
 use tenure_proto::ids::ConnId;
 
-use super::world::{World, knock, process, session};
-use crate::admit::{Admission, TokenVerdict, Voucher};
 use crate::config::MeshConfig;
+use crate::conn::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::Note;
+use crate::tests::world::{World, knock, process, session};
 
 #[test]
 fn a_token_alone_is_good_only_for_the_living_lease_it_selects() {

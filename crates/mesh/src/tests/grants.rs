@@ -2,11 +2,11 @@
 
 use tenure_proto::{Cap, ErrorCode, MemberKey, WireError};
 
-use super::world::{Disk, WALL, World, knock};
+use crate::access::admin::{Act, Operated};
 use crate::access::{Presented, TokenRecord};
-use crate::admit::Admission;
+use crate::conn::admit::Admission;
 use crate::input::Call;
-use crate::operate::{Act, Operated};
+use crate::tests::world::{Disk, WALL, World, knock};
 
 fn member(n: u8) -> MemberKey {
     MemberKey([n; 32])

@@ -5,10 +5,10 @@ use tenure_proto::hello::{LeaseFate, LogPosition};
 use tenure_proto::ids::MessageId;
 use tenure_proto::number::U53;
 
-use super::super::*;
-use super::world::{World, knock, process, session};
-use crate::admit::Admission;
-use crate::record::{LaneRecord, LogRecord, RestoredMessages, StoreFound, StoreRead};
+use crate::conn::admit::Admission;
+use crate::store::record::{LaneRecord, LogRecord, RestoredMessages, StoreFound, StoreRead};
+use crate::tests::world::{World, knock, process, session};
+use crate::*;
 
 /// A hello of session `n` that has read entry 5 of its inbox.
 fn reading(admission: Admission) -> Admission {

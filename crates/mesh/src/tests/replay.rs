@@ -5,11 +5,11 @@ use tenure_proto::event::{EventBody, ResyncWhat};
 use tenure_proto::hello::{HealthStatus, Replay, ResumeOutcome};
 use tenure_proto::peer::{Peer, Profile, ProfilePatch};
 
-use super::world::{Disk, Frame, World, knock, process, session};
-use crate::admit::{Admission, TokenVerdict};
+use crate::conn::admit::{Admission, TokenVerdict};
 use crate::effect::Note;
 use crate::input::Call;
-use crate::presence::DEPARTURES;
+use crate::sessions::presence::DEPARTURES;
+use crate::tests::world::{Disk, Frame, World, knock, process, session};
 
 /// Session 1 watches; sessions 2, 3 and 4 join and session 3 leaves: events 1 to 4.
 fn busy_world() -> (World, tenure_proto::ConnId) {

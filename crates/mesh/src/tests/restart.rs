@@ -4,10 +4,10 @@ use tenure_proto::SessionKey;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
 use tenure_proto::peer::{ProfilePatch, Status};
 
-use super::super::LEASES_PER_TICK;
-use super::world::{Disk, World, knock, session};
+use crate::LEASES_PER_TICK;
 use crate::effect::Note;
 use crate::input::{Call, LeaseRecord};
+use crate::tests::world::{Disk, World, knock, session};
 
 #[test]
 fn a_restored_lease_is_in_grace_and_its_token_still_good() {

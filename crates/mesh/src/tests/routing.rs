@@ -6,12 +6,12 @@ use tenure_proto::error::ErrorCode;
 use tenure_proto::limits::{STREAMS_WAITING, STREAMS_WAITING_PER_SERVICE, TOKEN_BYTES};
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceKind, ServiceOffer};
 
-use super::super::*;
-use super::services::{offer, offers, renew};
-use super::world::{World, knock, session};
-use crate::admit::{Admission, Voucher};
+use crate::conn::admit::{Admission, Voucher};
 use crate::input::{Banned, Call};
-use crate::route::{By, Opening, RouteId, Want};
+use crate::services::route::{By, Opening, RouteId, Want};
+use crate::tests::services::{offer, offers, renew};
+use crate::tests::world::{World, knock, session};
+use crate::*;
 
 /// Somebody who is no session, and not banned.
 const ANYBODY: By = By::Address(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
@@ -23,7 +23,7 @@ fn route(world: &mut World, n: u64, name: &str, want: Want) {
 /// What became of streams since the last look: whom to, or why not.
 fn routed(world: &mut World) -> Vec<(u64, Result<u8, ErrorCode>)> {
     let routed = std::mem::take(&mut world.routed).into_iter();
-    let outcome = |(RouteId(n), outcome): (RouteId, Result<crate::route::Target, _>)| {
+    let outcome = |(RouteId(n), outcome): (RouteId, Result<crate::services::route::Target, _>)| {
         (n, outcome.map(|target| target.session.0[0]).map_err(|error: tenure_proto::WireError| error.code))
     };
     routed.map(outcome).collect()
@@ -109,7 +109,7 @@ fn a_banned_session_is_given_to_nobody_though_the_disk_does_not_know_yet() {
     let mut world = World::new();
     let conn = world.join(2);
     offers(&mut world, conn, "db");
-    world.disk(super::world::Disk::Holds);
+    world.disk(crate::tests::world::Disk::Holds);
     world.input(Input::Ban { subject: Banned::Session(session(2)), on: true });
     route(&mut world, 1, "db", Want::Tcp);
     assert_eq!(routed(&mut world), [(1, Err(ErrorCode::NotFound))]);
@@ -198,7 +198,7 @@ fn a_ticket_to_somebody_who_is_away_waits_and_caps_hold() {
     world.advance(3_000);
     world.enter(world.resume_all(two));
     let answered = world.socket(one).frames.iter().any(|frame| {
-        matches!(frame, super::socket::Frame::Answer(_, Ok(Answer::RelayOpen(opening))) if opening.peer == Some(session(2)))
+        matches!(frame, crate::tests::socket::Frame::Answer(_, Ok(Answer::RelayOpen(opening))) if opening.peer == Some(session(2)))
     });
     assert!(answered);
     let caps = |cap: &str| Voucher::Attested(Some(vec![cap.parse().unwrap()]));

@@ -11,10 +11,10 @@ use tenure_proto::service::{
     ServicesListParams,
 };
 
-use super::super::*;
-use super::services::offer;
-use super::world::{Disk, Frame, World, knock, session};
 use crate::input::{Banned, Call};
+use crate::tests::services::offer;
+use crate::tests::world::{Disk, Frame, World, knock, session};
+use crate::*;
 
 #[derive(Clone, Debug)]
 enum Act {

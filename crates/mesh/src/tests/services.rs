@@ -7,12 +7,12 @@ use tenure_proto::service::{
     ServiceWithdrawParams, ServicesListParams,
 };
 
-use super::super::*;
-use super::world::{Disk, World, knock, session};
-use crate::admit::{Admission, Voucher};
+use crate::conn::admit::{Admission, Voucher};
 use crate::input::{Banned, Call};
+use crate::tests::world::{Disk, World, knock, session};
+use crate::*;
 
-pub(super) fn offer(name: &str) -> ServiceOffer {
+pub(crate) fn offer(name: &str) -> ServiceOffer {
     ServiceOffer {
         name: name.to_owned(),
         kind: ServiceKind::Tcp,
@@ -22,7 +22,7 @@ pub(super) fn offer(name: &str) -> ServiceOffer {
     }
 }
 
-pub(super) fn hidden(name: &str) -> ServiceOffer {
+pub(crate) fn hidden(name: &str) -> ServiceOffer {
     ServiceOffer { metadata: ServiceMetadata { hide: true, ..Default::default() }, ..offer(name) }
 }
 
@@ -32,7 +32,7 @@ fn verdict(verdict: ServiceVerdict) -> Result<(), ErrorCode> {
 }
 
 /// What a renewal came to, offer by offer, if it is answered.
-pub(super) fn renew(
+pub(crate) fn renew(
     world: &mut World,
     conn: ConnId,
     services: Vec<ServiceOffer>,
@@ -43,7 +43,7 @@ pub(super) fn renew(
 }
 
 #[track_caller]
-pub(super) fn offers(world: &mut World, conn: ConnId, name: &str) {
+pub(crate) fn offers(world: &mut World, conn: ConnId, name: &str) {
     assert_eq!(renew(world, conn, vec![offer(name)]), Some(vec![Ok(())]), "{name}");
 }
 

@@ -8,8 +8,7 @@ use tenure_proto::number::U53;
 use tenure_proto::service::ServiceEvent;
 
 use crate::effect::{Batch, HelloAnswer};
-
-use super::super::*;
+use crate::*;
 
 /// What a socket was sent.
 #[derive(Clone, Debug)]
@@ -34,17 +33,17 @@ pub(crate) struct Socket {
     /// Whether the socket takes what it is given.
     pub(crate) flushes: bool,
     /// Either end has gone without a word.
-    pub(super) gone: bool,
+    pub(crate) gone: bool,
     /// Its first request.
-    pub(super) hello: RequestId,
+    pub(crate) hello: RequestId,
     /// The session it was let in for, until it ends.
-    pub(super) carries: Option<SessionKey>,
+    pub(crate) carries: Option<SessionKey>,
     /// Whether a batch is on its way.
-    pub(super) unflushed: bool,
+    pub(crate) unflushed: bool,
 }
 
 impl Socket {
-    pub(super) fn new(hello: RequestId) -> Socket {
+    pub(crate) fn new(hello: RequestId) -> Socket {
         Socket {
             frames: VecDeque::new(),
             answer: None,
@@ -60,7 +59,7 @@ impl Socket {
     }
 
     /// Takes the answer to `request` out.
-    pub(super) fn answer_to(&mut self, request: &RequestId) -> Option<Result<Answer, WireError>> {
+    pub(crate) fn answer_to(&mut self, request: &RequestId) -> Option<Result<Answer, WireError>> {
         let is_it = |frame: &Frame| matches!(frame, Frame::Answer(id, _) if id == request);
         let at = self.frames.iter().position(is_it)?;
         match self.frames.remove(at) {
@@ -69,7 +68,7 @@ impl Socket {
         }
     }
 
-    pub(super) fn answered(&mut self, outcome: &Result<Answer, WireError>) {
+    pub(crate) fn answered(&mut self, outcome: &Result<Answer, WireError>) {
         assert!(self.answer.is_none(), "a hello was answered twice");
         self.answer = Some(match outcome {
             Ok(Answer::Hello(answer)) => {
@@ -82,7 +81,7 @@ impl Socket {
     }
 
     /// A batch as frames: the direct events, then the steps of presence, each with the version before it as base.
-    pub(super) fn receive(&mut self, batch: Batch) {
+    pub(crate) fn receive(&mut self, batch: Batch) {
         for (seq, event) in batch.direct {
             self.last_seq = seq;
             self.frames.push_back(Frame::Event(seq, EventBody::clone(&event)));
@@ -105,7 +104,7 @@ impl Socket {
         assert_eq!(base, delta.version, "the next base is the version last sent");
     }
 
-    fn receive_presence(&mut self, first: u64, delta: &crate::presence::Delta) {
+    fn receive_presence(&mut self, first: u64, delta: &crate::sessions::presence::Delta) {
         let mut base = delta.base;
         for (seq, step) in (first..).zip(&delta.steps) {
             let event = PresenceEvent {
@@ -122,7 +121,7 @@ impl Socket {
 }
 
 /// An event in two words.
-pub(super) fn told(body: &EventBody) -> String {
+pub(crate) fn told(body: &EventBody) -> String {
     match body {
         EventBody::Presence(event) => {
             format!("{} s{}", event.kind.as_str(), event.peer.get().session.0[0])

@@ -7,11 +7,11 @@ use tenure_proto::number::U53;
 use tenure_proto::peer::{ProfilePatch, Status};
 use tenure_proto::{ErrorCode, SessionKey};
 
-use super::world::{Disk, World, knock, process, session};
-use crate::admit::{Admission, Voucher};
+use crate::access::admin::{Act, OperateId, Operation};
+use crate::conn::admit::{Admission, Voucher};
 use crate::effect::{Answer, Note};
 use crate::input::{Banned, Call, Input};
-use crate::operate::{Act, OperateId, Operation};
+use crate::tests::world::{Disk, World, knock, process, session};
 
 #[test]
 fn a_lease_begins_when_the_store_has_it() {

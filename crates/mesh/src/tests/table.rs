@@ -2,9 +2,9 @@
 
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
 
-use super::world::{World, knock, process, session};
 use crate::effect::{Effect, Note};
 use crate::input::{Call, Input};
+use crate::tests::world::{World, knock, process, session};
 
 #[test]
 fn the_first_hello_begins_a_lease_and_peers_see_joined() {

@@ -5,10 +5,10 @@ use tenure_proto::ids::ConnId;
 use tenure_proto::limits::SLOW_CONSUMER_MS;
 use tenure_proto::peer::ProfilePatch;
 
-use super::world::{World, knock};
 use crate::config::MeshConfig;
 use crate::effect::Note;
 use crate::input::{Call, Input};
+use crate::tests::world::{World, knock};
 
 #[test]
 fn a_socket_is_stale_at_exactly_stale_after() {

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tenure_kit::cidr::Cidr;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::name::ServiceName;
@@ -14,18 +15,17 @@ use tenure_proto::number::U53;
 use tenure_proto::peer::Profile;
 
 use crate::access::Presented;
-use crate::admit::{Admission, TokenVerdict, Voucher};
-use crate::cidr::Cidr;
+use crate::access::admin::{Act, OperateId, Operated, Operation};
+use crate::conn::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::HelloAnswer;
 use crate::input::Call;
-use crate::operate::{Act, OperateId, Operated, Operation};
-use crate::record::{RestoredMessages, StoreFound, StoreRead};
-use crate::route::{RouteId, Target};
+use crate::services::route::{RouteId, Target};
+use crate::store::record::{RestoredMessages, StoreFound, StoreRead};
+use crate::tests::socket;
+use crate::*;
 
-use super::super::*;
-pub(crate) use super::disk::{Disk, Store};
-use super::socket;
-pub(crate) use super::socket::{Frame, Socket};
+pub(crate) use crate::tests::disk::{Disk, Store};
+pub(crate) use crate::tests::socket::{Frame, Socket};
 
 /// The wall clock when the world begins.
 pub(crate) const WALL: u64 = 1_800_000_000_000;

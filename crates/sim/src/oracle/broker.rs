@@ -160,12 +160,12 @@ impl Broker {
         sights.0.iter().any(|sight| self.keeps(*sight))
     }
 
-    /// Whether what was first asked for and told at these times cannot be there any more: no part of the history that is now
-    /// was written meanwhile.
-    pub(super) fn has_lost(&self, asked_at: u64, told_at: u64) -> bool {
+    /// Whether what was first asked for and told at these times cannot be there any more when the store has gone back so often:
+    /// no part of the history that is then was written meanwhile.
+    pub(super) fn has_lost(&self, asked_at: u64, told_at: u64, rewinds: usize) -> bool {
         let mut end = u64::MAX;
         loop {
-            let began = self.rewinds.iter().rfind(|rewind| rewind.at < end);
+            let began = self.rewinds.iter().take(rewinds).rfind(|rewind| rewind.at < end);
             if asked_at <= end && told_at >= began.map_or(0, |rewind| rewind.at) {
                 return false;
             }
@@ -256,11 +256,12 @@ mod tests {
         rewind(100, 0);
         rewind(200, 80);
         rewind(300, 250);
-        let lost = |at| broker.has_lost(at, at);
+        let lost = |at| broker.has_lost(at, at, 3);
         assert!(!lost(50) && !lost(80), "the second copy is older than the first rewind");
         assert!(lost(90) && lost(150), "they are in no copy");
         assert!(!lost(240) && lost(260) && !lost(301));
-        assert!(!broker.has_lost(90, 210), "it may have been written again");
+        assert!(!broker.has_lost(90, 210, 3), "it may have been written again");
+        assert!(broker.has_lost(50, 50, 1) && !broker.has_lost(260, 260, 2));
         let keeps = |at, run| broker.keeps(Sight { at, run });
         assert!(keeps(50, 0) && keeps(240, 2) && keeps(310, 3));
         assert!(!keeps(150, 1) && !keeps(90, 0) && !keeps(260, 2), "they are in no copy");

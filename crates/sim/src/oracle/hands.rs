@@ -280,7 +280,7 @@ impl Hands {
             return;
         };
         if verb == Verb::Progress {
-            hand.progress_at = world.now;
+            hand.progresses(world.now);
             return;
         }
         self.trails.settles(&spot.id, &Reader::of(life, place), verb, world.now);
@@ -302,11 +302,13 @@ impl Hands {
         let Some(tray) = self.trays.get_mut(&tray_name(life, place, lane)) else { return };
         let at = at(spot);
         let Some(hand) = tray.get_mut(&at) else { return };
+        if verb == Verb::Progress && !hand.progress_answered() {
+            // It was about an earlier hand-out, and this one is another.
+            return;
+        }
         match (verb, hand.state(), outcome) {
             (_, State::Done, _) | (Verb::Progress, _, Settled::Refused(_)) => {}
             (Verb::Progress, _, Settled::Yes) => hand.pushed_after = hand.pushed_after.max(hand.progress_at),
-            // It was about an earlier hand-out, and this one is another.
-            (Verb::Progress, ..) if hand.progress_at == 0 => {}
             (Verb::Progress, ..) => tray.remove(&at),
             (Verb::Ack | Verb::Dead, State::Asked(asked), Settled::Yes) if asked == verb => {
                 let (attempt, sight) = (hand.attempt, world.sight(life));

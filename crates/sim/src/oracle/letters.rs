@@ -136,7 +136,9 @@ impl Letters {
                     let text = format!("a retry of {} by {refused} was refused as another message", key.id);
                     court.accuse("idempotency", text);
                 }
-                if let (To::Session(to), "no_such_session") = (&record.letter.to, code.as_str())
+                // Another letter under the same key may be for somebody else.
+                if let (To::Session(to), "no_such_session", false) =
+                    (&record.letter.to, code.as_str(), contradicts)
                     && world.session(*to).is_some_and(|session| session.was_admitted_before(record.first_at))
                 {
                     let text = format!("{refused} was told that session {} was never seen, and it was", to.0);

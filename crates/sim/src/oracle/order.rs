@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Slot, Verb};
+use crate::seen::{Handed, Key, Lane, Life, Place, Seen, Settled, Slot, Spot, Verb};
 
 use super::hands::Hands;
 use super::letters::Letters;
@@ -25,6 +25,9 @@ pub(super) struct Order {
     back: BTreeMap<(Slot, Lane), BTreeMap<u64, Back>>,
     /// How often each process has given back an entry of its inbox without knowing yet what became of that.
     asked: BTreeMap<(Life, Lane, /* the broker's id */ String), u32>,
+    /// How often the processes of a session have asked for something else of an entry of its inbox, without an answer that says
+    /// what became of that.
+    otherwise: BTreeMap<(Slot, Lane, /* the broker's id */ String), u32>,
     /// How often the store had gone back when each process was last attached, and in which run that was: what it heard of
     /// before is of another history, or from a broker that may have forgotten it.
     attached: BTreeMap<Life, (usize, u64)>,
@@ -83,6 +86,16 @@ impl Order {
                     _ => _ = back.remove(&spot.seq),
                 }
             }
+            Seen::Settles(_, Place::Inbox, _, _, Verb::Progress)
+            | Seen::Settled(_, Place::Inbox, _, _, Verb::Progress, _)
+            // Nobody knows whether the broker has heard it.
+            | Seen::Settled(_, Place::Inbox, _, _, _, Settled::Over) => {}
+            Seen::Settles(life, Place::Inbox, spot, lane, _) => {
+                *self.otherwise.entry((life.slot, *lane, spot.id.clone())).or_default() += 1;
+            }
+            Seen::Settled(life, Place::Inbox, spot, lane, _, outcome) => {
+                self.otherwise_answered(life.slot, *lane, spot, outcome);
+            }
             Seen::BrokerDown(_) => self.last.retain(|(_, place, _), _| outlasts_a_crash(place)),
             Seen::Rewound { .. } => self.back.clear(),
             Seen::Attached { life, kept, .. } => {
@@ -101,6 +114,23 @@ impl Order {
                 self.asked.retain(|(other, ..), _| other != life);
             }
             _ => {}
+        }
+    }
+
+    /// It is known what became of something else than giving back at once: if that counts, the entry is not back.
+    fn otherwise_answered(&mut self, slot: Slot, lane: Lane, spot: &Spot, outcome: &Settled) {
+        let entry = (slot, lane, spot.id.clone());
+        if let Some(asked) = self.otherwise.get_mut(&entry) {
+            *asked = asked.saturating_sub(1);
+            if *asked == 0 {
+                self.otherwise.remove(&entry);
+            }
+        }
+        if *outcome == Settled::Yes
+            && let Some(back) = self.back.get_mut(&(slot, lane))
+            && back.get(&spot.seq).is_some_and(|back| back.id == spot.id)
+        {
+            back.remove(&spot.seq);
         }
     }
 
@@ -137,7 +167,7 @@ impl Order {
     }
 
     /// What was sent after an entry had come back is newer than it, whatever was on its way. What may have died,
-    /// expired or moved on since is not waited for.
+    /// expired or moved on since is not waited for, nor what the process itself still has in hand.
     fn check_back(
         &mut self,
         life: Life,
@@ -157,9 +187,12 @@ impl Order {
                 .is_none_or(|record| record.may_be(&back.id, |letter| letter.ttl_ms.is_some()));
             let retries = hands.trails.inbox(&back.id).map_or(u32::MAX, |trail| trail.retries);
             let worn_out = retries >= world.broker.max_attempts;
-            // Another process of the session may have settled it: then giving it back comes to nothing.
-            let gone = hands.is_settled(&back.id);
-            !mortal && !worn_out && !gone && !world.may_have_ended_since(life.slot, since)
+            // Another process of the session may have settled it, or put it off: then giving it back comes to nothing.
+            let gone = hands.is_settled(&back.id)
+                || self.otherwise.contains_key(&(life.slot, handed.lane, back.id.clone()));
+            // It kept it when it came back, whatever another process had done with it meanwhile.
+            let kept = hands.of(life).any(|(_, id)| *id == back.id);
+            !mortal && !worn_out && !gone && !kept && !world.may_have_ended_since(life.slot, since)
         };
         let found = back.iter().find(|(seq, back)| **seq < handed.spot.seq && waits(back));
         if let Some(seq) = found.map(|(seq, _)| *seq) {

@@ -43,7 +43,7 @@ pub(super) struct Watchers {
 impl Watchers {
     pub(super) fn see(&mut self, seen: &Seen, world: &mut World, court: &mut Court) {
         match seen {
-            Seen::Admitted(life, _) => {
+            Seen::Admitted(life, ..) => {
                 // What it is told of the others may be as old as a hello that waits for the disk.
                 let now = world.now;
                 let old = |ends: &Vec<u64>| ends.partition_point(|end| end + HELLO_MS < now);

@@ -10,6 +10,9 @@ use super::session::SLACK_MS;
 use super::world::World;
 use super::{Court, who};
 
+/// How long a word of the broker may be on its way.
+const ON_ITS_WAY_MS: u64 = 10_000;
+
 /// A subscription.
 #[derive(Debug, Default)]
 pub(super) struct Sub {
@@ -112,11 +115,19 @@ impl Sub {
     }
 
     /// Whether it was told that an entry is missing, and that is so in the history that is now, or nobody told it since that
-    /// the log is another one: then it reads on after the gap. What was sent after that word is not what it was told of.
+    /// the log is another one: then it reads on after the gap. What was sent after that word is not what it was told of. The
+    /// word may have been on its way when the store was copied: what it tells of was gone before.
     pub(super) fn misses(&self, log: &str, partition: u32, seq: u64, sent_at: u64, world: &World) -> bool {
         let unaware = |at: u64| sent_at <= at && self.told.get(log).is_none_or(|told| *told < at);
+        let was_gone = |sight: Sight| {
+            let at = sight.at.saturating_sub(ON_ITS_WAY_MS);
+            sent_at <= at && world.broker.keeps(Sight { at, ..sight })
+        };
         let stands = |sight: Sight| {
-            world.broker.keeps(sight) || !world.broker.rewound_since(sight.at) || unaware(sight.at)
+            world.broker.keeps(sight)
+                || !world.broker.rewound_since(sight.at)
+                || unaware(sight.at)
+                || was_gone(sight)
         };
         self.gaps.iter().any(|(of, from, to, sight)| {
             of.is_none_or(|of| of == partition) && (*from..=*to).contains(&seq) && stands(*sight)

@@ -61,9 +61,9 @@ impl Reader {
         if before.is_none() {
             self.first = now;
         }
-        // A place whose entry has expired tells a broker nothing.
+        // A place whose entry has expired tells a broker nothing; nor does one that it lost when it had answered the hello.
         let lost = |((_, log), (seq, sent_at, came_at)): (&(Place, String), &(u64, u64, u64))| {
-            world.broker.has_lost(*sent_at, *came_at) && !letters.may_have_expired_at(log, *seq, world)
+            world.broker.has_lost(*sent_at, *came_at, now) && !letters.may_have_expired_at(log, *seq, world)
         };
         let rewound = before.is_some_and(|before| before < now);
         self.must = rewound && world.broker.forgets.is_none() && self.newest.iter().any(lost);

@@ -70,7 +70,7 @@ impl Services {
                 self.given_up.entry(*life).or_default().insert(name.clone(), false);
                 self.let_go(life.slot, name);
             }
-            Seen::Admitted(life, _) => self.admitted(*life),
+            Seen::Admitted(life, ..) => self.admitted(*life),
             Seen::OfferJudged(life, name, Ok(())) => self.held(at, *life, name, world, court),
             Seen::OfferJudged(life, name, Err(code)) if !REFUSALS.contains(&code.as_str()) => {
                 let text = format!("{} offers {name}, and is refused with {code}", who(*life));

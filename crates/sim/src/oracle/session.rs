@@ -1,6 +1,8 @@
 //! A session from the broker's side: when its lease may have ended, which process carries it, and when what crews
 //! have in its hand may have gone to others.
 
+use std::collections::BTreeMap;
+
 use crate::seen::{Life, Seen, Slot};
 
 use super::broker::Broker;
@@ -38,8 +40,8 @@ impl Proof {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     proof: Option<Proof>,
-    /// The hello that is not answered yet: how long that takes is not the lease's.
-    knocked: Option<Proof>,
+    /// The hellos that are not answered yet: how long that takes is not the lease's.
+    knocked: BTreeMap</* socket */ u64, Proof>,
     /// In which run it was last admitted.
     run: Option<u64>,
     /// From when on its time may run at the latest, in time that the broker was awake.
@@ -121,7 +123,7 @@ impl Session {
                 self.away = self.away.map(|away| away.min(at));
             }
             Seen::Proof(_) => self.proven(at, broker),
-            Seen::Knocks(life) => {
+            Seen::Knocks(life, socket) => {
                 self.replaced_by(at, *life);
                 if self.proof.is_some() && self.may_have_ended(broker) {
                     // It may begin the next lease, whose end others hear of, too.
@@ -130,9 +132,14 @@ impl Session {
                 self.overdue = self.must_have_ended(broker);
                 // A lease may begin by it although its answer finds nobody.
                 self.latest = broker.awake;
-                self.knocked = Some(Proof::now(broker));
+                // It may be attached although its answer waits for the disk, and lose that socket at any time.
+                self.away = self.away.map(|away| away.min(at + broker.grace_ms));
+                self.knocked.insert(*socket, Proof::now(broker));
             }
-            Seen::Admitted(life, new) => self.admitted(at, *life, *new, broker, court),
+            Seen::Admitted(life, new, socket) => {
+                let knocked = self.knocked.remove(socket);
+                self.admitted(at, *life, *new, knocked, broker, court);
+            }
             Seen::SocketLost(_) => self.lost(at + broker.grace_ms),
             Seen::Bye(_) => self.bye = true,
             Seen::Banned(_, true) => self.banned = Some(self.banned.unwrap_or(at)),
@@ -141,6 +148,7 @@ impl Session {
             Seen::BrokerDown(_) => {
                 self.settle_away(at);
                 (self.carrier, self.away) = (None, None);
+                self.knocked.clear();
             }
             Seen::Rewound { copied_at } => {
                 // A lease that may be over is there again if the copy has it, and may end once more.
@@ -164,7 +172,16 @@ impl Session {
         self.latest = broker.awake;
     }
 
-    fn admitted(&mut self, at: u64, life: Life, new: bool, broker: &Broker, court: &mut Court) {
+    /// A hello is answered with yes, which came at `knocked`.
+    fn admitted(
+        &mut self,
+        at: u64,
+        life: Life,
+        new: bool,
+        knocked: Option<Proof>,
+        broker: &Broker,
+        court: &mut Court,
+    ) {
         if let Some(since) = self.banned
             && at > since + BAN_MARGIN_MS
         {
@@ -197,7 +214,7 @@ impl Session {
         (self.carrier, self.last_life, self.admitted_at) = (Some(life), Some(life), at);
         let now = Proof::now(broker);
         let ttl_ms = now.ttl_ms;
-        self.proof = Some(Proof { ttl_ms, ..self.knocked.take().unwrap_or(now) });
+        self.proof = Some(Proof { ttl_ms, ..knocked.unwrap_or(now) });
     }
 
     /// Another process than before takes the session over, or may have done so.
@@ -244,7 +261,7 @@ impl Session {
 pub(super) fn whose(seen: &Seen) -> Option<Slot> {
     match seen {
         Seen::Proof(slot) | Seen::SocketLost(slot) | Seen::Banned(slot, _) => Some(*slot),
-        Seen::Knocks(life) | Seen::Admitted(life, _) | Seen::Bye(life) => Some(life.slot),
+        Seen::Knocks(life, _) | Seen::Admitted(life, ..) | Seen::Bye(life) => Some(life.slot),
         _ => None,
     }
 }

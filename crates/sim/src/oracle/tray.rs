@@ -35,13 +35,41 @@ pub(super) struct Hand {
     /// It cannot have been pushed before: an ack timeout runs from there at the earliest.
     pub(super) pushed_after: u64,
     pub(super) progress_at: u64,
+    /// Words of progress that are not answered: about this hand-out, and about those before it.
+    progress: u32,
+    earlier_progress: u32,
     /// When it was told that it is among the dead letters, if it is.
     pub(super) buried: Option<Sight>,
 }
 
 impl Hand {
     pub(super) fn new(key: &Key, at: u64, attempt: u32, pushed_after: u64) -> Hand {
-        Hand { key: key.clone(), state: State::Held, at, attempt, pushed_after, progress_at: 0, buried: None }
+        Hand {
+            key: key.clone(),
+            state: State::Held,
+            at,
+            attempt,
+            pushed_after,
+            progress_at: 0,
+            progress: 0,
+            earlier_progress: 0,
+            buried: None,
+        }
+    }
+
+    /// Its application says that it takes longer.
+    pub(super) fn progresses(&mut self, now: u64) {
+        self.progress_at = now;
+        self.progress += 1;
+    }
+
+    /// A word of progress is answered; says whether it was about this hand-out. They are answered in their order.
+    pub(super) fn progress_answered(&mut self) -> bool {
+        let earlier = self.earlier_progress > 0;
+        let left = if earlier { &mut self.earlier_progress } else { &mut self.progress };
+        let asked = *left > 0;
+        *left = left.saturating_sub(1);
+        asked && !earlier
     }
 
     pub(super) fn state(&self) -> State {
@@ -66,7 +94,10 @@ impl Tray {
         self.entries.get_mut(at)
     }
 
-    pub(super) fn put(&mut self, at: At, hand: Hand) {
+    pub(super) fn put(&mut self, at: At, mut hand: Hand) {
+        if let Some(before) = self.entries.get(&at) {
+            hand.earlier_progress = before.earlier_progress + before.progress;
+        }
         self.held.insert(at.clone());
         self.entries.insert(at, hand);
     }

@@ -140,7 +140,7 @@ impl World {
                 self.roles.insert(*slot, role);
             }
             Seen::Born(life) => _ = self.lives.entry(*life).or_default(),
-            Seen::Admitted(life, _) => {
+            Seen::Admitted(life, ..) => {
                 let rewinds = self.broker.rewinds.len();
                 let being = self.lives.entry(*life).or_default();
                 // Who says hello again listens to no earlier socket any more.

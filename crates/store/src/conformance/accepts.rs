@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::accept::{Accept, Accepted, Remembered, Route};
-use tenure_core::envelope::{Body, Envelope, Lane};
-use tenure_core::record::{StoreOutcome, StoreWrite};
+use tenure_mesh::messages::accept::{Accept, Accepted, Remembered, Route};
+use tenure_mesh::messages::envelope::{Body, Envelope, Lane};
+use tenure_mesh::store::record::{StoreOutcome, StoreWrite};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Fallback, Priority};

@@ -1,12 +1,12 @@
 //! Who may do what: changes and the row that tells of them, together.
 
 use serde_json::json;
-use tenure_core::access::{
+use tenure_mesh::access::setting::Values;
+use tenure_mesh::access::{
     AccessWrite, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess, TokenRecord,
 };
-use tenure_core::input::Banned;
-use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
-use tenure_core::setting::Values;
+use tenure_mesh::input::Banned;
+use tenure_mesh::store::record::{StoreFound, StoreRead, StoreWrite};
 use tenure_proto::MeshName;
 use tenure_proto::invite::Role;
 

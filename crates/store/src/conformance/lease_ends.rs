@@ -1,6 +1,6 @@
 //! Ends of leases: kept in the transaction of the end, read by pages, forgotten in time and when there are too many.
 
-use tenure_core::record::{LeaseEnd, LeaseEndEntry, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::store::record::{LeaseEnd, LeaseEndEntry, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::MeshName;
 
 use super::cases::BULK;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tenure_core::accept::{Accept, Accepted, Route};
-use tenure_core::envelope::{Body, Entry, Envelope, Lane};
-use tenure_core::record::{
+use tenure_mesh::messages::accept::{Accept, Accepted, Route};
+use tenure_mesh::messages::envelope::{Body, Entry, Envelope, Lane};
+use tenure_mesh::store::record::{
     GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite,
 };
 use tenure_proto::MeshName;

@@ -17,8 +17,8 @@ pub(crate) mod runs;
 pub(crate) mod services;
 pub(crate) mod topics;
 
-use tenure_core::input::LeaseRecord;
-use tenure_core::record::{LeaseEnd, StoreWrite};
+use tenure_mesh::input::LeaseRecord;
+use tenure_mesh::store::record::{LeaseEnd, StoreWrite};
 use tenure_proto::peer::Profile;
 use tenure_proto::{MemberKey, SessionKey};
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
-use tenure_core::accept::{Accept, Route};
-use tenure_core::envelope::{Body, Envelope, Lane};
-use tenure_core::record::{
+use tenure_mesh::messages::accept::{Accept, Route};
+use tenure_mesh::messages::envelope::{Body, Envelope, Lane};
+use tenure_mesh::store::record::{
     Burial, GroupId, GroupRecord, GroupWrite, OpenRecord, Reader, RunEnding, SettlerChanges, SettlerRecord,
     StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord, TopicState,
 };
@@ -268,9 +268,9 @@ impl Program {
             ..plain(u64::from(n))
         };
         envelope.from.member = member(n % 2);
-        // As a mesh has it: a run does not move, and its key outlives it.
-        let is_run = envelope.fallback == Fallback::Hold;
+        // As a mesh has it: a run is in an inbox, it does not move, and its key outlives it.
         let topic = to < LOGS && !log(to).is_inbox();
+        let is_run = !topic && envelope.fallback == Fallback::Hold;
         let route = if to < LOGS { Route::Log(log(to)) } else { Route::Absent(session(to - LOGS + 1)) };
         StoreWrite::Accept(Arc::new(Accept {
             envelope: Arc::new(envelope),

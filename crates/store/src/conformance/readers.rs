@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::envelope::{Body, Entry, Envelope, Lane};
-use tenure_core::record::{
+use tenure_mesh::messages::envelope::{Body, Entry, Envelope, Lane};
+use tenure_mesh::store::record::{
     Fate, GroupId, GroupWrite, LaneRecord, LogRecord, OpenRecord, Origin, Placed, Reader, SettlerChanges,
     SettlerRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite, SubRecord, TopicRecord, TopicState,
 };

@@ -1,8 +1,10 @@
 //! What a store promises about what leaves a log, one case each.
 
-use tenure_core::accept::{Accept, Accepted};
-use tenure_core::envelope::{Envelope, Lane};
-use tenure_core::record::{Burial, DeadEntry, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::messages::accept::{Accept, Accepted};
+use tenure_mesh::messages::envelope::{Envelope, Lane};
+use tenure_mesh::store::record::{
+    Burial, DeadEntry, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite,
+};
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Fallback, Priority, SendState};
@@ -256,7 +258,7 @@ pub(crate) fn an_inbox_is_evacuated_in_slices<E: Engine>() {
         }
     }
     assert_eq!(calls, 5, "nine were looked at");
-    let from = |entries: &[std::sync::Arc<tenure_core::envelope::Entry>]| -> Vec<u64> {
+    let from = |entries: &[std::sync::Arc<tenure_mesh::messages::envelope::Entry>]| -> Vec<u64> {
         entries.iter().map(|entry| entry.envelope.sent_at - NOW).collect()
     };
     assert_eq!(from(&moved), [3, 6, 9, 12]);

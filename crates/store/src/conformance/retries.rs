@@ -1,7 +1,7 @@
 //! What a store promises about taking dead letters out, and about times that count no more; one case each.
 
-use tenure_core::envelope::{Envelope, Lane};
-use tenure_core::record::{Burial, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::messages::envelope::{Envelope, Lane};
+use tenure_mesh::store::record::{Burial, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
 

@@ -1,9 +1,11 @@
 //! Runs: the third row of an accept, who answers, and how it ended.
 
 use serde_json::json;
-use tenure_core::accept::Accept;
-use tenure_core::envelope::{Envelope, Lane};
-use tenure_core::record::{Burial, RunEnding, RunRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::messages::accept::Accept;
+use tenure_mesh::messages::envelope::{Envelope, Lane};
+use tenure_mesh::store::record::{
+    Burial, RunEnding, RunRecord, StoreFound, StoreOutcome, StoreRead, StoreWrite,
+};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::RunId;
 use tenure_proto::message::{MessageKind, Priority};

@@ -1,7 +1,7 @@
 //! Services: a row a name, gone with its session's lease.
 
-use tenure_core::record::{ServiceRecord, StoreWrite};
-use tenure_core::service::Facts;
+use tenure_mesh::services::service::Facts;
+use tenure_mesh::store::record::{ServiceRecord, StoreWrite};
 use tenure_proto::service::{ServiceKind, ServiceMetadata};
 
 use super::messages::{apply, mesh, session};

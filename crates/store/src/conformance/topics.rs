@@ -1,8 +1,8 @@
 //! What a store promises about the end of a topic, one case each.
 
-use tenure_core::accept::Accepted;
-use tenure_core::envelope::Lane;
-use tenure_core::record::{
+use tenure_mesh::messages::accept::Accepted;
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{
     Burial, Reader, StoreFound, StoreOutcome, StoreRead, StoreWrite, TopicRecord, TopicState,
 };
 use tenure_proto::log::LogName;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::access::{
+use tenure_mesh::access::setting::Values;
+use tenure_mesh::access::{
     AuditEntry, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess, TokenRecord,
 };
-use tenure_core::input::Banned;
-use tenure_core::record::StoreFound;
-use tenure_core::setting::Values;
+use tenure_mesh::input::Banned;
+use tenure_mesh::store::record::StoreFound;
 use tenure_proto::MeshName;
 use tenure_proto::ids::{GrantId, MemberKey};
 

@@ -1,6 +1,6 @@
 //! The end of a topic, as the model has it.
 
-use tenure_core::record::{GroupId, StoreOutcome, TopicRecord, TopicState};
+use tenure_mesh::store::record::{GroupId, StoreOutcome, TopicRecord, TopicState};
 use tenure_proto::log::LogName;
 
 use super::messages::Messages;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::record::{LeaseEnd, LeaseEndEntry, StoreFound};
+use tenure_mesh::store::record::{LeaseEnd, LeaseEndEntry, StoreFound};
 use tenure_proto::MeshName;
 use tenure_proto::limits::LEASE_ENDS_MAX;
 

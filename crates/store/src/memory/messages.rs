@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
-use tenure_core::envelope::{Entry, Envelope, Lane};
-use tenure_core::record::{
+use tenure_mesh::messages::accept::{Accept, Accepted, Decision, Remembered, decide};
+use tenure_mesh::messages::envelope::{Entry, Envelope, Lane};
+use tenure_mesh::store::record::{
     Burial, GroupId, GroupRecord, GroupWrite, LaneRecord, Moved, OpenRecord, Placed, Reader, RunRecord,
     ServiceRecord, SettlerRecord, StoreOutcome, StoreWrite, SubRecord, TopicRecord,
 };

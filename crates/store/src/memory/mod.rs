@@ -21,9 +21,9 @@ mod runs;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::access::RestoredAccess;
-use tenure_core::lease::unattended_ms;
-use tenure_core::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
+use tenure_mesh::access::RestoredAccess;
+use tenure_mesh::sessions::lease::unattended_ms;
+use tenure_mesh::store::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::{MeshName, SessionKey};
 
 use crate::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::envelope::{Entry, Lane};
-use tenure_core::record::{
+use tenure_mesh::messages::envelope::{Entry, Lane};
+use tenure_mesh::store::record::{
     DeadEntry, DeletedLog, Fate, GroupRecord, GroupState, LogRecord, OpenRecord, Origin, Reader,
     RestoredMessages, StoreFound, StoreRead,
 };

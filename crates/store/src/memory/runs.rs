@@ -1,7 +1,7 @@
 //! The runs of one mesh.
 
-use tenure_core::envelope::{Envelope, Lane};
-use tenure_core::record::{RunEnding, RunRecord};
+use tenure_mesh::messages::envelope::{Envelope, Lane};
+use tenure_mesh::store::record::{RunEnding, RunRecord};
 use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::run::RunState;

@@ -1,13 +1,13 @@
 //! Accepting a message: the id is claimed and the entry appended, both or neither. A run has a third row.
 //!
-//! The rule is `tenure_core::accept::decide`. Almost every message is new, so this first asks it what to do if
+//! The rule is `tenure_mesh::messages::accept::decide`. Almost every message is new, so this first asks it what to do if
 //! the id is unknown, and claims the id with one insert that finds a twin by itself. Only then, or when the
 //! answer would be a refusal, the record is read and the rule is asked again.
 
 use rusqlite::types::Type;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
-use tenure_core::accept::{Accept, Accepted, Decision, Remembered, decide};
-use tenure_core::envelope::Lane;
+use tenure_mesh::messages::accept::{Accept, Accepted, Decision, Remembered, decide};
+use tenure_mesh::messages::envelope::Lane;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::fingerprint::Fingerprint;
 use tenure_proto::ids::MessageId;

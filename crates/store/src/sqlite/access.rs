@@ -1,12 +1,12 @@
 //! Who may do what, and what operators did, as rows.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::access::{
+use tenure_mesh::access::setting::Values;
+use tenure_mesh::access::{
     AccessWrite, AuditEntry, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess,
     TokenRecord,
 };
-use tenure_core::record::StoreFound;
-use tenure_core::setting::Values;
+use tenure_mesh::store::record::StoreFound;
 use tenure_proto::ids::MemberKey;
 use tenure_proto::invite::Role;
 use tenure_proto::name::{Cap, MeshName};

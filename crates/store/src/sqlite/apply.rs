@@ -1,8 +1,8 @@
 //! Which write goes where.
 
 use rusqlite::Connection;
-use tenure_core::accept::Accepted;
-use tenure_core::record::{StoreOutcome, StoreWrite};
+use tenure_mesh::messages::accept::Accepted;
+use tenure_mesh::store::record::{StoreOutcome, StoreWrite};
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;
 

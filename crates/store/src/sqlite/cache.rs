@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::envelope::Lane;
+use tenure_mesh::messages::envelope::Lane;
 use tenure_proto::ids::MemberKey;
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;

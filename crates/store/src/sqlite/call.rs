@@ -4,8 +4,8 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tenure_core::envelope::Envelope;
-use tenure_core::record::{RunEnding, RunRecord};
+use tenure_mesh::messages::envelope::Envelope;
+use tenure_mesh::store::record::{RunEnding, RunRecord};
 use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::run::RunState;
 

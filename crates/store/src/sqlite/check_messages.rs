@@ -4,7 +4,7 @@
 //! record of an entry whose time to be remembered was over at the last sweep.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::envelope::Lane;
+use tenure_mesh::messages::envelope::Lane;
 use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 

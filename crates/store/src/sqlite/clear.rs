@@ -1,8 +1,8 @@
 //! The end of a topic: the mark that it is going, and what it holds, a slice at a call.
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{GroupId, StoreOutcome, TopicRecord, TopicState};
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{GroupId, StoreOutcome, TopicRecord, TopicState};
 use tenure_proto::log::LogName;
 
 use super::cache::Mesh;

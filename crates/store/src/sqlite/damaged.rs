@@ -4,8 +4,8 @@
 //! is looked for by the place, which reads all records: there are few such entries. A body is never given.
 
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::envelope::{Body, Entry, Envelope, Lane};
-use tenure_core::record::{DamagedEntry, Origin};
+use tenure_mesh::messages::envelope::{Body, Entry, Envelope, Lane};
+use tenure_mesh::store::record::{DamagedEntry, Origin};
 use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Fallback, MessageKind, Priority, Sender};

@@ -1,8 +1,8 @@
 //! Dead letters: copies of entries that somebody could not settle.
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::Burial;
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::Burial;
 use tenure_proto::log::LogName;
 use tenure_proto::name::GroupName;
 

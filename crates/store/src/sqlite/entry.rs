@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, Row, params};
-use tenure_core::envelope::{Body, Entry, Envelope, Lane};
+use tenure_mesh::messages::envelope::{Body, Entry, Envelope, Lane};
 use tenure_proto::log::LogName;
 
 use super::cache::{Log, Tail};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::{Entry, Lane};
-use tenure_core::record::{Burial, Moved, StoreOutcome};
+use tenure_mesh::messages::envelope::{Entry, Lane};
+use tenure_mesh::store::record::{Burial, Moved, StoreOutcome};
 use tenure_proto::ids::MemberKey;
 use tenure_proto::log::LogName;
 use tenure_proto::message::Fallback;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::{Entry, Lane};
-use tenure_core::record::StoreFound;
+use tenure_mesh::messages::envelope::{Entry, Lane};
+use tenure_mesh::store::record::StoreFound;
 use tenure_proto::limits::INBOX_TTL_MS;
 use tenure_proto::log::LogName;
 

@@ -1,7 +1,7 @@
 //! What became of messages, told to who sent them.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::record::{Fate, StoreFound};
+use tenure_mesh::store::record::{Fate, StoreFound};
 use tenure_proto::ids::{ClientMessageId, MemberKey};
 
 use super::accept::{self, Record};

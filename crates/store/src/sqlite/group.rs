@@ -1,8 +1,8 @@
 //! Groups: how far readers are, and what is in their hands.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{
     GroupId, GroupRecord, GroupWrite, OpenRecord, Placed, Reader, SettlerChanges, SettlerRecord,
 };
 use tenure_proto::ids::{MemberKey, SessionKey};

@@ -1,7 +1,7 @@
 //! Ends of leases: who, why and when, kept for a while.
 
 use rusqlite::{Connection, params};
-use tenure_core::record::{LeaseEnd, LeaseEndEntry, StoreFound};
+use tenure_mesh::store::record::{LeaseEnd, LeaseEndEntry, StoreFound};
 use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::LEASE_ENDS_MAX;
 

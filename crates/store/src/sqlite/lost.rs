@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
-use tenure_core::durable::wal::LogState;
-use tenure_core::durable::{Evidence, Ledger, Loss, MarkState, judge};
+use tenure_kit::durable::wal::LogState;
+use tenure_kit::durable::{Evidence, Ledger, Loss, MarkState, judge};
 
 use super::dir::DataDir;
 use super::fault::Fault;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
-use tenure_core::durable::{Loss, LossCause};
-use tenure_core::envelope::{Body, Envelope, Lane};
-use tenure_core::record::StoreWrite;
+use tenure_kit::durable::{Loss, LossCause};
+use tenure_mesh::messages::envelope::{Body, Envelope, Lane};
+use tenure_mesh::store::record::StoreWrite;
 
 use super::*;
 use crate::Checking;
@@ -302,6 +302,21 @@ fn a_log_that_is_cut_while_it_is_in_use_poisons_the_store() {
             is_noticed(&dir, store, LOG, 50 + writes);
         }
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_log_that_is_written_over_in_its_middle_is_not_copied_at_a_stop() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    (0..200).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    let log = fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
+    let length = log.metadata().unwrap().len();
+    std::os::unix::fs::FileExt::write_all_at(&log, &[0; 6_000], length / 2).unwrap();
+    assert!(matches!(store.look_closely(), Err(StoreError::Poisoned(_))));
+    drop(store);
+    assert!(fs::metadata(dir.path().join(LOG)).unwrap().len() >= length, "it is as it was");
+    assert_eq!(loss(dir.path()).cause, LossCause::LogDamaged);
 }
 
 #[cfg(unix)]

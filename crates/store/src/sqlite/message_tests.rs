@@ -2,9 +2,9 @@
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::accept::{Accept, Accepted};
-use tenure_core::envelope::{Body, Lane};
-use tenure_core::record::{Burial, DamagedEntry, Origin, Reader, StoreFound, StoreRead, StoreWrite};
+use tenure_mesh::messages::accept::{Accept, Accepted};
+use tenure_mesh::messages::envelope::{Body, Lane};
+use tenure_mesh::store::record::{Burial, DamagedEntry, Origin, Reader, StoreFound, StoreRead, StoreWrite};
 use tenure_proto::error::ErrorCode;
 
 use super::place::{LOG_MAX, Place, SEQ_MAX};
@@ -268,7 +268,7 @@ fn a_file_of_the_first_version_is_brought_up_to_date() {
     store.begin_run(0).unwrap();
     assert_eq!(store.leases().unwrap().len(), 1);
     let mut absent = accept(inbox(1), plain(1));
-    absent.route = tenure_core::accept::Route::Absent(session(1));
+    absent.route = tenure_mesh::messages::accept::Route::Absent(session(1));
     let kept = send(&mut store, absent);
     assert!(matches!(kept, Accepted::Fresh { .. }), "its sessions are known: {kept:?}");
     assert_eq!(store.check(), Ok(vec![]));

@@ -67,9 +67,9 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tenure_core::access::RestoredAccess;
-use tenure_core::durable::Ledger;
-use tenure_core::record::{RestoredMessages, StoreOutcome};
+use tenure_kit::durable::Ledger;
+use tenure_mesh::access::RestoredAccess;
+use tenure_mesh::store::record::{RestoredMessages, StoreOutcome};
 use tenure_proto::MeshName;
 
 use crate::durable::{MarkFile, ledger};
@@ -83,9 +83,8 @@ use fault::Fault;
 use read::SqliteReader;
 use sync::{Files, Log, SqliteGuard, SqliteSyncer};
 
-pub use lost::AcceptedLoss;
-
 pub use checkpoint::{LOG_PAGES, LOG_PAGES_HARD, LOG_PAGES_SOFT};
+pub use lost::AcceptedLoss;
 
 /// Bytes of a page. A commit writes each page that it changed with two system calls, and a balanced index makes SQLite look
 /// through its whole list of pages at the commit: twice the page is half of both, for a few microseconds of a lone send.
@@ -341,6 +340,10 @@ impl Store for Sqlite {
             return self.log.sound().map(|()| Vec::new());
         }
         self.commit(|transaction, cache| apply::all(transaction, cache, batch))
+    }
+
+    fn look_closely(&mut self) -> Result<()> {
+        self.files.look(true)
     }
 
     fn syncer(&self) -> Result<Option<Box<dyn Syncer>>> {

@@ -1,6 +1,6 @@
 //! Where an entry is, as one integer: log, lane and seq, so that the entries of a lane lie side by side.
 
-use tenure_core::envelope::Lane;
+use tenure_mesh::messages::envelope::Lane;
 
 const SEQ_BITS: u32 = 37;
 const LANE_BITS: u32 = 2;

@@ -2,8 +2,8 @@
 //! which there is no room.
 
 use rusqlite::{Connection, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{Burial, StoreOutcome};
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{Burial, StoreOutcome};
 use tenure_proto::log::LogName;
 
 use super::cache::Mesh;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{DAMAGED, DamagedEntry, DeadEntry, StoreFound, StoreRead};
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{DAMAGED, DamagedEntry, DeadEntry, StoreFound, StoreRead};
 use tenure_proto::ids::MessageId;
 use tenure_proto::log::LogName;
 use tenure_proto::name::MeshName;

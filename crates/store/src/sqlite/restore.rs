@@ -1,8 +1,8 @@
 //! What a mesh needs to know of its messages at a start. Its cost follows logs, groups and what is open.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tenure_core::envelope::Lane;
-use tenure_core::record::{
+use tenure_mesh::messages::envelope::Lane;
+use tenure_mesh::store::record::{
     DeletedLog, GroupState, LaneRecord, LogRecord, OpenRecord, Origin, Reader, RestoredMessages,
 };
 use tenure_proto::log::LogName;

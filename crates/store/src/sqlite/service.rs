@@ -1,8 +1,8 @@
 //! Services: a row for each name that a session holds, gone with its lease.
 
 use rusqlite::{Connection, Row, params};
-use tenure_core::record::ServiceRecord;
-use tenure_core::service::Facts;
+use tenure_mesh::services::service::Facts;
+use tenure_mesh::store::record::ServiceRecord;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::ServiceKind;

@@ -5,7 +5,7 @@
 //! since each record says itself when it ends.
 
 use rusqlite::{Connection, params};
-use tenure_core::record::StoreOutcome;
+use tenure_mesh::store::record::StoreOutcome;
 use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tenure_core::durable::wal::UNSYNCED_TRANSACTIONS;
-use tenure_core::durable::{Ledger, Mark};
+use tenure_kit::durable::wal::UNSYNCED_TRANSACTIONS;
+use tenure_kit::durable::{Ledger, Mark};
 
 use super::checkpoint::Gauge;
 use super::fault::Fault;
@@ -104,6 +104,13 @@ impl Log {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let Tail { watch, frames } = &mut *tail;
         frames.map_or(Ok(()), |frames| watch.look(frames))
+    }
+
+    /// The same of every byte of it.
+    fn read(&self) -> Result<(), String> {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let Tail { watch, frames } = &mut *tail;
+        frames.map_or(Ok(()), |frames| watch.read(frames))
     }
 
     /// Whether nobody else has written to the mark, else what became of it.
@@ -295,9 +302,11 @@ pub(super) struct Files {
 
 impl Files {
     /// Whether that is so; else the store is poisoned, unless it is being closed. What the store does itself is no difference:
-    /// each file is looked at while nobody of ours writes to it; `patient` waits for that also where it can take long.
+    /// each file is looked at while nobody of ours writes to it; `patient` waits for that also where it can take long, and
+    /// reads the whole log.
     pub(super) fn look(&self, patient: bool) -> Result<()> {
-        let content = self.gauge.look(patient).and_then(|()| self.log.look());
+        let log = || if patient { self.log.read() } else { self.log.look() };
+        let content = self.gauge.look(patient).and_then(|()| log());
         let place = self.watch.look();
         let mark = self.log.look_at_mark();
         if self.log.is_closing() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::record::StoreRead;
+use tenure_mesh::store::record::StoreRead;
 use tenure_proto::MemberKey;
 
 use super::*;

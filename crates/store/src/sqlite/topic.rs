@@ -1,7 +1,7 @@
 //! Topics, and who is subscribed to them.
 
 use rusqlite::{Connection, params};
-use tenure_core::record::{SubRecord, TopicRecord, TopicState};
+use tenure_mesh::store::record::{SubRecord, TopicRecord, TopicState};
 use tenure_proto::ids::{MemberKey, SessionKey, SubId};
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::AckMode;

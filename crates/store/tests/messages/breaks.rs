@@ -1,7 +1,7 @@
 //! Sockets that end at a bad moment.
 
-use tenure_core::effect::Answer;
-use tenure_core::input::Call;
+use tenure_mesh::effect::Answer;
+use tenure_mesh::input::Call;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::limits::{GROUP_UNUSED_MS, MAX_ATTEMPTS};
 use tenure_proto::message::TagsParams;

@@ -1,10 +1,10 @@
 //! A start far from when the store last ran, and a clock that jumps: nothing expires, nothing is pruned, nothing is forgotten,
 //! and what is accepted meanwhile has all its time.
 
-use tenure_core::effect::{Answer, Note};
-use tenure_core::input::Call;
-use tenure_core::operate::{Act, OperateId, Operation};
-use tenure_core::{Input, MeshConfig};
+use tenure_mesh::access::admin::{Act, OperateId, Operation};
+use tenure_mesh::effect::{Answer, Note};
+use tenure_mesh::input::Call;
+use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::ConnId;
 use tenure_proto::hello::HealthStatus;
 use tenure_proto::message::{SendParams, SendState};

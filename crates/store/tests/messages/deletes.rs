@@ -1,10 +1,10 @@
 //! Topics and groups that are deleted, and topics that nobody uses.
 
-use tenure_core::MeshConfig;
-use tenure_core::admit::Admission;
-use tenure_core::effect::{Answer, Note};
-use tenure_core::input::Call;
-use tenure_core::operate::{Act, Operated};
+use tenure_mesh::MeshConfig;
+use tenure_mesh::access::admin::{Act, Operated};
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Note};
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::LogPosition;
@@ -232,5 +232,46 @@ fn a_group_is_deleted_by_the_member_that_made_it() {
         assert!(matches!(w.operated.pop(), Some(Ok(_))));
         w.restart();
         assert_eq!(w.store().check(), Ok(vec![]));
+    }
+}
+
+#[test]
+fn a_member_that_slept_through_the_end_of_its_group_is_told_and_does_not_make_it_again() {
+    for policy in [ReconcilePolicy::Conservative, ReconcilePolicy::RestoreClient] {
+        let mut w = World::new(Engine::memory(), MeshConfig::default());
+        let (a, b) = (w.join(1), w.join(12));
+        for conn in [a, b] {
+            w.subscribe(conn, subscription("jobs", Some("crew")));
+        }
+        w.post(a, letter(topic("jobs"), "m1"));
+        assert_eq!([w.drain(a), w.drain(b)].concat(), ["m1"]);
+        w.drop_socket(b);
+        w.pass(200_000);
+        let a = w.join(1);
+        w.operate(Act::DeleteGroup("jobs".parse().unwrap(), "crew".parse().unwrap()));
+        assert!(matches!(w.operated.pop(), Some(Ok(_))));
+        let back = |w: &mut World| {
+            let listed = ClientSubscription {
+                sub_id: "s1".parse().unwrap(),
+                topic: "jobs".parse().unwrap(),
+                group: Some("crew".parse().unwrap()),
+                partition: None,
+                ack_mode: Default::default(),
+                prefetch: 32,
+                positions: [("0".to_owned(), U53::saturating(0))].into(),
+            };
+            let params = ReconcileParams { policy, subscriptions: vec![listed], inflight: Vec::new() };
+            let (conn, result) = w.reconciling(knock(12), params);
+            let verdict = result.results[0].clone();
+            (conn, verdict.action, verdict.reason)
+        };
+        let (conn, action, reason) = back(&mut w);
+        assert_eq!((action, reason.as_str()), (ReconcileAction::CloseClientSide, "deleted"), "{policy:?}");
+        assert_eq!(w.drain(conn), Vec::<String>::new());
+        // Made again by somebody, it is a group like any other.
+        w.subscribe(a, subscription("jobs", Some("crew")));
+        w.drop_socket(conn);
+        let (_, action, _) = back(&mut w);
+        assert_ne!(action, ReconcileAction::CloseClientSide, "{policy:?}");
     }
 }

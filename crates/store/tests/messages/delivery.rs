@@ -1,6 +1,6 @@
 //! From `send` to `ack`, on good days and over a crash.
 
-use tenure_core::effect::Push;
+use tenure_mesh::effect::Push;
 use tenure_proto::message::SendState;
 
 use super::words::*;

@@ -1,9 +1,9 @@
 //! A disk that takes nothing for a while: nothing is promised that is not kept, nothing kept is lost.
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::Answer;
-use tenure_core::input::Call;
-use tenure_core::record::{StoreFound, StoreRead};
+use tenure_mesh::MeshConfig;
+use tenure_mesh::effect::Answer;
+use tenure_mesh::input::Call;
+use tenure_mesh::store::record::{StoreFound, StoreRead};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::fingerprint::fingerprint;
 use tenure_proto::ids::ConnId;

@@ -1,7 +1,7 @@
 //! What becomes of a message whose receiver goes.
 
-use tenure_core::MeshConfig;
-use tenure_core::admit::Admission;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::Admission;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::hello::{HelloReconcile, InboxChoice};
@@ -124,7 +124,7 @@ fn a_crash_in_the_middle_of_a_move_ends_with_everything_moved() {
         w.pushes(b);
         w.pass(1_000);
         w.set_disk(Disk::Holds);
-        w.ask(b, tenure_core::input::Call::Bye);
+        w.ask(b, tenure_mesh::input::Call::Bye);
         for _ in 0..landed {
             w.commit(1);
         }

@@ -1,8 +1,8 @@
 //! Consumer groups that nobody reads: how many there may be, and that they cost posts and lists nothing.
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::Answer;
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::effect::Answer;
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{GROUPS_PER_ANSWER, GROUPS_PER_TOPIC, PAGE};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::effect::{Answer, Push};
-use tenure_core::input::Call;
+use tenure_mesh::effect::{Answer, Push};
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::{ConnId, RequestId};
@@ -107,6 +107,11 @@ impl Sim {
                 for push in pushes {
                     self.pushed(n, conn, push, true);
                 }
+            }
+            (Some(Asked::Reconcile), Err(_)) => {
+                // Nobody has said what is left of them.
+                let subs = std::mem::take(&mut self.person(n).subs).into_values();
+                self.recreated.extend(subs.map(|sub| (n, sub.params)));
             }
             (_, Err(error)) => assert!(!error.code.as_str().is_empty() && error.code != ErrorCode::Internal),
             _ => {}

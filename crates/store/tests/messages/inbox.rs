@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tenure_core::accept::{Accept, Route};
-use tenure_core::admit::Admission;
-use tenure_core::effect::{Answer, Note};
-use tenure_core::input::Call;
-use tenure_core::record::StoreWrite;
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Note};
+use tenure_mesh::input::Call;
+use tenure_mesh::messages::accept::{Accept, Route};
+use tenure_mesh::store::record::StoreWrite;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::ReceiptState;
 use tenure_proto::hello::{HealthStatus, InboxChoice};
@@ -154,7 +154,7 @@ pub(crate) fn fill(w: &mut World, log: &LogName, count: u64) {
     for n in 0..count {
         let params = letter(to(2), &format!("fill{n}"));
         let id = w.next_message();
-        let mut prepared = tenure_core::send::prepare(params, id, w.wall, 1_000).unwrap();
+        let mut prepared = tenure_mesh::messages::prepare::prepare(params, id, w.wall, 1_000).unwrap();
         prepared.envelope.from.member = member(1);
         let accept = Accept {
             envelope: Arc::new(prepared.envelope),
@@ -220,7 +220,7 @@ fn twins_in_one_batch_are_one_message() {
     assert!(w.answered(a, &first).is_none() && w.answered(a, &twin).is_none());
     w.commit(usize::MAX);
     let result = |outcome| match outcome {
-        Some(Ok(tenure_core::effect::Answer::Send(result))) => result,
+        Some(Ok(tenure_mesh::effect::Answer::Send(result))) => result,
         other => panic!("{other:?}"),
     };
     let (first, twin) = (result(w.answered(a, &first)), result(w.answered(a, &twin)));
@@ -246,7 +246,7 @@ fn a_receipt_says_only_what_is_on_disk() {
     w.set_disk(Disk::Holds);
     let ack = w.ask(
         b,
-        tenure_core::input::Call::Ack(tenure_proto::message::TagsParams { tags: vec![tag(&pushes[0])] }),
+        tenure_mesh::input::Call::Ack(tenure_proto::message::TagsParams { tags: vec![tag(&pushes[0])] }),
     );
     assert!(w.answered(b, &ack).is_none() && w.receipts(a).is_empty());
     w.commit(usize::MAX);

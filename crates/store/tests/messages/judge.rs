@@ -1,6 +1,6 @@
 //! The end of a program: everything works again, and every promise is looked at.
 
-use tenure_core::record::{Fate, StoreFound, StoreRead};
+use tenure_mesh::store::record::{Fate, StoreFound, StoreRead};
 use tenure_proto::ids::{MemberKey, MessageId};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{SendParams, SendState};

@@ -1,8 +1,8 @@
 //! What the log is told of readers that go and come back: which socket, and how much it is about.
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::Note;
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::effect::Note;
+use tenure_mesh::input::Call;
 use tenure_proto::message::TagsParams;
 use tenure_proto::reconcile::{ClientInflight, InflightState, ReconcileParams};
 use tenure_proto::subscribe::SubscribeParams;
@@ -13,7 +13,7 @@ use super::world::{Engine, World};
 /// A reader with three deliveries of a crew in hand.
 fn busy(
     engine: Engine,
-) -> (World, tenure_proto::ConnId, tenure_proto::ConnId, Vec<tenure_core::effect::Push>) {
+) -> (World, tenure_proto::ConnId, tenure_proto::ConnId, Vec<tenure_mesh::effect::Push>) {
     let mut w = World::new(engine, MeshConfig::default());
     let (a, b) = (w.join(1), w.join(12));
     w.subscribe(b, SubscribeParams { prefetch: 3, ..subscription("jobs", Some("crew")) });
@@ -46,7 +46,7 @@ fn a_break_and_its_end_are_told_with_their_socket_and_what_waits() {
 fn what_is_settled_after_a_resume_is_told_apart_from_what_is_not() {
     let (mut w, _, b, pushes) = busy(Engine::memory());
     w.drop_socket(b);
-    let listed = |push: &tenure_core::effect::Push| ClientInflight {
+    let listed = |push: &tenure_mesh::effect::Push| ClientInflight {
         tag: tag(push),
         state: InflightState::Processing,
         settle: None,

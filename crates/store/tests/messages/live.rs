@@ -1,7 +1,7 @@
 //! Bans and other numbers while the mesh runs, and what they mean for messages.
 
-use tenure_core::input::Banned;
-use tenure_core::{Input, MeshConfig};
+use tenure_mesh::input::Banned;
+use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::message::{Fallback, Recipient, SendParams};
 

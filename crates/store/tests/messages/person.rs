@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::admit::{Admission, TokenVerdict};
-use tenure_core::effect::Push;
+use tenure_mesh::conn::admit::{Admission, TokenVerdict};
+use tenure_mesh::effect::Push;
 use tenure_proto::hello::InboxChoice;
 use tenure_proto::ids::{ConnId, LeaseId, RequestId, SubId, Tag};
 use tenure_proto::log::LogName;
@@ -57,6 +57,7 @@ pub(crate) enum Asked {
     Nack(Key, bool),
     Fetch(usize),
     Steal,
+    Reconcile,
     Other,
 }
 

@@ -208,3 +208,21 @@ fn what_was_swallowed_may_come_behind_what_was_read_through_a_place_made_anew() 
     ops.extend([Op::Bye(3), Op::Dial(3, Return::Token)]);
     run(Engine::memory(), &ops);
 }
+
+/// What a client announced cannot be judged while the store cannot read: it is refused, and the client subscribes again.
+#[test]
+fn who_is_refused_the_list_that_it_announced_subscribes_again() {
+    let place = SubscribeParams { prefetch: 1, ..subscription("parts", None) };
+    let mail = SendParams { fallback: Fallback::Member, priority: Priority::Now, ..letter(to(3), "x") };
+    let post = SendParams { key: Some("k1".into()), ..letter(topic("parts"), "x") };
+    let ops = [
+        Op::Blind(true),
+        Op::Subscribe(3, Box::new(place)),
+        Op::Send(1, Box::new(mail)),
+        Op::Drop(3),
+        Op::Pass(90_000),
+        Op::Dial(3, Return::Later),
+        Op::Send(1, Box::new(post)),
+    ];
+    run(Engine::memory(), &ops);
+}

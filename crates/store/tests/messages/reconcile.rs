@@ -1,8 +1,9 @@
 //! Both sides of a break compare what they believe: each row of the table, and what becomes of deliveries.
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::Push;
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Push};
+use tenure_mesh::input::Call;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, SubId};
@@ -15,7 +16,6 @@ use tenure_proto::subscribe::{AckMode, From, SubscribeParams, SubscriptionEventK
 
 use super::words::*;
 use super::world::{Engine, World};
-
 use ReconcileAction::{CloseClientSide, CloseServerSide, Keep, RecreateClientSide};
 use ReconcilePolicy::{Conservative, RestoreClient};
 
@@ -219,7 +219,7 @@ fn a_new_process_has_no_subscriptions_and_gives_back_what_crews_gave_it() {
     w.post(a, letter(to(2), "m1"));
     let (mine, theirs) = (w.pushes(b), w.pushes(c));
     assert_eq!((mine.len(), theirs.len()), (2, 1));
-    let b = w.dial(tenure_core::admit::Admission { instance: "other".parse().unwrap(), ..knock(2) });
+    let b = w.dial(tenure_mesh::conn::admit::Admission { instance: "other".parse().unwrap(), ..knock(2) });
     assert_eq!(w.hello(b).snapshot.as_ref().unwrap().subscriptions.len(), 0);
     assert_eq!(bodies(&w.pushes(b)), ["m1"], "its inbox is its own");
     w.ack_all(c, &theirs);
@@ -244,4 +244,16 @@ fn deliveries_wait_for_what_the_client_announced_but_not_for_ever() {
         }
         assert_eq!(bodies(&w.pushes(b)), ["m1"]);
     }
+}
+
+#[test]
+fn a_list_that_comes_late_is_judged_by_how_its_hello_was_answered() {
+    let (mut w, _, _, sub) = reader();
+    w.pass(200_000);
+    let reconcile = Some(HelloReconcile::Later(tenure_proto::hello::Later::Later));
+    let b = w.dial(Admission { reconcile, ..knock(2) });
+    w.pass(6_000);
+    let params = knowing(Conservative, vec![listed(sub.as_str(), "t", None)]);
+    let Ok(Answer::Reconcile(result)) = w.call(b, Call::Reconcile(Box::new(params))) else { panic!() };
+    assert_eq!(result.results[0].action, RecreateClientSide);
 }

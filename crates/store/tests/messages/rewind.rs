@@ -1,18 +1,18 @@
 //! A store that comes back with another history: a hello that lists what its client has read is told so.
 
-use tenure_core::admit::{Admission, TokenVerdict};
-use tenure_core::input::Call;
-use tenure_core::record::StoreRead;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::{Admission, TokenVerdict};
+use tenure_mesh::input::Call;
+use tenure_mesh::store::record::StoreRead;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::{HelloReconcile, LogPosition};
 use tenure_proto::ids::{ConnId, MessageId};
 use tenure_proto::number::U53;
-use tenure_proto::reconcile::{ClientSubscription, ReconcileParams, ReconcilePolicy};
+use tenure_proto::reconcile::{ClientSubscription, ReconcileAction, ReconcileParams, ReconcilePolicy};
 use tenure_proto::subscribe::{AckMode, TopicCreateParams};
 
 use super::words::*;
 use super::world::{Engine, World};
-use tenure_core::MeshConfig;
 
 fn at(log: &str, seq: u64, id: MessageId) -> LogPosition {
     LogPosition { log: log.to_owned(), seq: U53::saturating(seq), id }
@@ -166,6 +166,22 @@ fn a_subscription_that_is_made_again_in_another_history_begins_at_its_first_entr
 }
 
 #[test]
+fn so_does_one_whose_log_was_not_compared_beside_another_that_is_rewound() {
+    for (same, read) in [(true, vec!["n4"]), (false, vec!["n1", "n2", "n3", "n4"])] {
+        let mut w = World::new(Engine::memory(), MeshConfig::default());
+        let a = w.join(1);
+        for n in 1..=4 {
+            w.post(a, letter(topic("t"), &format!("n{n}")));
+        }
+        let here = w.post(a, letter(topic("u"), "u1")).id;
+        // Of `t` it has read nothing: it began after the third entry. Of `u` it has read the first.
+        let first = if same { here } else { MessageId(7) };
+        let b = restored(&mut w, vec![at("topic/u/0", 1, first)], 3);
+        assert_eq!(w.drain(b), read);
+    }
+}
+
+#[test]
 fn in_the_same_history_it_goes_on_after_what_the_client_has() {
     let (mut w, posted, _) = sent(Engine::memory());
     // Its lease ends, and what it subscribed to with it: only the client knows of it then.
@@ -174,6 +190,23 @@ fn in_the_same_history_it_goes_on_after_what_the_client_has() {
     w.bye(b);
     let b = restored(&mut w, vec![at("topic/t/0", 2, posted[1])], 2);
     assert_eq!(w.drain(b), ["t3"]);
+}
+
+#[test]
+fn a_lone_reader_with_a_place_beyond_the_end_has_to_begin_again_itself() {
+    let mut w = World::new(Engine::memory(), MeshConfig::default());
+    let a = w.join(1);
+    w.post(a, letter(topic("t"), "n1"));
+    let policy = ReconcilePolicy::RestoreClient;
+    let mut crew = known("s2", "t", 500);
+    crew.group = Some("g".parse().unwrap());
+    let subscriptions = vec![known("s1", "t", 500), crew];
+    let params = ReconcileParams { policy, subscriptions, inflight: Vec::new() };
+    let (b, result) = w.reconciling(knock(2), params);
+    let verdicts: Vec<_> = result.results.iter().map(|v| (v.action, v.reason.as_str())).collect();
+    let expected = [(ReconcileAction::RecreateClientSide, "rewound"), (ReconcileAction::Keep, "restored")];
+    assert_eq!(verdicts, expected);
+    assert_eq!(w.drain(b), ["n1"], "the group is made anew");
 }
 
 /// The name of a new subscription was that of one which its client had brought, and took its place.

@@ -1,8 +1,8 @@
 //! Runs through breaks: of the caller, of the callee, of the broker.
 
 use serde_json::json;
-use tenure_core::MeshConfig;
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_TIMEOUT_MS};
 use tenure_proto::number::U53;

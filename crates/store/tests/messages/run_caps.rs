@@ -1,9 +1,9 @@
 //! Runs of those whose caps are narrowed while they are under way: they may do nothing more about them, and nobody waits
 //! for that in vain.
 
-use tenure_core::admit::{Admission, Voucher};
-use tenure_core::input::{Call, Input};
-use tenure_core::operate::{Act, OperateId, Operation};
+use tenure_mesh::access::admin::{Act, OperateId, Operation};
+use tenure_mesh::conn::admit::{Admission, Voucher};
+use tenure_mesh::input::{Call, Input};
 use tenure_proto::Cap;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::run::{RunIdParams, RunState};

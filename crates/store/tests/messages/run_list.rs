@@ -1,7 +1,7 @@
 //! Which runs are under way, for those who called them and those who answer.
 
-use tenure_core::effect::Answer;
-use tenure_core::input::Call;
+use tenure_mesh::effect::Answer;
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::{ConnId, RunId};
 use tenure_proto::limits::SNAPSHOT_RUNS;

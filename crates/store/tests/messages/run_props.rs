@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tenure_core::MeshConfig;
-use tenure_core::admit::{Admission, TokenVerdict};
-use tenure_core::effect::{Answer, Push};
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::{Admission, TokenVerdict};
+use tenure_mesh::effect::{Answer, Push};
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{HelloReconcile, InboxChoice, Replay};
@@ -301,7 +301,7 @@ impl Sim {
             assert_eq!(*data, json!(format!("{run}/{seq}")));
         }
         if let Some(end) = &event.end {
-            let state = tenure_core::run::state_after(end.status);
+            let state = tenure_mesh::runs::run::state_after(end.status);
             self.ended(run, (state, end.result.clone(), end.error.as_ref().map(|error| error.code)));
         }
     }

@@ -1,12 +1,12 @@
 //! Runs: calls to agents whose answers stream back.
 
 use serde_json::{Value, json};
-use tenure_core::MeshConfig;
-use tenure_core::admit::Admission;
-use tenure_core::effect::{Answer, Note, Push};
-use tenure_core::input::Call;
-use tenure_core::rate::Rate;
-use tenure_core::run::start;
+use tenure_kit::rate::Rate;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Note, Push};
+use tenure_mesh::input::Call;
+use tenure_mesh::runs::start;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::InboxChoice;

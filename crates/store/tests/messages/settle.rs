@@ -1,12 +1,12 @@
 //! Who may settle what, and when it is too late.
 
-use tenure_core::MeshConfig;
-use tenure_core::admit::Admission;
-use tenure_core::effect::{Answer, Note, Push};
-use tenure_core::group::OPEN_MAX;
-use tenure_core::input::{Call, Input};
-use tenure_core::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreRead, StoreWrite};
-use tenure_core::stream::PENDING_EVENTS;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Note, Push};
+use tenure_mesh::input::{Call, Input};
+use tenure_mesh::messages::group::OPEN_MAX;
+use tenure_mesh::sessions::stream::PENDING_EVENTS;
+use tenure_mesh::store::record::{GroupRecord, GroupWrite, OpenRecord, Reader, StoreRead, StoreWrite};
 use tenure_proto::dead::DeadRetryParams;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::{EventBody, ReceiptState, Resync, ResyncWhat};

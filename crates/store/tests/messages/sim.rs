@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::{HelloAnswer, Push};
-use tenure_core::input::Call;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::effect::{HelloAnswer, Push};
+use tenure_mesh::input::Call;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::{HelloReconcile, Later, ResumeOutcome};
 use tenure_proto::ids::{ConnId, MessageId, SubId, Tag};
@@ -126,7 +126,7 @@ impl Sim {
             Some(result) => self.reconciled(n, *result),
             None if person.how == Return::Later => {
                 let params = person.knowledge(ReconcilePolicy::Conservative);
-                self.ask(n, Asked::Other, Call::Reconcile(Box::new(params)));
+                self.ask(n, Asked::Reconcile, Call::Reconcile(Box::new(params)));
             }
             None if answer.outcome != ResumeOutcome::Resumed => {
                 // Whoever lists nothing without a good token begins anew.

@@ -1,7 +1,7 @@
 //! What becomes of messages on their way when a broker stops in good order.
 
-use tenure_core::input::Call;
-use tenure_core::{Input, MeshConfig};
+use tenure_mesh::input::Call;
+use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::ids::ConnId;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::MeshConfig;
-use tenure_core::effect::Answer;
-use tenure_core::input::{Boot, Call};
-use tenure_core::record::{GroupRecord, GroupState, LaneRecord, LogRecord, Reader, RestoredMessages};
-use tenure_core::{Effect, Input, Mesh, Millis, Now};
+use tenure_kit::{Millis, Now};
+use tenure_mesh::MeshConfig;
+use tenure_mesh::effect::Answer;
+use tenure_mesh::input::{Boot, Call};
+use tenure_mesh::store::record::{GroupRecord, GroupState, LaneRecord, LogRecord, Reader, RestoredMessages};
+use tenure_mesh::{Effect, Input, Mesh};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::event::EventBody;
 use tenure_proto::log::LogName;
@@ -226,11 +227,11 @@ fn a_million_that_wait_are_not_read_at_a_start() {
     const MANY: u64 = 1_000_000;
     let lane = LaneRecord { end: MANY, count: MANY, bytes: MANY * 100, pruned: 0 };
     let lanes = [LaneRecord::default(), lane, LaneRecord::default()];
-    let id = tenure_core::record::GroupId(1);
+    let id = tenure_mesh::store::record::GroupId(1);
     let record = GroupRecord {
         id,
         log: inbox(2),
-        lane: tenure_core::envelope::Lane(1),
+        lane: tenure_mesh::messages::envelope::Lane(1),
         reader: Reader::Inbox,
         owner: None,
     };
@@ -258,7 +259,7 @@ fn a_million_that_wait_are_not_read_at_a_start() {
         admission: Box::new(knock(2)),
     };
     mesh.handle(now, hello, &mut effects);
-    let through = tenure_core::effect::WriteId(1);
+    let through = tenure_mesh::effect::WriteId(1);
     mesh.handle(now, Input::Committed { through, outcomes: Vec::new() }, &mut effects);
     mesh.flush(&mut effects);
     let reads: Vec<_> = effects.iter().filter(|effect| matches!(effect, Effect::Read { .. })).collect();
@@ -294,6 +295,6 @@ fn what_some_reader_of_a_topic_gives_up_is_not_its_fate() {
     let pushes = w.pushes(b);
     let mut params = nacked(vec![tag(&pushes[0])]);
     params.dead = true;
-    w.settle(b, tenure_core::input::Call::Nack(params));
+    w.settle(b, tenure_mesh::input::Call::Nack(params));
     assert_eq!(w.status(a, &["m1"]), [(tenure_proto::message::SendState::Accepted, None)]);
 }

@@ -1,11 +1,11 @@
 //! Short words for what tests say and expect.
 
-use tenure_core::admit::{Admission, TokenVerdict, Voucher};
-use tenure_core::effect::{Answer, Push};
-use tenure_core::input::Call;
-use tenure_core::record::DeadEntry;
-use tenure_core::send::prepare;
-use tenure_core::{Input, MeshConfig};
+use tenure_mesh::conn::admit::{Admission, TokenVerdict, Voucher};
+use tenure_mesh::effect::{Answer, Push};
+use tenure_mesh::input::Call;
+use tenure_mesh::messages::prepare::prepare;
+use tenure_mesh::store::record::DeadEntry;
+use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::hello::{HelloReconcile, InboxChoice};

@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tenure_core::admit::Admission;
-use tenure_core::census::Count;
-use tenure_core::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
-use tenure_core::input::{Boot, Call};
-use tenure_core::mesh::Clocks;
-use tenure_core::operate::Operated;
-use tenure_core::record::{StoreFound, StoreRead, StoreWrite};
-use tenure_core::{Input, Mesh, MeshConfig, Millis, Now};
+use tenure_kit::census::Count;
+use tenure_kit::clock::Clocks;
+use tenure_kit::{Millis, Now};
+use tenure_mesh::access::admin::Operated;
+use tenure_mesh::conn::admit::Admission;
+use tenure_mesh::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
+use tenure_mesh::input::{Boot, Call};
+use tenure_mesh::store::record::{StoreFound, StoreRead, StoreWrite};
+use tenure_mesh::{Input, Mesh, MeshConfig};
 use tenure_proto::close::Closing;
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, Receipt};

@@ -55,6 +55,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         tail.read(|line| keep(&mut last, line)).map_err(cannot)?;
         let mut open = last.iter().all(|line| show(line));
         while args.follow && open {
+            // Both are cancel-safe: they only wait.
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 () = signals.recv() => break,

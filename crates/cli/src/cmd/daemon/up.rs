@@ -99,6 +99,7 @@ async fn serve(checked: Checked, json: bool) -> Result<(), Failure> {
         Some(reason) => tracing::error!(event = "failed", reason),
         None => tracing::info!(event = "stopping"),
     }
+    // `stop` is not resumed after another signal, so it need not be cancel-safe: the process is about to end.
     tokio::select! {
         () = daemon.stop() => {}
         // Asked twice, do not insist: what was answered is on the disk.

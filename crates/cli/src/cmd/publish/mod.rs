@@ -100,6 +100,7 @@ async fn publish(
     let publisher = publisher.window(WINDOW);
     let bar = bar(source.total);
     let (start, mut tally) = (Instant::now(), Tally::default());
+    // `pump` is not resumed after a signal, so it need not be cancel-safe: `tally` keeps what was answered.
     let outcome = tokio::select! {
         outcome = pump(guest, args, &publisher, &mut source, &mut tally, &bar) => outcome,
         () = signals.recv() => Err(Failure::Failed("interrupted".to_owned())),
@@ -136,6 +137,7 @@ async fn pump(
     let mut flight = Flight::default();
     let (mut open, mut outcome) = (true, Ok(()));
     while open || !flight.sent.is_empty() {
+        // Both are cancel-safe: what is unanswered stays in `flight`, and `recv` takes no line when it loses.
         tokio::select! {
             biased;
             (line, answer) = flight.answer(), if !flight.sent.is_empty() => match answer {

@@ -35,6 +35,7 @@ pub(super) async fn send(
     };
     let request = request(through, args, body, &id);
     let doubt = format!("it may have been taken: send it again with --id {id}, and it is sent once");
+    // The request is not resumed after a signal, so it need not be cancel-safe: with its id it can be made again.
     let answer = tokio::select! {
         answer = hand_over(through, &request) => answer.map_err(|failure| match failure {
             Failure::Unreachable(why) => Failure::Unreachable(format!("{why}; {doubt}")),
@@ -65,6 +66,7 @@ pub(super) async fn send(
             None => std::future::pending().await,
         }
     };
+    // `fate` only asks, and is not resumed, so it need not be cancel-safe; the others only wait.
     let outcome = tokio::select! {
         fate = fate(through, &id, wait) => fate,
         () = signals.recv() => {

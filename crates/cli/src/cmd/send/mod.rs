@@ -192,6 +192,7 @@ async fn send(guest: &Guest, args: &Args, body: Body, signals: &mut Signals) -> 
     let to = signals.unless(resolve(guest, &args.to)).await?;
     let first = describe(guest.session.send(to.clone(), body.clone()), args);
     let id = first.message_id().cloned();
+    // The send is not resumed after a signal, so it need not be cancel-safe: with its id it can be made again.
     let accepted = tokio::select! {
         accepted = first.send() => accepted.map_err(|error| guest.failure(&error))?,
         () = signals.recv() => {
@@ -288,6 +289,7 @@ async fn delivered(
             None => std::future::pending().await,
         }
     };
+    // The wait for the receipt is not resumed, so it need not be cancel-safe; the others only wait.
     let receipt = tokio::select! {
         receipt = receipt => receipt.map_err(|error| guest.failure(&error)),
         () = signals.recv() => {

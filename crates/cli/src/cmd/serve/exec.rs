@@ -59,6 +59,7 @@ pub(super) async fn answer(
     };
     tokio::pin!(work);
     let done = loop {
+        // All are cancel-safe: `work` and `beside` keep their progress where they are, and `cancelled` only waits.
         tokio::select! {
             done = &mut work => break done,
             () = &mut beside, if !beside_over => beside_over = true,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use tenure_core::outbox::ledger::Ledger;
+use tenure_outbox::ledger::Ledger;
 
 use super::*;
 
@@ -137,7 +137,7 @@ impl Pair {
         let body = patch.then_some(Patch::Text(body));
         let model = self.ledger.requeue(row, request.params(), *request.fingerprint(), &lookup, self.wall);
         let real = self.outbox.requeue(row, Anew { body, ..anew(&id.to_string(), lookup) }, self.wall).await;
-        use tenure_core::outbox::ledger::Requeued as Model;
+        use tenure_outbox::ledger::Requeued as Model;
         match (real.unwrap(), model) {
             (Requeued::Refused(real), Model::Refused(model)) => assert_eq!(real, model),
             (Requeued::Finished(real), Model::Finished(model)) => assert_eq!(real, model),

@@ -81,10 +81,6 @@ async fn a_log_that_is_damaged_cut_or_gone_is_told() {
 async fn what_a_kill_leaves_is_opened() {
     let dir = killed().await;
     assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
-    // Without its mark too.
-    let dir = killed().await;
-    fs::remove_file(dir.path().join("outbox.mark")).unwrap();
-    assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
 }
 
 #[tokio::test]
@@ -155,6 +151,44 @@ async fn a_mark_that_does_not_read_is_told_and_recovered_from() {
     };
     assert_eq!(salvage.saved, ROWS);
     assert_eq!(open(dir.path()).census().await.unwrap().pending, ROWS);
+}
+
+#[tokio::test]
+async fn a_mark_that_is_missing_is_told_whatever_else_is_done_to_the_log() {
+    for cut in [false, true] {
+        let dir = killed().await;
+        fs::remove_file(dir.path().join("outbox.mark")).unwrap();
+        if cut {
+            change(dir.path(), "outbox.db-wal", |log| log.truncate(log.len() / 2));
+        }
+        let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+        assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("may have lost rows")), "{refused}");
+        let Recovered::Saved { salvage, .. } = recover(dir.path(), 1_794_805_200_000).unwrap() else {
+            panic!("it is not sound")
+        };
+        assert!(salvage.maybe_more, "nothing says how many there were: {salvage:?}");
+        open(dir.path());
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_written_over_in_its_middle_is_not_copied_at_a_stop() {
+    let dir = TempDir::new().unwrap();
+    let outbox = open(dir.path());
+    for n in 0..ROWS {
+        insert(&outbox, &format!("id {n}"), "body").await;
+    }
+    write_over_the_middle(&dir.path().join("outbox.db-wal"));
+    drop(outbox);
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("lost rows")), "{refused}");
+}
+
+/// Writes zeros into the middle of a file that is in use.
+fn write_over_the_middle(path: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let middle = file.metadata().unwrap().len() / 2;
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 6_000], middle).unwrap();
 }
 
 /// What the outbox itself does to its files, until its log was copied and begun anew a few times.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tenure_core::outbox::requeue::Lookup;
-use tenure_core::outbox::{Answer, Place, Status};
+use tenure_outbox::requeue::Lookup;
+use tenure_outbox::{Answer, Place, Status};
 
 use super::*;
 

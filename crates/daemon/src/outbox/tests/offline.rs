@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tenure_core::outbox::Drain;
-use tenure_core::outbox::drain::{BATCH, Effect};
-use tenure_core::{Millis, Now};
+use tenure_kit::{Millis, Now};
+use tenure_outbox::Drain;
+use tenure_outbox::drain::{BATCH, Effect};
 use tenure_proto::message::SendResult;
 use tenure_proto::number::U53;
 

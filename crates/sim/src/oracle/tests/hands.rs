@@ -22,7 +22,7 @@ fn another_process_may_take_what_is_in_hand_although_nothing_answers_it() {
     let knocked_by = |who: Life| {
         let mut play = Play::full();
         play.mail("a", 1).hand_mail(life(1), "a", 1).see(Seen::SocketLost(Slot(1)));
-        play.see(Seen::Knocks(who)).sleep(10).admit(life(1), false).attach(life(1), false);
+        play.see(Seen::Knocks(who, 0)).sleep(10).admit(life(1), false).attach(life(1), false);
         play.hand_mail(life(1), "a", 1);
         play
     };
@@ -141,6 +141,15 @@ fn crews_wait_longer_after_a_start() {
         play.sleep(30_000);
     })
     .holds();
+    // Its hello was taken, and its socket broke before the disk had let the answer go.
+    let knocked = |ms: u64| {
+        stolen(move |play| {
+            restart(play);
+            play.see(Seen::Knocks(life(1), 7)).sleep(ms);
+        })
+    };
+    knocked(4_000).breaks(&["stolen"]);
+    knocked(5_000).holds();
 }
 
 #[test]
@@ -242,6 +251,64 @@ fn what_came_back_goes_before_what_is_newer() {
     play.settles(life(1), &Place::Inbox, INBOX, 1, Verb::Retry(0)).pass(1);
     play.settled(life(1), &Place::Inbox, INBOX, 1, Verb::Retry(0), Settled::Yes);
     play.hand_mail(life(1), "b", 2);
+    play.holds();
+}
+
+#[test]
+fn what_another_process_may_have_put_off_or_settled_is_not_waited_for() {
+    let put_off = |answered: Option<Settled>| {
+        let mut play = Play::full();
+        let retry = Verb::Retry(2_000);
+        play.mail("a", 1).hand_mail(life(1), "a", 1);
+        play.settles(life(1), &Place::Inbox, INBOX, 1, retry);
+        play.see(Seen::Born(nth(1, 1))).admit(nth(1, 1), false).attach(nth(1, 1), false);
+        play.hand_mail(nth(1, 1), "a", 1);
+        play.settles(nth(1, 1), &Place::Inbox, INBOX, 1, Verb::Retry(0));
+        play.settled(nth(1, 1), &Place::Inbox, INBOX, 1, Verb::Retry(0), Settled::Yes);
+        if let Some(outcome) = answered {
+            play.settled(life(1), &Place::Inbox, INBOX, 1, retry, outcome);
+        }
+        play.pass(1).mail("b", 2).hand_mail(nth(1, 1), "b", 2);
+        play
+    };
+    put_off(None).holds();
+    put_off(Some(Settled::Over)).holds();
+    put_off(Some(Settled::Yes)).holds();
+    put_off(Some(Settled::Stale("requeued".into()))).breaks(&["order"]);
+}
+
+#[test]
+fn what_a_process_still_has_in_hand_does_not_come_first() {
+    let given_back = |asleep: bool| {
+        let mut play = Play::full();
+        let (old, new) = (life(1), nth(1, 1));
+        play.mail("a", 1);
+        if asleep {
+            play.hand_mail(old, "a", 1);
+        }
+        play.see(Seen::Born(new)).admit(new, false).attach(new, false).hand_mail(new, "a", 1);
+        play.settles(new, &Place::Inbox, INBOX, 1, Verb::Retry(0));
+        play.settled(new, &Place::Inbox, INBOX, 1, Verb::Retry(0), Settled::Yes);
+        play.pass(1).mail("b", 2).admit(old, false).attach(old, false).hand_mail(old, "b", 2);
+        play
+    };
+    given_back(true).holds();
+    given_back(false).breaks(&["order"]);
+}
+
+#[test]
+fn a_late_word_of_an_earlier_hand_out_says_nothing_of_the_next() {
+    let (mut play, crew) = (Play::full(), topic(Some("crew")));
+    let stale = || Settled::Stale("requeued".into());
+    play.subscribe(life(1), &crew, 1).post("a", 1).hand_post(life(1), &crew, "a", 1);
+    play.settles(life(1), &crew, JOBS, 1, Verb::Progress).settles(life(1), &crew, JOBS, 1, Verb::Retry(0));
+    play.hand_post(life(1), &crew, "a", 1).settles(life(1), &crew, JOBS, 1, Verb::Progress);
+    play.settled(life(1), &crew, JOBS, 1, Verb::Progress, stale());
+    play.settles(life(1), &crew, JOBS, 1, Verb::Ack);
+    play.settled(life(1), &crew, JOBS, 1, Verb::Retry(0), stale());
+    play.settled(life(1), &crew, JOBS, 1, Verb::Progress, Settled::Yes);
+    play.settled(life(1), &crew, JOBS, 1, Verb::Ack, Settled::Yes);
+    play.sleep(20_000).history(&[(1, "a")]).rest(&[life(0), life(1)]).see(Seen::Over);
     play.holds();
 }
 

@@ -68,11 +68,23 @@ fn a_start_gives_a_full_lease() {
 }
 
 #[test]
+fn a_hello_that_is_answered_was_proof_and_no_other() {
+    let late_hello = |socket: u64| {
+        left(|play| {
+            play.see(Seen::SocketLost(Slot(1))).see(Seen::Knocks(life(1), 7)).sleep(50_000);
+            play.see(Seen::Knocks(life(1), socket)).see(Seen::Admitted(life(1), false, 7)).sleep(40_000);
+        })
+    };
+    late_hello(6).holds();
+    late_hello(7).breaks(&["presence"]);
+}
+
+#[test]
 fn a_lease_that_must_have_ended_is_nobodys() {
     let back = |after: u64| {
         let mut play = Play::full();
         play.see(Seen::SocketLost(Slot(1))).sleep(after);
-        play.see(Seen::Knocks(life(1))).admit(life(1), false);
+        play.see(Seen::Knocks(life(1), 0)).admit(life(1), false);
         play
     };
     back(120_000).holds();

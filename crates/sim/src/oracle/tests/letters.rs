@@ -128,4 +128,11 @@ fn who_was_seen_is_known() {
     play.enter(life(1)).sleep(5);
     play.sends(life(0), "b", letter(To::Session(Slot(1)), "b")).refused(life(0), "b", "no_such_session");
     play.breaks(&["refused"]);
+    // Another letter under the same key, to somebody whom nobody has seen.
+    let mut play = Play::new();
+    play.enter(life(0)).enter(life(1)).sleep(5).sends(life(0), "c", letter(To::Session(Slot(1)), "c"));
+    let (life, key, letter) = (life(0), key(0, "c"), letter(To::Session(Slot(2)), "other"));
+    play.see(Seen::Sends { life, key: key.clone(), letter, again: false, contradicts: true });
+    play.see(Seen::Answered { life, key, contradicts: true, outcome: Err("no_such_session".into()) });
+    play.holds();
 }

@@ -145,7 +145,7 @@ impl Play {
 
     pub(super) fn admit(&mut self, life: Life, new: bool) -> &mut Play {
         self.here.insert(format!("s{}", life.slot.0));
-        self.see(Seen::Proof(life.slot)).see(Seen::Admitted(life, new))
+        self.see(Seen::Proof(life.slot)).see(Seen::Admitted(life, new, 0))
     }
 
     /// With a new stream and a snapshot of all who are here.

@@ -134,6 +134,23 @@ fn who_has_read_what_is_lost_is_told_so_once() {
 }
 
 #[test]
+fn who_was_answered_before_the_store_lost_what_it_has_read_is_told_at_its_next_hello() {
+    let back_to = |ms: u64| {
+        let mut play = Play::full();
+        let place = topic(None);
+        play.subscribe(life(1), &place, 1).sleep(100).post("a", 1).hand_post(life(1), &place, "a", 1);
+        play.acks(life(1), &place, JOBS, 1).sleep(100);
+        // The answer to its hello is on its way when the store is wiped.
+        play.rewind_for_the_first(ms).admit(life(1), true).see(Seen::SocketLost(Slot(1)));
+        play.see(Seen::BrokerDown(true)).see(Seen::Rewound { copied_at: 0 }).attach(life(1), true);
+        play.see(Seen::Detached(life(1))).see(Seen::Over);
+        play
+    };
+    back_to(50).holds();
+    back_to(150).breaks(&["rewind"]);
+}
+
+#[test]
 fn a_reader_of_its_own_gets_what_was_sent_after_the_rewind_wherever_it_lies() {
     let posted = |read: bool, handed: bool| {
         let mut play = Play::full();
@@ -157,6 +174,22 @@ fn a_reader_of_its_own_gets_what_was_sent_after_the_rewind_wherever_it_lies() {
     posted(true, false).breaks(&["lost"]);
     // Who has read nothing cannot know that its place is another one.
     posted(false, false).holds();
+}
+
+#[test]
+fn what_was_gone_when_the_store_was_copied_is_not_told_twice() {
+    let gap_told = |copied_before: u64| {
+        let mut play = Play::full();
+        let place = topic(None);
+        play.see(Seen::Forgets { after_ms: 60_000, unread: false });
+        play.subscribe(life(1), &place, 1).post("a", 1).sleep(30_000);
+        play.see(Seen::Gap(life(1), place, Some(0), (1, 1))).sleep(1).rewind(copied_before);
+        play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()]));
+        play.over("a", Fate::Accepted);
+        play
+    };
+    gap_told(5_000).holds();
+    gap_told(20_000).breaks(&["lost"]);
 }
 
 #[test]
