@@ -79,7 +79,8 @@ mutants! {
     PastSettleForgotten "past-settle-forgotten" "The SDK forgets what it settled of a history that the store shares.";
     EndedKeeps "ended-keeps" "The SDK lists what it has in hand through subscriptions that are over.";
     OneWitness "one-witness" "A hello lists one entry of each log, and nothing is told when that one is gone.";
-    SubNameReused "sub-name-reused" "A new subscription gets the name of one that a client brought from another history.";
+    SubNameByNumber "sub-name-by-number" "A new subscription gets the name of one of another history.";
+    StartUntold "start-untold" "A reader that goes on in another history is not told where.";
     RewindUnnoticed "rewind-unnoticed" "A store that came back with another history is not told apart from the old one.";
     PlaceBelieved "place-believed" "A subscription is made again at the client's place although that is one of another history.";
     MissedUntold "missed-untold" "A reader whose subscription is made again further on is not told what it misses.";

@@ -113,6 +113,14 @@ impl Book {
         missed
     }
 
+    /// The broker goes on with a lone reader from `seq`. After a rewind that is all we know of our place: what is before it was
+    /// settled in that history, by us.
+    pub(super) fn go_on(&mut self, seq: u64) {
+        if self.is_rewound() && self.seen.is_none() {
+            self.begin(seq);
+        }
+    }
+
     /// An entry came, taken or not.
     pub(super) fn came(&mut self, seq: u64, id: MessageId) {
         self.witnesses.insert(seq, id);
@@ -480,6 +488,26 @@ mod tests {
         assert_eq!(book.position(), Some(9), "another may have 10 in hand");
         book.rewind(0);
         assert_eq!(book.position(), Some(0));
+    }
+
+    #[test]
+    fn a_lone_reader_that_the_broker_goes_on_with_after_a_rewind_is_where_the_broker_says() {
+        for reading in [Reading::Sole, Reading::Glance] {
+            let mut book = Book::of(Some(0), reading);
+            book.begin(3);
+            book.go_on(9);
+            assert_eq!(book.position(), Some(2), "it knows its own place while the history is the same");
+            book.rewind(0);
+            assert_eq!(book.position(), Some(0));
+            book.go_on(7);
+            assert_eq!(
+                (book.position(), book.gap(1, 6)),
+                (Some(6), None),
+                "it settled those in that history"
+            );
+            book.go_on(9);
+            assert_eq!(book.position(), Some(6));
+        }
     }
 
     #[test]

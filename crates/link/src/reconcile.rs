@@ -188,7 +188,7 @@ impl Link {
 
     fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict, effects: &mut Vec<LinkEffect>) {
         match verdict.action {
-            ReconcileAction::Keep => self.subs.keep(handle, verdict.sub_id),
+            ReconcileAction::Keep => self.subs.keep(handle, verdict.sub_id, &verdict.start_seq),
             // The broker's log ends before the place that we have in it.
             ReconcileAction::RecreateClientSide if verdict.reason == "rewound" => {
                 self.begin_again(handle, effects);

@@ -314,11 +314,17 @@ impl Subs {
         self.table.iter().filter_map(at).collect()
     }
 
-    /// The broker goes on with `handle`, from where its own history is; under this name.
-    pub(super) fn keep(&mut self, handle: SubHandle, id: SubId) {
+    /// The broker goes on with `handle` under this name, from where its own history is: of a lone reader `starts` says where in
+    /// each partition.
+    pub(super) fn keep(&mut self, handle: SubHandle, id: SubId, starts: &BTreeMap<String, U53>) {
         self.rename(handle, id);
-        if let Some(sub) = self.table.get_mut(&handle) {
-            sub.rewound = false;
+        let Some(sub) = self.table.get_mut(&handle) else { return };
+        sub.rewound = false;
+        for book in sub.books.values_mut() {
+            let start = book.partition.and_then(|partition| starts.get(&partition.to_string()));
+            if let Some(start) = start {
+                book.go_on(start.get());
+            }
         }
     }
 

@@ -134,6 +134,13 @@ pub struct SubscriptionVerdict {
     /// The subscription as the server knew it before this reconciliation, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_view: Option<Box<Subscription>>,
+    /// The first entry of each partition that is not settled, of a lone reader that goes on: nothing before it will come.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "crate::null::or_default"
+    )]
+    pub start_seq: BTreeMap<String, U53>,
 }
 
 /// What becomes of a subscription.

@@ -1,5 +1,6 @@
 //! Carrying out a reconciliation: subscriptions and deliveries after a break, so that both sides believe the same.
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
@@ -9,7 +10,7 @@ use tenure_proto::message::NackParams;
 use tenure_proto::number::U53;
 use tenure_proto::reconcile::{
     ClientInflight, ClientSubscription, InflightResult, InflightState, InflightVerdict, ReconcileAction,
-    ReconcileParams, ReconcilePolicy, ReconcileResult, Settle,
+    ReconcileParams, ReconcilePolicy, ReconcileResult, Settle, SubscriptionVerdict,
 };
 use tenure_proto::subscribe::From;
 use tenure_proto::tag::TagParts;
@@ -125,7 +126,7 @@ impl Mesh {
         let Some(lease) = self.leases.get(&session) else { return (ReconcileResult::default(), false) };
         let views = lease.subs.iter().filter_map(|(id, sub)| view(id, sub, self.is_restored(sub)));
         let views: Vec<SubView> = views.collect();
-        let mut plan = reconcile(params, &views, resumed);
+        let mut plan = reconcile(params, &views, resumed, &mut || self.new_sub_id(session));
         let messages = &self.messages;
         let is_deleted = |sub: &&ClientSubscription| {
             messages.was_deleted(&sub.topic) || messages.crews.was_deleted(&sub.topic, sub.group.as_ref())
@@ -161,6 +162,7 @@ impl Mesh {
             }
         }
         self.tell_gaps_again(session, params);
+        self.tell_starts(session, &mut plan.verdicts);
         let results = plan.verdicts;
         self.note_lates(session, conn, effects);
         let count = |action: ReconcileAction| results.iter().filter(|v| v.action == action).count();
@@ -182,6 +184,19 @@ impl Mesh {
         })));
         self.wake_all(session);
         (ReconcileResult { results, inflight }, durable)
+    }
+
+    /// Says where lone readers go on that the store has: a client whose history was rewound knows it by nothing else.
+    fn tell_starts(&self, session: SessionKey, verdicts: &mut [SubscriptionVerdict]) {
+        let Some(lease) = self.leases.get(&session) else { return };
+        for verdict in verdicts.iter_mut().filter(|verdict| verdict.action == ReconcileAction::Keep) {
+            let sub = lease.subs.get(&verdict.sub_id).filter(|sub| sub.opening.is_none() && sub.is_lone());
+            if let Some(sub) = sub
+                && !mutant::on(Mutant::StartUntold)
+            {
+                verdict.start_seq = self.starts(sub);
+            }
+        }
     }
 
     /// What becomes of a delivery that the client has in hand.

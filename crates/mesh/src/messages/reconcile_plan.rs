@@ -123,10 +123,16 @@ pub fn is_implicit(sub: &SubId) -> bool {
     matches!(sub.as_str(), "inbox" | "member")
 }
 
-/// Compares what the client lists with what the server knows. `resumed` is whether the outcome of its hello was.
-pub fn reconcile(params: &ReconcileParams, server: &[SubView], resumed: bool) -> Plan {
+/// Compares what the client lists with what the server knows. `resumed` is whether the outcome of its hello was; `fresh` makes
+/// up names, each once.
+pub fn reconcile(
+    params: &ReconcileParams,
+    server: &[SubView],
+    resumed: bool,
+    fresh: &mut dyn FnMut() -> Option<SubId>,
+) -> Plan {
     let server: Vec<&SubView> = server.iter().filter(|view| !is_implicit(&view.sub)).collect();
-    let mut work = Work::new(params, &server, resumed);
+    let mut work = Work::new(params, &server, resumed, fresh);
     for listed in &params.subscriptions {
         work.judge(listed);
     }
@@ -149,8 +155,8 @@ struct Work<'a> {
     listed: BTreeSet<&'a SubId>,
     /// Names that nothing new may take.
     taken: BTreeSet<SubId>,
-    /// How many names were made up: none is tried twice, however long the lists are.
-    made: u64,
+    /// Makes up a name that was none before.
+    fresh: &'a mut dyn FnMut() -> Option<SubId>,
     /// Names of the server's that have their verdict.
     judged: BTreeSet<&'a SubId>,
     /// How many subscriptions there will be.
@@ -159,7 +165,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(params: &'a ReconcileParams, server: &[&'a SubView], resumed: bool) -> Work<'a> {
+    fn new(
+        params: &'a ReconcileParams,
+        server: &[&'a SubView],
+        resumed: bool,
+        fresh: &'a mut dyn FnMut() -> Option<SubId>,
+    ) -> Work<'a> {
         let mut known = BTreeMap::new();
         for &view in server {
             known.entry((&view.topic, view.group.as_ref(), view.partition)).or_insert(view);
@@ -172,7 +183,7 @@ impl<'a> Work<'a> {
             names: BTreeSet::new(),
             listed: params.subscriptions.iter().map(|listed| &listed.sub_id).collect(),
             taken: server.iter().map(|view| view.sub.clone()).collect(),
-            made: 0,
+            fresh,
             judged: BTreeSet::new(),
             living: 0,
             plan: Plan::default(),
@@ -226,8 +237,8 @@ impl<'a> Work<'a> {
         if self.living + known >= SUBSCRIPTIONS_PER_SESSION {
             return self.close(listed, None, "too_many");
         }
+        let Some(sub) = self.free_name(&listed.sub_id) else { return self.close(listed, None, "too_many") };
         self.living += 1;
-        let sub = self.free_name(&listed.sub_id);
         let view = SubView {
             sub: sub.clone(),
             topic: listed.topic.clone(),
@@ -248,16 +259,15 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The client's name if it is free, else one that nobody has.
-    fn free_name(&mut self, wanted: &SubId) -> SubId {
+    /// The client's name if it is free, else a fresh one.
+    fn free_name(&mut self, wanted: &SubId) -> Option<SubId> {
         let mut name = wanted.clone();
         while self.taken.contains(&name) || (name != *wanted && self.listed.contains(&name)) {
             // Not a name of the client's either: it would have to rename one of its own first.
-            self.made += 1;
-            name = format!("r{}", self.made).parse().unwrap_or(name);
+            name = (self.fresh)()?;
         }
         self.taken.insert(name.clone());
-        name
+        Some(name)
     }
 
     fn close(&mut self, listed: &ClientSubscription, server: Option<&SubView>, reason: &str) {
@@ -280,6 +290,7 @@ impl<'a> Work<'a> {
             reason: reason.to_owned(),
             client_view: client.map(|listed| Box::new(as_listed(listed))),
             server_view: server.map(|view| Box::new(view.shown())),
+            start_seq: BTreeMap::new(),
         });
     }
 }

@@ -45,7 +45,17 @@ fn listed(view: &SubView) -> ClientSubscription {
 
 fn run(policy: ReconcilePolicy, client: &[SubView], server: &[SubView], resumed: bool) -> Plan {
     let subscriptions = client.iter().map(listed).collect();
-    reconcile(&ReconcileParams { policy, subscriptions, inflight: Vec::new() }, server, resumed)
+    plan(&ReconcileParams { policy, subscriptions, inflight: Vec::new() }, server, resumed)
+}
+
+/// Made up names are `r1`, `r2` and so on.
+fn plan(params: &ReconcileParams, server: &[SubView], resumed: bool) -> Plan {
+    let mut made = 0;
+    let mut fresh = || {
+        made += 1;
+        format!("r{made}").parse().ok()
+    };
+    reconcile(params, server, resumed, &mut fresh)
 }
 
 /// A verdict in short: action, name from here on, the client's, the server's, why.
@@ -234,7 +244,7 @@ fn positions_are_numbers_of_partitions() {
         change(&mut one);
         let params =
             ReconcileParams { policy: RestoreClient, subscriptions: vec![one], inflight: Vec::new() };
-        reconcile(&params, &[], false)
+        plan(&params, &[], false)
     };
     let plan = at(&[("0", 5), ("255", 0)], |_| ());
     assert_eq!(plan.restore[0].positions, BTreeMap::from([(0, 5), (255, 0)]));

@@ -97,6 +97,11 @@ impl Sub {
         matches!(self.source, Source::Inbox(_))
     }
 
+    /// Whether it reads a topic alone, so that its places are its own.
+    pub(crate) fn is_lone(&self) -> bool {
+        matches!(self.source, Source::Topic { group: None, .. })
+    }
+
     /// How many more entries of `group` may be pushed.
     pub fn credit(&self, group: GroupId) -> usize {
         let used = match self.source {

@@ -108,13 +108,17 @@ impl Mesh {
         Ok(())
     }
 
-    /// A name that no subscription of the session has: one that a client brought from another history may look like ours.
-    fn new_sub_id(&mut self, session: SessionKey) -> Option<SubId> {
+    /// A name that no subscription had before, in any history of the store: a lone reader's place is known again by its name.
+    /// Clients bring names of their own, which may look like one of ours.
+    pub(crate) fn new_sub_id(&mut self, session: SessionKey) -> Option<SubId> {
         loop {
             let number = self.next_number();
-            let id: SubId = format!("s{}-{number}", self.run).parse().ok()?;
-            let taken = self.leases.get(&session)?.subs.get(&id).is_some();
-            if !taken || mutant::on(Mutant::SubNameReused) {
+            let id = match mutant::on(Mutant::SubNameByNumber) {
+                true => format!("s{}-{number}", self.run),
+                false => format!("s{:016x}-{number}", self.boot.random),
+            };
+            let id: SubId = id.parse().ok()?;
+            if self.leases.get(&session)?.subs.get(&id).is_none() {
                 return Some(id);
             }
         }
@@ -240,13 +244,18 @@ impl Mesh {
     }
 
     fn subscribe_result(&self, session: SessionKey, id: &SubId) -> SubscribeResult {
-        let places = self.leases.get(&session).and_then(|lease| lease.subs.get(id)).map(|sub| &sub.groups);
-        let starts = places.into_iter().flatten().filter_map(|place| {
+        let sub = self.leases.get(&session).and_then(|lease| lease.subs.get(id));
+        SubscribeResult { sub_id: id.clone(), start_seq: sub.map(|sub| self.starts(sub)).unwrap_or_default() }
+    }
+
+    /// The first entry of each partition that a subscription to a topic has not settled.
+    pub(crate) fn starts(&self, sub: &Sub) -> BTreeMap<String, U53> {
+        let start = |place: &GroupId| {
             let reading = self.messages.readings.get(place)?;
             let LogName::Topic(_, partition) = &reading.record.log else { return None };
             Some((partition.to_string(), U53::saturating(reading.group.floor().saturating_add(1))))
-        });
-        SubscribeResult { sub_id: id.clone(), start_seq: starts.collect::<BTreeMap<_, _>>() }
+        };
+        sub.groups.iter().filter_map(start).collect()
     }
 
     pub(crate) fn unsubscribe(

@@ -283,6 +283,7 @@ pub(super) fn reconcile_result() -> ReconcileResult {
             reason: reason.to_owned(),
             client_view: client.map(|name| Box::new(seen(name, 32))),
             server_view: server.map(|name| Box::new(seen(name, 16))),
+            start_seq: BTreeMap::new(),
         };
     ReconcileResult {
         results: vec![

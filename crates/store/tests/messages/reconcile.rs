@@ -67,6 +67,43 @@ fn what_both_know_is_kept_under_the_servers_name() {
     }
 }
 
+#[test]
+fn a_lone_reader_that_goes_on_is_told_where() {
+    let (mut w, a, b, sub) = reader();
+    let b = w.resume(2, b);
+    let crew = w.subscribe(b, subscription("t", Some("crew"))).sub_id;
+    for n in 1..=3 {
+        w.post(a, letter(topic("t"), &format!("m{n}")));
+    }
+    let own: Vec<_> = w.pushes(b).into_iter().filter(|push| push.sub == sub).collect();
+    w.ack(b, &[own[0].clone(), own[2].clone()]);
+    w.drop_socket(b);
+    let all = vec![listed(sub.as_str(), "t", None), listed(crew.as_str(), "t", Some("crew"))];
+    let (_, result) = w.resume_with(2, b, knowing(RestoreClient, all));
+    assert_eq!(verdicts(&result), [(Keep, sub.as_str(), "same"), (Keep, crew.as_str(), "same")]);
+    assert_eq!(result.results[0].start_seq, [("0".to_owned(), U53::saturating(2))].into());
+    assert!(result.results[1].start_seq.is_empty(), "where a group stands is not one member's business");
+}
+
+#[test]
+fn a_name_that_a_client_brings_is_given_to_nothing_else() {
+    let (mut w, a, b, sub) = reader();
+    let (stem, number) = sub.as_str().rsplit_once('-').unwrap();
+    let number: u64 = number.parse().unwrap();
+    let brought = (1..=8).map(|n| listed(&format!("{stem}-{}", number + n), &format!("t{n}"), None));
+    let all = [listed(sub.as_str(), "t", None)].into_iter().chain(brought).collect();
+    let (b, result) = w.resume_with(2, b, knowing(RestoreClient, all));
+    assert_eq!(result.results.iter().filter(|verdict| verdict.action == Keep).count(), 9);
+    w.subscribe(b, subscription("new", None));
+    for topic_name in ["t", "t1", "t8", "new"] {
+        w.post(a, letter(topic(topic_name), topic_name));
+    }
+    let mut names: Vec<_> = w.pushes(b).iter().map(|push| push.sub.clone()).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4);
+}
+
 /// A reader whose socket had lost the word of a gap once went on without ever hearing of it.
 #[test]
 fn a_gap_that_a_socket_lost_is_told_again_until_the_position_is_past_it() {
