@@ -15,6 +15,8 @@ use crate::rng::Rng;
 const SECTOR: usize = 512;
 /// Bytes of a page in the log, with its header.
 const FRAME: u64 = 4_096 + 24;
+/// Bytes at the head of the log, by which its pages are known as its own.
+const LOG_HEAD: usize = 32;
 const DATABASE: &str = "tenure.db";
 const LOG: &str = "tenure.db-wal";
 const MARK: &str = "tenure.mark";
@@ -322,7 +324,12 @@ impl Image {
             let database = mix(&self.database, &after.database, rng);
             return Image { database, log: after.log.clone(), mark };
         };
-        Image { database, log: mix(&self.log, &after.log, rng), mark }
+        let mut log = self.log.clone();
+        if let (Some(old), Some(new)) = (log.get_mut(..LOG_HEAD), after.log.get(..LOG_HEAD)) {
+            // A log that is begun anew has its new head synced before anything is written over the old pages.
+            old.copy_from_slice(new);
+        }
+        Image { database, log: mix(&log, &after.log, rng), mark }
     }
 
     fn write(&self, dir: &Path) -> Result<(), Broken> {
