@@ -25,7 +25,7 @@ pub(crate) enum Look {
     /// What became of these ids.
     Fates(Vec<String>),
     /// What is in a log, from here on.
-    History(String, u64, Vec<(u64, String, String)>),
+    History(String, u64),
     /// The dead letters of a log, after this.
     Dead(String, u64, Vec<DeadLetter>),
     /// How a run stands that was begun under this key.
@@ -48,7 +48,7 @@ impl Process {
                 let params = SendStatusParams { client_message_ids };
                 link.request(now, Method::SendStatus, &params, timeout, effects)
             }
-            Look::History(log, from, _) => {
+            Look::History(log, from) => {
                 let params = HistoryParams { log: log.clone(), from: Some(U53::saturating(*from)), limit };
                 link.request(now, Method::History, &params, timeout, effects)
             }
@@ -93,23 +93,20 @@ impl Process {
                 }
                 None => self.looks.push(Look::Fates(ids)),
             },
-            Look::History(log, from, mut found) => {
-                match answer::<HistoryResult>(codec, &frame) {
-                    Ok(result) => {
-                        for message in result.messages {
-                            let body = message.body.unwrap_or_default();
-                            found.push((message.seq.get(), message.id.to_string(), body));
-                        }
-                        match result.next {
-                            Some(next) => self.looks.push(Look::History(log, next.get(), found)),
-                            None => self.seen.push(Seen::History(log, found)),
-                        }
+            Look::History(log, from) => match answer::<HistoryResult>(codec, &frame) {
+                Ok(result) => {
+                    let entries = result.messages.into_iter().map(|message| {
+                        (message.seq.get(), message.id.to_string(), message.body.unwrap_or_default())
+                    });
+                    self.seen.push(Seen::History(log.clone(), from, entries.collect()));
+                    if let Some(next) = result.next {
+                        self.looks.push(Look::History(log, next.get()));
                     }
-                    Err(error) if error.retryable => self.looks.push(Look::History(log, from, found)),
-                    // Nobody ever sent to it.
-                    Err(_) => self.seen.push(Seen::History(log, found)),
                 }
-            }
+                Err(error) if error.retryable => self.looks.push(Look::History(log, from)),
+                // Nobody ever sent to it.
+                Err(_) => self.seen.push(Seen::History(log, from, Vec::new())),
+            },
             Look::Dead(log, after, mut found) => match answer::<DeadListResult>(codec, &frame) {
                 Ok(result) => {
                     found.extend(result.letters.into_iter().map(|letter| DeadLetter {

@@ -237,7 +237,7 @@ impl World {
             looks.extend(process.memo.runs.iter().map(|(id, run)| Look::Run(id.clone(), *run)));
             looks.extend(own.into_iter().flatten().map(|log| Look::Dead(log, 0, Vec::new())));
             if std::mem::take(&mut first) {
-                looks.extend(logs.iter().map(|log| Look::History(log.clone(), 1, Vec::new())));
+                looks.extend(logs.iter().map(|log| Look::History(log.clone(), 1)));
                 looks.extend(logs.iter().map(|log| Look::Dead(log.clone(), 0, Vec::new())));
             }
             process.looks = looks;

@@ -569,8 +569,8 @@ pub enum Seen {
     // The last look, over the wire.
     /// What `send.status` says of a message.
     Fate(Key, Option<String>, Fate),
-    /// Everything in a topic's log, as `history` gives it: seq, id and body.
-    History(/* log */ String, Vec<(u64, String, String)>),
+    /// One page of a topic's log from this seq on, as `history` gives it: seq, id and body.
+    History(/* log */ String, /* from */ u64, Vec<(u64, String, String)>),
     /// All dead letters of a log.
     DeadLetters(String, Vec<DeadLetter>),
     /// All services, as `services.list` gives them to this life: name, session, and whether it is online.

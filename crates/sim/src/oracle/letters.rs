@@ -88,7 +88,7 @@ impl Letters {
                 self.answered(*life, key, *contradicts, outcome, world, court);
             }
             Seen::Handed(life, handed) => self.handed(*life, handed, world, court),
-            Seen::History(log, entries) => {
+            Seen::History(log, _, entries) => {
                 for (seq, id, body) in entries {
                     self.found(Spot { log: log.clone(), seq: *seq, id: id.clone() }, body, world, court);
                 }

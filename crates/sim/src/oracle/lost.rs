@@ -24,6 +24,8 @@ const MARGIN_MS: u64 = 10_000;
 pub(super) struct LastLook {
     /// Everything in the logs of topics: id and body by seq.
     histories: BTreeMap<String, BTreeMap<u64, (String, String)>>,
+    /// Where the pages began in which they were read.
+    pages: BTreeMap<String, BTreeSet<u64>>,
     /// What readers were told is gone.
     gaps: Vec<Told>,
     /// When who last began to read through what; one that begins anew has had nothing.
@@ -87,7 +89,8 @@ impl LastLook {
                 self.gaps.push(Told { life, place, log, from, to, within: since..=at });
             }
             Seen::Subscribes(life, place, _) => _ = self.began.insert((*life, place.clone()), at),
-            Seen::History(log, entries) => {
+            Seen::History(log, from, entries) => {
+                self.pages.entry(log.clone()).or_default().insert(*from);
                 let entries = entries.iter().map(|(seq, id, body)| (*seq, (id.clone(), body.clone())));
                 self.histories.entry(log.clone()).or_default().extend(entries);
             }
@@ -123,6 +126,16 @@ impl LastLook {
     }
 }
 
+impl LastLook {
+    /// The first entry of the page that `seq` belongs on. Pages are read one after the other, and the log forgets meanwhile.
+    fn first_beside(&self, log: &str, seq: u64) -> Option<u64> {
+        let (history, pages) = (self.histories.get(log)?, self.pages.get(log)?);
+        let start = pages.range(..=seq).next_back().copied().unwrap_or(0);
+        let end = pages.range(seq + 1..).next().copied().unwrap_or(u64::MAX);
+        history.range(start..end).next().map(|(first, _)| *first)
+    }
+}
+
 impl End<'_> {
     fn judge_letter(&self, key: &Key, record: &Record, court: &mut Court) {
         let Some(message) = record.promised(self.world) else { return };
@@ -149,9 +162,9 @@ impl End<'_> {
     /// who had to read it have is judged with them.
     fn may_be_forgotten(&self, log: &str, seq: u64, record: &Record) -> bool {
         let Some((after_ms, unread)) = self.world.broker.forgets else { return false };
-        let first = self.look.histories.get(log).and_then(|history| history.first_key_value());
+        let first = self.look.first_beside(log, seq);
         let old = self.world.broker.clock_jumped || self.world.now + SLACK_MS >= record.first_at + after_ms;
-        first.is_none_or(|(first, _)| seq < *first) && (unread || old)
+        first.is_none_or(|first| seq < first) && (unread || old)
     }
 
     /// Who is told that something is gone is told the truth: it is not there, and not all of it was done with. What was

@@ -206,3 +206,20 @@ fn who_is_behind_what_was_forgotten_is_told() {
     forgotten(true, 1_000, topic(Some("crew")), buried).holds();
     forgotten(false, 4_000_000, topic(Some("crew")), buried).breaks(&["dead"]);
 }
+
+#[test]
+fn a_log_may_forget_while_its_pages_are_read() {
+    let read = |pages: &[(u64, &[(u64, &str)])]| {
+        let mut play = Play::full();
+        play.see(Seen::Forgets { after_ms: 5_000, unread: false }).post("a", 1).post("b", 2).pass(60_000);
+        for (from, entries) in pages {
+            play.history_page(*from, entries);
+        }
+        play.fate("a", Fate::Accepted);
+        over(&mut play, &[0], "b", Fate::Accepted);
+        play
+    };
+    read(&[(1, &[(1, "a")]), (2, &[])]).holds();
+    read(&[(1, &[(1, "a")])]).breaks(&["lost"]);
+    read(&[(1, &[]), (2, &[])]).holds();
+}

@@ -243,8 +243,13 @@ impl Play {
 
     /// What the topic's log holds.
     pub(super) fn history(&mut self, entries: &[(u64, &str)]) -> &mut Play {
+        self.history_page(1, entries)
+    }
+
+    /// What the topic's log holds from there on, as one page of several.
+    pub(super) fn history_page(&mut self, from: u64, entries: &[(u64, &str)]) -> &mut Play {
         let entry = |(seq, id): &(u64, &str)| (*seq, format!("id of {id}"), format!("body of {id}"));
-        self.see(Seen::History("topic/jobs/0".into(), entries.iter().map(entry).collect()))
+        self.see(Seen::History("topic/jobs/0".into(), from, entries.iter().map(entry).collect()))
     }
 
     /// What was broken, each rule once for every time.
