@@ -382,6 +382,7 @@ impl Mesh {
             self.deadlines.set(record.session, until);
             let lease = Lease {
                 id: record.lease,
+                restored: true,
                 member: record.member,
                 caps: record.caps,
                 may: Rights::NONE,

@@ -44,7 +44,7 @@ pub struct Open {
     mark: Option<IdMark>,
     /// Whether it is handed out although its time is over: it was brought back.
     pub lasting: bool,
-    /// Who had it in hand last, as far as this run knows: nobody else's tag counts.
+    /// Who had it in hand last: nobody else's tag counts.
     last: Option<SessionKey>,
     /// The last attempt that is known to have failed: each counts once, however often that is said.
     failed: Option<u32>,
@@ -131,7 +131,7 @@ impl Group {
 
     /// Takes up an open entry that the store remembers.
     pub fn restore(&mut self, record: &OpenRecord, state: OpenState, origin: Option<Origin>) {
-        let OpenRecord { seq, attempt, tries, lasting, ready_at, .. } = *record;
+        let OpenRecord { seq, attempt, tries, holder, lasting, ready_at } = *record;
         let assumed = attempt == 0 && ready_at.is_none();
         self.open.insert(
             seq,
@@ -143,7 +143,7 @@ impl Group {
                 origin,
                 lasting,
                 assumed,
-                last: None,
+                last: holder,
                 failed: None,
                 stored: true,
             },
@@ -164,6 +164,11 @@ impl Group {
     /// Remembers who settled an entry, for others who had it in hand before.
     pub fn note_settler(&mut self, seq: u64, attempt: u32, session: SessionKey) {
         self.settlers.note(seq, attempt, session);
+    }
+
+    /// Forgets who settled an entry: it is back.
+    pub fn forget_settler(&mut self, seq: u64) {
+        self.settlers.forget(seq);
     }
 
     /// The last entry that was read.
@@ -532,8 +537,8 @@ impl Open {
     fn record(&self, seq: u64) -> OpenRecord {
         let (holder, ready_at) = match &self.state {
             OpenState::Held { holder, .. } => (Some(holder.session), None),
-            OpenState::Ready => (None, None),
-            OpenState::Delayed(_, wall) => (None, Some(*wall)),
+            OpenState::Ready => (self.last, self.last.map(|_| 0)),
+            OpenState::Delayed(_, wall) => (self.last, Some(*wall)),
         };
         OpenRecord { seq, attempt: self.attempt, tries: self.tries, holder, ready_at, lasting: self.lasting }
     }

@@ -436,7 +436,7 @@ impl Messages {
         known: Option<Origin>,
     ) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
-        let open = open.or_else(|| reading.group.remove(seq));
+        let open = open.or_else(|| reading.leave(seq));
         let attempts = open.as_ref().map_or(0, |open| open.attempt);
         let origin = open.and_then(|open| open.origin).or(known);
         reading.receipt(origin, state, Some(reason.to_owned()));
@@ -451,6 +451,7 @@ impl Messages {
     /// A dead letter is back in its log: it is handed out next, or when its turn comes if that was yet to come.
     pub(crate) fn revive(&mut self, id: GroupId, seq: u64, attempts: u32) -> bool {
         let Some(reading) = self.readings.get_mut(&id) else { return false };
+        reading.come_back(seq);
         if seq > reading.group.cursor() {
             reading.spared.insert(seq);
             self.logs.forget(&reading.record.log);

@@ -202,7 +202,7 @@ impl Messages {
         for id in groups {
             let Some(reading) = self.readings.get_mut(&id) else { continue };
             reading.page.retain(|other| other.seq != seq);
-            reading.group.remove(seq);
+            reading.leave(seq);
             if seq > reading.group.cursor() {
                 reading.miss(seq);
                 reading.discount(entry);
@@ -228,7 +228,7 @@ impl Messages {
             for (seq, entry) in gone.clone().filter(|(_, entry)| entry.lane == lane) {
                 match reading.group.open(seq) {
                     Some(open) if open.origin.is_none() && mutant::on(Mutant::LeftByOrigin) => {}
-                    Some(_) => reading.leave(seq),
+                    Some(_) => drop(reading.leave(seq)),
                     None => reading.discount(entry),
                 }
             }

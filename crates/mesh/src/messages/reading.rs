@@ -10,12 +10,14 @@ use tenure_proto::name::GroupName;
 
 use crate::effect::Push;
 use crate::messages::envelope::Entry;
-use crate::messages::group::{Claim, Group, Holder, OPEN_MAX};
+use crate::messages::group::{Claim, Group, Holder, OPEN_MAX, Open};
 use crate::messages::placing::Placed;
 use crate::store::record::{GroupRecord, Origin, Reader};
 
 /// A floor that the store may not know.
 pub(crate) const UNTOLD: u64 = u64::MAX;
+/// The settler of what left without anybody's word. No key pair has it: signatures under it are refused as weak.
+const NOBODY: SessionKey = SessionKey([0; 32]);
 
 /// A group with what surrounds it.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Reading {
     pub(crate) receipts: Vec<(SessionKey, Receipt)>,
     /// Where the cursor was at the start of the broker, if it was there then.
     pub(crate) restored_at: Option<u64>,
+    /// Entries of a session's inbox that were open then: what became of them since is known. As many as were open.
+    pub(crate) restored_open: BTreeSet<u64>,
     /// Entries beyond the cursor that left the log since the start: nobody has them in hand, whoever says so. Not more
     /// than [`OPEN_MAX`], the last ones.
     missing: BTreeSet<u64>,
@@ -53,8 +57,8 @@ pub(crate) struct Reading {
     pub(crate) placed: Placed,
     /// The floor that the store knows, of a private group; [`UNTOLD`] if it did not take the last one.
     pub(crate) floor_told: u64,
-    /// Entries of an inbox that had been handed out and were moved on or failed when its lease ended: they are not
-    /// settled, although they are not here any more. Of this run, the last ones.
+    /// Entries that one reader had been handed and that left without its word: moved on, expired, or dead. They are not
+    /// settled, although they are not here any more. Of this run, the last [`OPEN_MAX`].
     left: BTreeSet<u64>,
 }
 
@@ -99,6 +103,7 @@ impl Reading {
             counted: (0, 0),
             receipts: Vec::new(),
             restored_at: None,
+            restored_open: BTreeSet::new(),
             missing: BTreeSet::new(),
             placed,
             floor_told: cursor,
@@ -125,20 +130,34 @@ impl Reading {
         self.is_shared() || matches!(self.record.log, LogName::Member(_))
     }
 
-    /// An entry is elsewhere now.
-    pub(crate) fn leave(&mut self, seq: u64) {
-        if self.group.remove(seq).is_some_and(|open| open.attempt > 0) {
+    /// An open entry leaves without its reader's word: it moved on, expired, or is a dead letter. A late settle of it is
+    /// told `requeued`.
+    pub(crate) fn leave(&mut self, seq: u64) -> Option<Open> {
+        let open = self.group.remove(seq)?;
+        if open.attempt == 0 {
+            return Some(open);
+        }
+        if self.is_contended() {
+            // As if it had been handed out once more, to nobody: that is on disk, and bounded with the others.
+            self.group.note_settler(seq, open.attempt + 1, NOBODY);
+        } else {
             self.left.insert(seq);
             if self.left.len() > OPEN_MAX {
                 self.left.pop_first();
             }
         }
+        Some(open)
+    }
+
+    /// A dead letter is back: it can be settled again.
+    pub(crate) fn come_back(&mut self, seq: u64) {
+        self.left.remove(&seq);
+        self.group.forget_settler(seq);
     }
 
     /// What a tag of `session` is worth here.
     pub(crate) fn claim(&self, seq: u64, attempt: u32, session: &SessionKey) -> Claim {
-        // What was fetched from the dead letters is here again.
-        if self.left.contains(&seq) && self.group.open(seq).is_none() {
+        if self.left.contains(&seq) {
             return Claim::Stale("requeued");
         }
         self.group.claim(seq, attempt, session)
@@ -155,6 +174,12 @@ impl Reading {
     /// because it was settled, or because it went elsewhere when that lease ended.
     pub(crate) fn is_lost_track_of(&self, seq: u64) -> bool {
         matches!(self.record.log, LogName::Session(_)) && self.group.open(seq).is_none()
+    }
+
+    /// Whether that was so at the start of the broker: the entry was read before, and was not open any more.
+    pub(crate) fn was_lost_track_of(&self, seq: u64) -> bool {
+        let was_read = self.restored_at.is_some_and(|cursor| seq <= cursor);
+        was_read && !self.restored_open.contains(&seq) && self.is_lost_track_of(seq)
     }
 
     /// Whether a delivery is the last hand-out of its entry.

@@ -254,8 +254,9 @@ impl Mesh {
             return InflightResult::Requeued;
         }
         self.messages.believe(id, &parts);
+        let claim = self.claim(id, &parts, &session);
         let Some(reading) = self.messages.readings.get(&id) else { return InflightResult::Requeued };
-        match reading.claim(seq, parts.attempt, &session) {
+        match claim {
             Claim::Done => return InflightResult::Settled,
             Claim::DoneByOther | Claim::Stale(_) => return InflightResult::Requeued,
             Claim::Good => {}

@@ -116,8 +116,9 @@ impl Mesh {
             return Err("unknown_tag");
         }
         self.messages.believe(id, &parts);
+        let claim = self.claim(id, &parts, &session);
         let reading = self.messages.readings.get(&id).ok_or("no_such_group")?;
-        match reading.claim(parts.seq, parts.attempt, &session) {
+        match claim {
             Claim::Stale(reason) => return Err(reason),
             // There is nothing to prolong, and whoever works on it may stop.
             Claim::Done | Claim::DoneByOther if matches!(how, How::Progress) => return Err("settled"),
@@ -151,6 +152,18 @@ impl Mesh {
         }
         self.messages.urgent |= durable;
         Ok(durable)
+    }
+
+    /// What a tag is worth.
+    pub(crate) fn claim(&self, id: GroupId, parts: &TagParts, session: &SessionKey) -> Claim {
+        let Some(reading) = self.messages.readings.get(&id) else { return Claim::Stale("no_such_group") };
+        let claim = reading.claim(parts.seq, parts.attempt, session);
+        // It was handed to an earlier lease, and may have moved on when that ended.
+        let is_new = || self.leases.get(session).is_some_and(|lease| !lease.restored);
+        if claim == Claim::Done && reading.was_lost_track_of(parts.seq) && is_new() {
+            return Claim::Stale("requeued");
+        }
+        claim
     }
 
     /// Whether an entry in hand was pushed through an earlier socket than its session has now.

@@ -64,6 +64,15 @@ impl Settlers {
         }
     }
 
+    /// Forgets who settled an entry.
+    pub fn forget(&mut self, seq: u64) {
+        if let Some(old) = self.known.remove(&seq) {
+            self.order.remove(&old.nth);
+            self.untold.remove(&seq);
+            self.forgotten.push(seq);
+        }
+    }
+
     /// Whether an entry that is settled is known to have been settled otherwise than by this attempt of this session.
     pub fn is_by_other(&self, seq: u64, attempt: u32, session: &SessionKey) -> bool {
         self.known.get(&seq).is_some_and(|known| (known.attempt, &known.session) != (attempt, session))

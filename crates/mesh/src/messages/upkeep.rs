@@ -198,9 +198,12 @@ impl Mesh {
             return true;
         }
         // Each crew that has not settled it may try it again.
-        let crews: Vec<_> = readings().filter(|r| open(r)).filter_map(|r| r.crew().cloned()).collect();
+        let attempts = |r: &Reading| r.group.open(seq).map_or(0, |open| open.attempt);
+        let crews: Vec<_> =
+            readings().filter(|r| open(r)).filter_map(|r| Some((r.crew()?.clone(), attempts(r)))).collect();
+        let attempts = readings().filter(|_| log.is_inbox()).map(attempts).max().unwrap_or(0);
         self.messages.entry_left(entry);
-        let (group, attempts, reason) = (None, 0, "expired".to_owned());
+        let (group, reason) = (None, "expired".to_owned());
         let at = self.wall;
         effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
         let burial = Burial { log, lane, seq, group, attempts, reason, at, remove: true };
@@ -216,8 +219,8 @@ impl Mesh {
                 self.messages.urgent = true;
             }
             _ => {
-                for crew in crews {
-                    let letter = Burial { group: Some(crew), remove: false, ..burial.clone() };
+                for (crew, attempts) in crews {
+                    let letter = Burial { group: Some(crew), attempts, remove: false, ..burial.clone() };
                     self.write_surely(StoreWrite::Bury(Box::new(letter)), effects);
                 }
                 self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);

@@ -160,6 +160,7 @@ impl Mesh {
         let knock_inbox = knock.admission.inbox;
         let lease = Lease {
             id,
+            restored: false,
             member,
             caps,
             may: Rights::NONE,

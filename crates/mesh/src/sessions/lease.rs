@@ -181,6 +181,8 @@ pub enum Muted {
 pub struct Lease {
     /// Its name.
     pub id: LeaseId,
+    /// Whether it began in an earlier run of the broker.
+    pub restored: bool,
     /// Who vouches.
     pub member: MemberKey,
     /// What its attestation leaves of what its member may; `None` is everything.

@@ -60,9 +60,9 @@ pub struct OpenRecord {
     pub attempt: u32,
     /// How often that failed.
     pub tries: u32,
-    /// Who has it in hand.
+    /// Who has it in hand, or had it last if there is a `ready_at`.
     pub holder: Option<SessionKey>,
-    /// Before when nobody gets it, Unix milliseconds.
+    /// It was given back, or is new and delayed: before then nobody gets it, Unix milliseconds.
     pub ready_at: Option<u64>,
     /// Whether it is handed out although its time is over: somebody took it out of the dead letters.
     pub lasting: bool,

@@ -108,13 +108,16 @@ impl Mesh {
         let id = state.record.id;
         for (record, origin) in state.open {
             let place = match (record.holder, record.ready_at) {
-                (Some(session), _) => self.restore_hand(&state.record.log, id, session, &record),
-                (None, Some(wall)) if wall > self.wall => {
+                (Some(session), None) => self.restore_hand(&state.record.log, id, session, &record),
+                (_, Some(wall)) if wall > self.wall => {
                     OpenState::Delayed(self.now.plus(wall - self.wall), wall)
                 }
-                (None, _) => OpenState::Ready,
+                _ => OpenState::Ready,
             };
             if let Some(reading) = self.messages.readings.get_mut(&id) {
+                if matches!(reading.record.log, LogName::Session(_)) {
+                    reading.restored_open.insert(record.seq);
+                }
                 reading.group.restore(&record, place, origin);
             }
         }

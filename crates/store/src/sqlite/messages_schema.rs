@@ -106,8 +106,8 @@ CREATE TABLE open_entries (
     seq      INTEGER NOT NULL,
     attempt  INTEGER NOT NULL,                      -- how often it was handed out
     tries    INTEGER NOT NULL,                      -- how often that failed
-    holder   BLOB,                                  -- session that has it in hand
-    ready_at INTEGER,                               -- Unix ms; not handed out before
+    holder   BLOB,                                  -- session that has it in hand, or had it last if there is a ready_at
+    ready_at INTEGER,                               -- Unix ms; given back or delayed: not handed out before
     lasting  INTEGER NOT NULL,                      -- 1: brought back from the dead letters, never too late
     PRIMARY KEY (mesh, grp, seq)
 ) STRICT, WITHOUT ROWID;

@@ -14,7 +14,7 @@ use tenure_proto::hello::{HelloReconcile, Later};
 use tenure_proto::ids::ConnId;
 use tenure_proto::limits::{ACK_TIMEOUT_MS, MAX_ATTEMPTS};
 use tenure_proto::log::LogName;
-use tenure_proto::message::{NackParams, SendState, TagsParams};
+use tenure_proto::message::{Fallback, NackParams, SendParams, SendState, TagsParams};
 use tenure_proto::reconcile::{ClientInflight, InflightResult, InflightState, ReconcileParams};
 use tenure_proto::subscribe::{AckMode, SubscribeParams, UnsubscribeParams};
 use tenure_store::Write;
@@ -142,6 +142,115 @@ fn a_settle_by_a_former_holder_is_stale_also_after_another_settled_it() {
         assert_eq!(w.settle(b, settle).settled.len(), 1, "who settled it may say so again");
         assert_eq!(w.dead(b, &job.entry.log).len(), usize::from(dead), "and nothing else came of it");
     }
+}
+
+/// A late settle of what was given up without its holder's word was answered as if it had counted.
+#[test]
+fn a_settle_of_what_failed_too_often_or_expired_meanwhile_is_stale() {
+    for (expires, restart) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut w = world();
+        let (a, mut b) = (w.join(1), w.join(2));
+        w.subscribe(b, subscription("jobs", Some("crew")));
+        let ttl_ms = ms(30_000).filter(|_| expires);
+        w.post(a, SendParams { ttl_ms, ..letter(topic("jobs"), "job") });
+        let mut job = w.pushes(b);
+        for _ in 1..if expires { 1 } else { MAX_ATTEMPTS } {
+            w.nack(b, &job[0]);
+            job = w.pushes(b);
+        }
+        w.drop_socket(b);
+        w.pass(60_000);
+        if restart {
+            w.restart();
+        }
+        b = w.resume(2, b);
+        assert!(w.pushes(b).is_empty());
+        let late = w.ack(b, &job);
+        assert_eq!(
+            (late.settled.len(), late.stale[0].reason.as_str()),
+            (0, "requeued"),
+            "{expires} {restart}"
+        );
+        let dead = w.dead(b, &job[0].entry.log);
+        let of_crew = dead.iter().find(|letter| letter.group.is_some()).expect("a dead letter of the group");
+        assert_eq!(of_crew.attempts, job[0].attempt);
+        // Fetched from there it is settled as any other, and that may be said twice.
+        assert_eq!(w.dead_retry(b, &job[0].entry.log, &[job[0].entry.seq]).retried.len(), 1);
+        let again = w.pushes(b);
+        assert_eq!(again[0].attempt, job[0].attempt + 1);
+        w.ack_all(b, &again);
+        w.ack_all(b, &again);
+        assert_eq!(w.ack(b, &job).stale[0].reason, "requeued");
+    }
+}
+
+/// What came back from the dead letters and was acked was told `requeued` when the ack was said again.
+#[test]
+fn what_was_acked_after_it_came_back_stays_settled() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, SendParams { ttl_ms: ms(20_000), ..letter(to(2), "m1") });
+    let first = w.pushes(b);
+    let delay_ms = ms(60_000);
+    w.settle(b, Call::Nack(NackParams { delay_ms, ..nacked(vec![tag(&first[0])]) }));
+    w.pass(50_000);
+    assert_eq!(w.ack(b, &first).stale[0].reason, "requeued", "it expired while it waited");
+    assert_eq!(w.dead_retry(b, &inbox(2), &[first[0].entry.seq]).retried.len(), 1);
+    let again = w.pushes(b);
+    w.ack_all(b, &again);
+    w.ack_all(b, &again);
+}
+
+/// After a start, what had been given back was taken for another's, although nobody had had it since.
+#[test]
+fn a_settle_after_a_start_counts_while_nobody_else_has_had_the_entry() {
+    for delayed in [false, true] {
+        let (mut w, b, a, job) = crew(MeshConfig::default());
+        w.drop_socket(b);
+        if delayed {
+            let delay_ms = ms(600_000);
+            w.settle(a, Call::Nack(NackParams { delay_ms, ..nacked(vec![tag(&job)]) }));
+        }
+        w.drop_socket(a);
+        w.pass(6_000);
+        w.restart();
+        let listed = ClientInflight { tag: tag(&job), state: InflightState::Settled, settle: None };
+        let params = ReconcileParams { inflight: vec![listed], ..ReconcileParams::default() };
+        assert_eq!(w.resume_with(2, a, params).1.inflight[0].result, InflightResult::Settled, "{delayed}");
+        let b = w.resume(1, b);
+        w.pass(700_000);
+        assert!(w.pushes(b).is_empty(), "nobody does it again");
+    }
+}
+
+/// A new lease was told after a start that it had settled what moved on when the old one ended.
+#[test]
+fn an_entry_that_moved_on_before_a_start_is_not_settled_by_a_new_lease() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, SendParams { fallback: Fallback::Member, ..letter(to(2), "m1") });
+    let first = w.pushes(b);
+    w.drop_socket(b);
+    w.pass(200_000);
+    w.restart();
+    let b = w.join(2);
+    assert_eq!(w.ack(b, &first).stale[0].reason, "requeued");
+}
+
+/// What stays in an inbox although its session's lease ends is settled by the next lease, also when that is said twice.
+#[test]
+fn an_entry_that_was_held_over_a_start_is_settled_by_a_new_lease() {
+    let mut w = world();
+    let (a, b) = (w.join(1), w.join(2));
+    w.post(a, SendParams { fallback: Fallback::Hold, ..letter(to(2), "m1") });
+    assert_eq!(w.pushes(b).len(), 1);
+    w.drop_socket(b);
+    w.pass(200_000);
+    w.restart();
+    let b = w.join(2);
+    let again = w.pushes(b);
+    w.ack_all(b, &again);
+    w.ack_all(b, &again);
 }
 
 /// What a settle came to that waited for the store was dropped with its socket, and others did the work again.
