@@ -128,9 +128,11 @@ fn prepare(mut connection: Connection, path: &Path, schema: Schema) -> Result<Co
     Ok(connection)
 }
 
-/// Another connection to a file that is open, which cannot write.
+/// Another connection to a file that is open, which cannot write: not even when it is the last to be closed. SQLite would
+/// then copy the log into the file and delete it, also a log that the writer left alone because it is damaged.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, DbError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }

@@ -255,7 +255,8 @@ impl Writer {
             self.keeper.iter_mut().for_each(Keeper::give_up);
             return;
         }
-        // A reader may still be open, so closing would not do it. What cannot be copied now is copied later.
+        // Closing would do it too, unless another program has the file open. What cannot be copied now is copied at the next
+        // start.
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         self.keeper.iter_mut().for_each(Keeper::sync);
     }

@@ -37,8 +37,9 @@ pub struct PutAside {
 /// An open inbox. Dropped, it waits until all that it was asked for is on the disk.
 #[derive(Debug)]
 pub struct Inbox {
-    writer: Worker,
+    /// Declared before the writer, and so closed before it: a read that goes on would keep the writer from emptying the log.
     reader: Worker,
+    writer: Worker,
     room: Arc<Room>,
     disk: Arc<Disk>,
 }

@@ -71,6 +71,35 @@ async fn what_comes_after_the_file_was_removed_is_not_kept() {
     }
 }
 
+/// The log of an inbox that stopped writing is nobody's to copy: neither the writer's nor the reader's.
+#[tokio::test]
+async fn an_inbox_that_stopped_writing_leaves_its_files_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let inbox = open(dir.path());
+    inbox.keep(mesh(), ME, &message(1, "topic:a"), 7).await.unwrap();
+    // The reader has the file open too from its first question on, and may be the last to close it.
+    inbox.bytes().await.unwrap();
+    fs::copy(path("inbox.db-wal"), path("other")).unwrap();
+    fs::rename(path("other"), path("inbox.db-wal")).unwrap();
+    let kept = inbox.keep(mesh(), ME, &message(2, "topic:a"), 8).await;
+    assert!(matches!(&kept, Err(DbError::Poisoned(why)) if why.contains("was replaced")), "{kept:?}");
+    let files = || ["inbox.db", "inbox.db-wal"].map(|file| fs::read(path(file)).ok());
+    let before = files();
+    drop(inbox);
+    assert!(files() == before, "nothing is copied, nothing removed");
+}
+
+#[tokio::test]
+async fn a_clean_stop_leaves_nothing_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = open(dir.path());
+    inbox.keep(mesh(), ME, &message(1, "topic:a"), 7).await.unwrap();
+    inbox.bytes().await.unwrap();
+    drop(inbox);
+    assert_eq!(fs::metadata(dir.path().join("inbox.db-wal")).map_or(0, |log| log.len()), 0);
+}
+
 #[tokio::test]
 async fn a_filter_lets_through_what_it_says() {
     let dir = tempfile::tempdir().unwrap();

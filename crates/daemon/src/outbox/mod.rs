@@ -63,8 +63,9 @@ pub struct Census {
 /// An open outbox. Dropped, it waits until all that it was asked for is on the disk.
 #[derive(Debug)]
 pub struct Outbox {
-    writer: Worker,
+    /// Declared before the writer, and so closed before it: a read that goes on would keep the writer from emptying the log.
     reader: Worker,
+    writer: Worker,
     room: Arc<Room>,
     disk: Arc<Disk>,
 }

@@ -88,6 +88,8 @@ async fn a_clean_stop_leaves_nothing_in_the_log() {
     let dir = TempDir::new().unwrap();
     let outbox = open(dir.path());
     insert(&outbox, "one", "body").await;
+    // The reader has the file open too from its first question on.
+    outbox.census().await.unwrap();
     drop(outbox);
     assert_eq!(fs::metadata(dir.path().join("outbox.db-wal")).map_or(0, |log| log.len()), 0);
 }
@@ -178,8 +180,13 @@ async fn a_log_that_is_written_over_in_its_middle_is_not_copied_at_a_stop() {
     for n in 0..ROWS {
         insert(&outbox, &format!("id {n}"), "body").await;
     }
+    // The reader has the file open too from its first question on, and may be the last to close it.
+    outbox.census().await.unwrap();
     write_over_the_middle(&dir.path().join("outbox.db-wal"));
+    let files = || ["outbox.db", "outbox.db-wal"].map(|file| fs::read(dir.path().join(file)).ok());
+    let before = files();
     drop(outbox);
+    assert!(files() == before, "an outbox that stopped writing copies nothing");
     let refused = Outbox::open(dir.path(), CAP).unwrap_err();
     assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("lost rows")), "{refused}");
 }
