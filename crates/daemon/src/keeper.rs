@@ -110,12 +110,9 @@ impl Keeper {
             return Ok(());
         }
         self.looked = Instant::now();
-        let looked = self.look(connection);
-        if looked.is_err() {
-            self.give_up();
-        }
+        self.look(connection)?;
         self.sync();
-        looked
+        Ok(())
     }
 
     /// Whether nobody else has written to the file itself. To be asked before each batch, which may.
@@ -148,10 +145,12 @@ impl Keeper {
         looked.map_err(DbError::Poisoned)
     }
 
-    /// Nothing is written any more, and the next start must find how far it had come, also if somebody wrote over the mark.
+    /// Nothing is written any more. The next start must find that, and how far it had come, also if the process is killed next
+    /// or somebody wrote over the mark.
     pub(crate) fn give_up(&mut self) {
         let overwritten = self.overwritten;
-        let marked = self.mark.mark().map_or(Ok(()), |mark| self.mark.write(Mark { overwritten, ..mark }));
+        let poisoned = |mark: Mark| Mark { poisoned: true, overwritten, ..mark };
+        let marked = self.mark.mark().map_or(Ok(()), |mark| self.mark.write(poisoned(mark)));
         let restated = if self.mark.look().is_err() { self.mark.restate() } else { Ok(()) };
         self.note(marked.and(restated));
         self.sync();

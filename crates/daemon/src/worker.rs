@@ -187,13 +187,16 @@ impl Writer {
                 let more = if self.disk.is_full() { FULL_BATCH } else { BATCH } - 1;
                 let rest = jobs.try_iter().take(more);
                 let batch = std::iter::once(first).chain(rest).collect();
-                if let (Some(Err(error)), None) =
-                    (self.keeper.as_mut().map(Keeper::look_at_file), fault.get())
+                if fault.get().is_none()
+                    && let Some(Err(error)) = self.keeper.as_mut().map(Keeper::look_at_file)
                 {
                     self.fail(&error, fault);
                 }
                 self.batch(batch, fault);
-                self.keeper.iter_mut().for_each(Keeper::wrote);
+                // From a fault on nothing is written here: what is in the file then is not to be taken for ours.
+                if fault.get().is_none() {
+                    self.keeper.iter_mut().for_each(Keeper::wrote);
+                }
             }
             if let (Some(keeper), None) = (&mut self.keeper, fault.get())
                 && let Err(error) = keeper.tick(&self.connection)
@@ -237,7 +240,9 @@ impl Writer {
         }
     }
 
-    fn fail(&self, error: &DbError, fault: &OnceLock<DbError>) {
+    /// Nothing is written from here on. That is on record before anybody hears of it: the process may be killed at any time.
+    fn fail(&mut self, error: &DbError, fault: &OnceLock<DbError>) {
+        self.keeper.iter_mut().for_each(Keeper::give_up);
         if fault.set(error.clone()).is_ok() {
             tracing::error!(event = "disk_failed", file = self.file, %error);
         }
@@ -249,9 +254,10 @@ impl Writer {
         if let Err(error) = &looked {
             self.fail(error, fault);
         }
-        if fault.get().is_some() || looked.is_err() {
+        if fault.get().is_some() {
             // Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            // Somebody may have written over the mark since.
             self.keeper.iter_mut().for_each(Keeper::give_up);
             return;
         }

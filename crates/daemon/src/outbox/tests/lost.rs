@@ -5,8 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tenure_kit::durable::Mark;
+use tenure_store::durable::MarkFile;
 
-use super::{CAP, DbError, Outbox, insert, open};
+use super::{CAP, DbError, Outbox, answer, insert, open};
 use crate::outbox::copy_files;
 use crate::recover::{Recovered, recover};
 
@@ -140,6 +142,48 @@ async fn files_that_are_written_over_poison_the_outbox_and_the_next_start_says_s
         let refused = Outbox::open(dir.path(), CAP).unwrap_err();
         assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("lost rows")), "{refused}");
     }
+}
+
+/// What the mark in a directory says.
+fn mark(dir: &Path) -> Mark {
+    MarkFile::open(&dir.join("outbox.mark")).unwrap().mark().unwrap()
+}
+
+/// A process that is killed does not close its files: what the next start must know is on record before that.
+#[tokio::test]
+async fn a_file_that_is_written_over_before_a_commit_is_on_record_at_once() {
+    let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let outbox = open(dir.path());
+    insert(&outbox, "one", "body").await;
+    let old = fs::read(dir.path().join("outbox.db")).unwrap();
+    for n in 0..ROWS {
+        insert(&outbox, &format!("id {n}"), "body").await;
+    }
+    fs::write(dir.path().join("outbox.db"), old).unwrap();
+    // Two: the second must not take the file for ours.
+    for id in ["two", "three"] {
+        let refused = outbox.accept(super::request(id, "topic:a", "body"), 10).await.unwrap_err();
+        assert!(
+            matches!(&refused, DbError::Poisoned(why) if why.contains("outbox.db was overwritten")),
+            "{refused}"
+        );
+    }
+    copy_files(dir.path(), left.path());
+    let refused = Outbox::open(left.path(), CAP).unwrap_err();
+    assert!(matches!(&refused, DbError::Corrupt(why) if why.contains("lost rows")), "{refused}");
+}
+
+#[tokio::test]
+async fn a_write_that_failed_is_on_record_at_once() {
+    let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let outbox = open(dir.path());
+    insert(&outbox, "one", "body").await;
+    assert!(!mark(dir.path()).poisoned);
+    let fails = |_: &_| Err::<(), _>(DbError::Poisoned("input/output error".to_owned()));
+    answer(outbox.writer.submit(fails)).await.unwrap_err();
+    copy_files(dir.path(), left.path());
+    let found = mark(left.path());
+    assert_eq!((found.poisoned, found.overwritten, found.ledger.messages), (true, false, 1));
 }
 
 #[tokio::test]
