@@ -1,5 +1,5 @@
-//! How a file of the daemon is opened: made for its owner alone, durable, migrated forward, refused if it is damaged
-//! or newer than this program.
+//! How a file of the daemon is opened: made for its owner alone, durable, migrated forward, with nothing in its log that the
+//! last process left there; refused if it is damaged or newer than this program.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -88,7 +88,9 @@ pub(crate) fn open(path: &Path, schema: Schema) -> Result<Connection, DbError> {
     make(path, schema)?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     refuse_unknown(&connection, path, schema)?;
-    prepare(connection, path, schema)
+    let connection = prepare(connection, path, schema)?;
+    settle_log(&connection, path, false)?;
+    Ok(connection)
 }
 
 /// As [`open`], for a file that holds promises: one that has lost something is refused, and left as it is.
@@ -101,6 +103,7 @@ pub(crate) fn open_kept(path: &Path, schema: Schema) -> Result<(Connection, Keep
     refuse_unknown(&connection, path, schema)?;
     beside.judge(&connection, path)?;
     let connection = prepare(connection, path, schema)?;
+    settle_log(&connection, path, beside.is_poisoned())?;
     let keeper = beside.keep(&connection, path)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     Ok((connection, keeper))
@@ -126,6 +129,30 @@ fn prepare(mut connection: Connection, path: &Path, schema: Schema) -> Result<Co
     }
     migrate(&mut connection, schema)?;
     Ok(connection)
+}
+
+/// Copies what the last process left in the log into the file, and empties the log; both are then on the disk.
+///
+/// If that process died of a failed sync, the log as it reads now may differ from the log on the disk: the system shows pages that
+/// it could not write, and no longer tries to. Syncing the log again would say nothing, and a row that is chained behind such
+/// pages is lost with them. Writing their content anew helps. While the disk is full, or another program reads the log, it stays
+/// as it is, unless it `must` be copied.
+fn settle_log(connection: &Connection, path: &Path, must: bool) -> Result<(), DbError> {
+    let copied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+    match copied.map_err(DbError::from) {
+        Ok(true) | Err(DbError::Full(_)) if !must => Ok(()),
+        Ok(true) => {
+            let (name, what) =
+                (name(path), "a write to its log failed, and another program keeps it from being copied");
+            Err(DbError::Unavailable(format!("{name}: {what}; close the program that reads it")))
+        }
+        // The old log must not come back over the file that is newer now.
+        Ok(false) => {
+            let log = File::open(path.with_extension("db-wal")).and_then(|log| log.sync_all());
+            log.map_err(|error| DbError::Unavailable(format!("sync the log of {}: {error}", name(path))))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Another connection to a file that is open, which cannot write: not even when it is the last to be closed. SQLite would

@@ -12,8 +12,9 @@
 //! is in the files: its commit writes over the log, and what it adds to an index fits into the spare pages until the
 //! first requests that were sent have left theirs.
 //!
-//! What it cannot do: room that was given up is anybody's until the spare pages are made, some milliseconds later. If another
-//! program takes it first, rows wait on the disk until there is room.
+//! What it cannot do: room that was given up is anybody's until the spare pages are made, some milliseconds later; and so is the
+//! room of a log that is emptied at a stop or a start. If another program takes it first, rows wait on the disk until there is
+//! room.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -136,6 +137,13 @@ impl Disk {
             }
             Err(error) => tracing::error!(event = "disk_reserve", bytes = given, %error, "it is not enough"),
         }
+    }
+
+    /// There is no room to open `file`: gives the reserve up for that. `false` if there is none.
+    pub(crate) fn give_up(&self, file: &str) -> bool {
+        self.begin(file);
+        let _said = self.said();
+        release(&self.dir) > 0
     }
 
     /// After a commit while the disk is full: the log is folded, so that the next is written over it.

@@ -65,6 +65,11 @@ impl Beside {
         })
     }
 
+    /// Whether a write failed in the process that used the file last.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.mark.mark().is_some_and(|mark| mark.poisoned)
+    }
+
     /// Watches over the file from now on. It is open, and all that is in it is on the disk.
     pub(crate) fn keep(self, connection: &Connection, path: &Path) -> Result<Keeper, DbError> {
         let missing = || DbError::Corrupt("its ledger is missing".to_owned());

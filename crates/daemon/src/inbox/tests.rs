@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tenure_proto::ids::{MemberKey, MessageId, SessionKey};
 
 use super::*;
-use crate::outbox::CAP;
+use crate::outbox::{CAP, copy_files};
 
 const ME: Recipient = Recipient::Session(SessionKey([1; 32]));
 const YOU: Recipient = Recipient::Session(SessionKey([2; 32]));
@@ -98,6 +98,27 @@ async fn a_clean_stop_leaves_nothing_in_the_log() {
     inbox.bytes().await.unwrap();
     drop(inbox);
     assert_eq!(fs::metadata(dir.path().join("inbox.db-wal")).map_or(0, |log| log.len()), 0);
+}
+
+/// As in the outbox: what the last process left in the log may not be on the disk, if a sync had failed.
+#[tokio::test]
+async fn a_start_chains_nothing_behind_frames_that_may_not_be_on_the_disk() {
+    let [dir, killed, left] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let inbox = open(dir.path());
+    inbox.keep(mesh(), ME, &message(1, "topic:a"), 7).await.unwrap();
+    copy_files(dir.path(), killed.path());
+    let log = |dir: &Path| fs::read(dir.join("inbox.db-wal")).unwrap();
+    let before = log(killed.path());
+    let inbox = open(killed.path());
+    inbox.keep(mesh(), ME, &message(2, "topic:a"), 7).await.unwrap();
+    copy_files(killed.path(), left.path());
+    // The power goes, and with it what was in the log at the start and was not written anew since.
+    let mut now = log(left.path());
+    if now.starts_with(&before) {
+        now[..before.len()].fill(0);
+    }
+    fs::write(left.path().join("inbox.db-wal"), now).unwrap();
+    assert_eq!(numbers(&open(left.path()), all(ME)).await, [1, 2]);
 }
 
 #[tokio::test]

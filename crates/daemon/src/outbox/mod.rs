@@ -81,7 +81,11 @@ impl Outbox {
     /// The same on a disk that others use as well.
     pub(crate) fn open_on(disk: Arc<Disk>, dir: &Path, cap: Cap) -> Result<Outbox, DbError> {
         let path = dir.join("outbox.db");
-        let (connection, keeper) = db::open_kept(&path, schema::SCHEMA)?;
+        let (connection, keeper) = match db::open_kept(&path, schema::SCHEMA) {
+            // What a start must write is what the reserve is for, too.
+            Err(DbError::Full(_)) if disk.give_up("outbox") => db::open_kept(&path, schema::SCHEMA)?,
+            outcome => outcome?,
+        };
         connection.pragma_update(None, "wal_autocheckpoint", integer(disk.log_pages()))?;
         let returned = drain::restart(&connection)?;
         if returned > 0 {

@@ -58,6 +58,47 @@ async fn every_row_is_settled_on_a_disk_without_a_free_byte() {
     eprintln!("all were settled");
 }
 
+/// A log that must be copied at a start may need more room than there is: the reserve is for that too. One that need not be copied
+/// stays as it is.
+#[tokio::test]
+async fn an_outbox_is_opened_on_a_full_disk_also_if_a_write_to_its_log_failed() {
+    let Some(disk) = std::env::var_os(DISK).map(std::path::PathBuf::from) else {
+        return run_inside(
+            "outbox::tests::full::an_outbox_is_opened_on_a_full_disk_also_if_a_write_to_its_log_failed",
+        );
+    };
+    for failed in [false, true] {
+        let (begun, dir) = (disk.join("begun"), disk.join("killed"));
+        fs::create_dir(&begun).unwrap();
+        let outbox = open(&begun);
+        for n in 0..4 {
+            insert(&outbox, &n.to_string(), &"x".repeat(60_000)).await;
+        }
+        if failed {
+            let fails = |_: &_| Err::<(), _>(DbError::Poisoned("input/output error".to_owned()));
+            answer(outbox.writer.submit(fails)).await.unwrap_err();
+        }
+        copy_files(&begun, &dir);
+        drop(outbox);
+        fs::remove_dir_all(&begun).unwrap();
+        // Enough is left to open the file, and too little for what its log has.
+        let mut rest = fs::File::create(disk.join("rest")).unwrap();
+        while rest.write_all(&[1; 4_096]).is_ok() {}
+        rest.set_len(rest.metadata().unwrap().len() - 180_000).unwrap();
+        let log = fs::metadata(dir.join("outbox.db-wal")).unwrap().len();
+        assert!(log > 240_000 && dir.join("reserve").exists(), "{log}");
+        let outbox = open(&dir);
+        assert_eq!(outbox.census().await.unwrap().pending, 4);
+        let left = fs::metadata(dir.join("outbox.db-wal")).unwrap().len();
+        assert_eq!((left, outbox.disk_full().is_some()), if failed { (0, true) } else { (log, false) });
+        assert_eq!(dir.join("reserve").exists(), !failed);
+        drop(outbox);
+        fs::remove_dir_all(&dir).unwrap();
+        fs::remove_file(disk.join("rest")).unwrap();
+    }
+    eprintln!("all were settled");
+}
+
 async fn settle_all(dir: &Path, body: usize) {
     fs::write(dir.join("ballast"), vec![0; 3_000_000]).unwrap();
     let outbox = open(dir);

@@ -186,6 +186,43 @@ async fn a_write_that_failed_is_on_record_at_once() {
     assert_eq!((found.poisoned, found.overwritten, found.ledger.messages), (true, false, 1));
 }
 
+/// After a failed sync the system shows frames of the log that never reached the disk, and a process that is killed leaves them to
+/// the next one. What that one promises must not hang on them.
+#[tokio::test]
+async fn a_start_chains_nothing_behind_frames_that_may_not_be_on_the_disk() {
+    let (dir, left) = (killed().await, TempDir::new().unwrap());
+    let before = fs::read(dir.path().join("outbox.db-wal")).unwrap();
+    let outbox = open(dir.path());
+    insert(&outbox, "new", "body").await;
+    copy_files(dir.path(), left.path());
+    // The power goes, and with it what was in the log at the start and was not written anew since.
+    change(left.path(), "outbox.db-wal", |log| {
+        if log.starts_with(&before) {
+            log[..before.len()].fill(0);
+        }
+    });
+    let census = Outbox::open(left.path(), CAP).unwrap().census().await.unwrap();
+    assert_eq!(census.pending, ROWS + 1);
+}
+
+/// Such a log must be copied, and so the next start does not go on while that is not possible.
+#[tokio::test]
+async fn a_log_whose_write_failed_is_copied_before_its_mark_is_forgotten() {
+    let dir = killed().await;
+    let mut file = MarkFile::open(&dir.path().join("outbox.mark")).unwrap();
+    file.write(Mark { poisoned: true, ..file.mark().unwrap() }).unwrap();
+    // Another program looks at one moment of the file, which needs the log.
+    let shell = rusqlite::Connection::open(dir.path().join("outbox.db")).unwrap();
+    shell.execute_batch("BEGIN; SELECT * FROM ledger").unwrap();
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(matches!(&refused, DbError::Unavailable(why) if why.contains("outbox.db")), "{refused}");
+    assert!(mark(dir.path()).poisoned);
+    drop(shell);
+    let outbox = open(dir.path());
+    assert!(!mark(dir.path()).poisoned);
+    assert_eq!(outbox.census().await.unwrap().pending, ROWS);
+}
+
 #[tokio::test]
 async fn a_mark_that_does_not_read_is_told_and_recovered_from() {
     let dir = killed().await;
