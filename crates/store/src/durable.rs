@@ -230,6 +230,12 @@ impl MarkFile {
         }
     }
 
+    /// Whether nobody has to wait for the disk.
+    #[cfg(test)]
+    pub(crate) fn is_synced(&self) -> bool {
+        !self.unsynced
+    }
+
     /// Waits until the mark is on the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.unsynced()?.map_or(Ok(()), |file| file.sync_data())

@@ -483,6 +483,22 @@ fn the_mark_of_a_store_that_was_poisoned_says_so() {
     assert!(!MarkFile::open(&dir.path().join(MARK)).unwrap().mark().unwrap().poisoned);
 }
 
+/// A copy of the log, or a commit, finds that the files are not what they were: it writes the mark and does not wait for it.
+#[test]
+fn the_mark_of_a_store_that_was_poisoned_is_on_the_disk_once_the_guard_has_looked() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    let mut guard = store.guard().unwrap().unwrap();
+    store.apply(&[message(1)]).unwrap();
+    guard.look().unwrap();
+    assert!(store.log.is_mark_synced());
+    let poisoned = store.log.poison_overwritten("test".to_owned());
+    assert!(!store.log.is_mark_synced(), "the writer does not wait for it");
+    assert_eq!(guard.look().unwrap_err(), poisoned);
+    assert!(store.log.is_mark_synced());
+    assert!(MarkFile::open(&dir.path().join(MARK)).unwrap().mark().unwrap().overwritten);
+}
+
 /// Two transactions are unsynced when the power goes: their sectors are there or not, in any mixture, and the mark is of
 /// any earlier moment. That is never taken for damage, and nothing that was synced is missing.
 #[test]

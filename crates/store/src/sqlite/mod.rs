@@ -232,7 +232,6 @@ impl Drop for Sqlite {
             // Closing would copy the log. Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
             self.log.restate_mark();
-            let _ = self.log.sync_mark();
         }
     }
 }

@@ -119,15 +119,14 @@ impl Log {
     }
 
     /// The store writes no more, and the next start must find how far it had come: whoever wrote over the files may have
-    /// written over the mark too, then or later.
+    /// written over the mark too, then or later. On the disk when this returns, unless that failed: whoever poisoned the store
+    /// has not waited for it. Without a change since the last time there is nothing to wait for.
     pub(super) fn restate_mark(&self) {
-        {
-            let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-            if mark.0.look().is_ok() {
-                return;
-            }
+        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        if mark.0.look().is_err() {
             mark.1 = mark.0.restate().err().map(|error| error.to_string());
         }
+        drop(mark);
         let _ = self.sync_mark();
     }
 
@@ -176,6 +175,12 @@ impl Log {
         handle.map_or(Ok(()), |file| file.sync_data()).map_err(|error| unavailable(error.to_string()))?;
         self.marked.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether the mark as it was written last is on the disk.
+    #[cfg(test)]
+    pub(super) fn is_mark_synced(&self) -> bool {
+        self.mark.lock().unwrap().0.is_synced()
     }
 
     /// A transaction begins. Before its first write, so that no reader sees it that does not count it.
