@@ -125,6 +125,12 @@ impl Daemon {
         Ok(Daemon { shared, tcp, put_aside, servers })
     }
 
+    /// What its tasks share.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// The Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.shared.home.socket()

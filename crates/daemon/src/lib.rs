@@ -33,6 +33,7 @@ pub mod outbox;
 mod queue;
 mod reader;
 mod recover;
+mod rewinds;
 mod room;
 mod serve;
 mod sessions;

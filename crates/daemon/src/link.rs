@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::contact::{self, Contact};
+use crate::rewinds::Rewinds;
 
 /// How long a broker may take to say how late it is.
 const CLOCK: Duration = Duration::from_secs(5);
@@ -84,8 +85,8 @@ pub(crate) struct Tell {
     pub(crate) standing: watch::Sender<Standing>,
     /// Hours that its messages may wait for the broker.
     pub(crate) max_age_hours: watch::Sender<Option<u64>>,
-    /// The logs of which the broker had another history, each time that happens.
-    pub(crate) rewound: watch::Sender<Vec<String>>,
+    /// The logs of which the broker had another history.
+    pub(crate) rewound: watch::Sender<Rewinds>,
 }
 
 /// Asks the broker how late it is: how far its clock is from ours, unless it does not say so soon.
@@ -142,7 +143,7 @@ pub(crate) async fn follow(
             Ok(SessionEvent::HistoryRewound { logs }) => {
                 let text = "the broker's store came back with another history: it is read again";
                 tracing::warn!(event = "history_rewound", %session, logs = logs.join(" "), "{text}");
-                rewound.send_replace(logs);
+                rewound.send_modify(|rewinds| rewinds.add(logs));
                 continue;
             }
             Ok(SessionEvent::Event { .. }) => continue,

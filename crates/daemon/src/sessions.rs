@@ -29,6 +29,7 @@ use crate::config::{Config, MeshChoice};
 use crate::home::{Home, HomeError, file, random_hex, random_key, write_private};
 use crate::link::{Standing, Tell, follow};
 use crate::queue::Queue;
+use crate::rewinds::Rewinds;
 use crate::visits::Visit;
 
 /// Sessions of one daemon.
@@ -90,8 +91,8 @@ pub(crate) struct Local {
     /// Hours that its messages may wait for the broker: as of the broker's last hello, whoever heard it; before the first, what
     /// the operator wants.
     pub(crate) max_age_hours: watch::Receiver<Option<u64>>,
-    /// The logs of which the broker last had another history; changes each time that happens.
-    pub(crate) rewound: watch::Receiver<Vec<String>>,
+    /// The logs of which the broker had another history.
+    pub(crate) rewound: watch::Receiver<Rewinds>,
     /// How its drain hears of new rows.
     pub(crate) queue: Queue,
     /// Whether something works for it.
@@ -341,7 +342,7 @@ impl Sessions {
         // What the operator wants holds, unless the broker's memory is too short for it: then nothing is sent at all.
         let wanted = self.max_age_hours.map(|hours| hours.min(PERMANENT_HOURS_CAP));
         let (tell_age, max_age_hours) = watch::channel(wanted.or(known));
-        let (tell_rewound, rewound) = watch::channel(Vec::new());
+        let (tell_rewound, rewound) = watch::channel(Rewinds::default());
         let tell = Tell { standing: sender, max_age_hours: tell_age, rewound: tell_rewound };
         self.tasks.spawn(follow(client.clone(), events, self.max_age_hours, tell, leaving.clone()));
         let local = Arc::new(Local {
