@@ -174,6 +174,11 @@ impl Broker {
         }
     }
 
+    /// How often the store went back since `at`.
+    pub(super) fn rewinds_since(&self, at: u64) -> usize {
+        self.rewinds.iter().filter(|rewind| rewind.at >= at).count()
+    }
+
     /// Whether `at` lies after the last time that the store went back.
     pub(super) fn is_after_a_rewind(&self, at: u64) -> bool {
         self.rewinds.last().is_some_and(|rewind| rewind.at < at)

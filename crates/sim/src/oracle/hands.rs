@@ -45,9 +45,13 @@ fn is_younger(life: Life, at: u64, world: &World) -> bool {
 }
 
 /// Whether a rewind may have undone that an entry was buried. Then it may be given back, and its next attempt is to an SDK
-/// one that somebody fetched from the dead letters.
+/// one that somebody fetched from the dead letters. The first of several rewinds may have brought it back as its first attempt:
+/// then the SDK gave that up by itself, and remembers no other.
 fn may_be_unburied(hand: &Hand, handed: &Handed, world: &World) -> bool {
-    handed.attempt > hand.attempt && hand.buried.is_some_and(|sight| !world.broker.keeps(sight))
+    hand.buried.is_some_and(|sight| {
+        let known = if world.broker.rewinds_since(sight.at) > 1 { 1 } else { hand.attempt };
+        handed.attempt > known && !world.broker.keeps(sight)
+    })
 }
 
 impl Hands {

@@ -227,6 +227,35 @@ fn what_was_buried_after_the_copy_may_come_as_a_later_attempt() {
 }
 
 #[test]
+fn what_was_buried_and_brought_back_twice_may_come_as_any_but_the_first_attempt() {
+    let again = |rewinds: usize, attempt: u32| {
+        let (mut play, crew) = (Play::full(), topic(Some("crew")));
+        let second = Handed { attempt: 2, ..handed(crew.clone(), JOBS, 1, "a") };
+        play.subscribe(life(1), &crew, 1).post("a", 1).hand_post(life(1), &crew, "a", 1).sleep(100);
+        play.settles(life(1), &crew, JOBS, 1, Verb::Retry(0));
+        play.settled(life(1), &crew, JOBS, 1, Verb::Retry(0), Settled::Yes);
+        play.see(Seen::Handed(life(1), second.clone())).sleep(100);
+        play.settles(life(1), &crew, JOBS, 1, Verb::Dead).settled(
+            life(1),
+            &crew,
+            JOBS,
+            1,
+            Verb::Dead,
+            Settled::Yes,
+        );
+        // Each to the same copy, from before it was buried.
+        for rewind in 0..rewinds {
+            play.sleep(100).rewind(150 + 100 * rewind as u64);
+        }
+        play.see(Seen::Handed(life(1), Handed { attempt, ..second }));
+        play
+    };
+    again(2, 2).holds();
+    again(1, 2).breaks(&["doubled"]);
+    again(2, 1).breaks(&["doubled"]);
+}
+
+#[test]
 fn what_was_refused_after_the_store_went_back_may_be_in_an_earlier_history() {
     let refused = |rewound: bool| {
         let mut play = Play::full();
