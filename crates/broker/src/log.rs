@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use tenure_mesh::effect::Note;
-use tenure_mesh::store::record::DAMAGED;
 
 use crate::metrics::Metrics;
 
@@ -36,10 +35,8 @@ impl Log {
         metrics.event(name(note));
         match note {
             Note::Requeued { count, .. } => _ = metrics.requeued.inc_by(*count as u64),
-            Note::Buried { reason, .. } => {
-                metrics.buried.inc();
-                metrics.damaged.inc_by(u64::from(reason == DAMAGED));
-            }
+            Note::Buried { .. } => _ = metrics.buried.inc(),
+            Note::EntryDamaged { .. } => _ = metrics.damaged.inc(),
             Note::ReconcileDone(done) => {
                 for (action, count) in [
                     ("keep", done.keep),
@@ -98,12 +95,12 @@ fn of_messages(note: &Note, mut aloud: impl FnMut() -> bool) -> bool {
         Note::AcceptDuplicate { session } => tracing::debug!(event = "accept_duplicate", %session),
         Note::RunStarted { session, run } => line!(aloud(), event = "run_started", %session, %run),
         Note::RunEnded { run, status, reason } => line!(aloud(), event = "run_ended", %run, status, reason),
-        Note::Buried { log, seq, reason } if reason == DAMAGED => {
+        Note::EntryDamaged { log, seq } => {
             tracing::error!(
                 event = "entry_damaged",
                 %log,
                 seq,
-                "its bytes do not match their checksum: it is a dead letter; check the disk, and run `tenure check --running`"
+                "its bytes do not match their checksum: a consumer gets a dead letter instead; check the disk, and run `tenure check --running`"
             );
         }
         Note::Buried { log, seq, reason } => tracing::debug!(event = "buried", %log, seq, reason),
@@ -229,6 +226,7 @@ fn name(note: &Note) -> &'static str {
         Note::RunStarted { .. } => "run_started",
         Note::RunEnded { .. } => "run_ended",
         Note::Buried { .. } => "buried",
+        Note::EntryDamaged { .. } => "entry_damaged",
         Note::TopicDeleted { .. } => "topic_deleted",
         Note::ClockJumped { .. } => "clock_jumped",
         Note::ClockDoubted { .. } => "clock_doubted",

@@ -258,6 +258,23 @@ async fn a_running_broker_tells_of_damage() {
     assert!(text(&status).contains("degraded"), "{}", text(&status));
 }
 
+/// `history` showed the damage to who asked, and nobody else heard of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_only_history_reads_is_told_once() {
+    let world = World::new();
+    let (broker, addr) = broker(&world).await;
+    publish(&world, addr, 3);
+    tamper(&world.home().join("broker"), "UPDATE entries SET body = 'x' WHERE place & 137438953471 = 2");
+    for _ in 0..2 {
+        let history = lines(&world, addr, &["history", "jobs", "--json"]);
+        assert_eq!(history.iter().filter(|line| line["damaged"] == true).count(), 1, "{history:?}");
+        let status = at(&world, addr, &["status", "--json"]);
+        assert!(text(&status).contains("degraded") && text(&status).contains("1 damaged"), "{}", text(&status));
+    }
+    assert!(get(addr, "/metrics").contains("\ntenure_entries_damaged_total 1\n"));
+    assert_eq!(broker.stderr().matches("entry_damaged").count(), 1, "{}", broker.stderr());
+}
+
 fn text_of(value: &Value) -> String {
     value.to_string()
 }

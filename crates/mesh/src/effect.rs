@@ -476,6 +476,13 @@ pub enum Note {
         /// Why.
         reason: String,
     },
+    /// An entry does not match its checksum. Said once of each, by the first read that comes to it.
+    EntryDamaged {
+        /// Its log.
+        log: LogName,
+        /// Its number there.
+        seq: u64,
+    },
     /// A start found the wall clock more than a day from when the store last ran: nothing expires and nothing is pruned until
     /// it has gone steadily for an hour, or an operator confirms it.
     ClockDoubted {

@@ -5,6 +5,7 @@ mod words;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -14,6 +15,9 @@ use tenure_sim::regressions::regressions;
 use tenure_sim::run::{Wanted, run};
 use tenure_sim::scenario::Scenario;
 use tenure_sim::shrink::shrink;
+
+/// Seeds after which a long run says how far it is.
+const PROGRESS: u64 = 1_000;
 
 /// Whole meshes in virtual time, with everything that can go wrong
 #[derive(Debug, Parser)]
@@ -90,7 +94,12 @@ fn main() -> Result<ExitCode> {
             (false, false) => 10,
         };
         let hunt = Hunt { minutes: args.minutes, twice, mutant: wanted, first: false };
+        let (done, all) = (AtomicU64::new(0), range.end - range.start);
         let bag = hunt.run(range.clone(), |seed, verdict| {
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(PROGRESS) {
+                eprintln!("{done} of {all} seeds");
+            }
             if let Some(violation) = verdict.violations.first() {
                 println!("seed {seed} at {} ms: {}: {}", violation.at, violation.rule, violation.what);
             }

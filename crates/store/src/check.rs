@@ -50,8 +50,10 @@ pub(crate) struct Totals {
 /// The parts of a check, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// What is small: identity, leases, services, members.
+    /// The pages and indexes of all tables but those whose rows are all read below.
     #[default]
+    Tables,
+    /// What is small: identity, leases, services, members.
     Small,
     Entries,
     Records,

@@ -26,7 +26,7 @@ use crate::messages::subs::Fetch;
 use crate::runs::callee::Ask;
 use crate::sessions::positions::{self, Comparison};
 use crate::store::pending::{Awaiting, unreadable};
-use crate::store::record::{Fate, GroupId, StoreFound, StoreRead, StoreWrite};
+use crate::store::record::{DamagedEntry, Fate, GroupId, StoreFound, StoreRead, StoreWrite};
 
 /// What a read is for.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Purpose {
     /// Entries to be handed out again.
     Again(GroupId, Vec<u64>),
     /// `history`.
-    History(ConnId, RequestId),
+    History(ConnId, RequestId, LogName),
     /// `send.status`.
     Status(ConnId, RequestId, SendStatusParams),
     /// `dead.list`.
@@ -77,12 +77,12 @@ impl Mesh {
         let Some(purpose) = self.messages.reads.remove(&id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
-                self.met_damage(damaged.len());
+                self.met_damage_in(id, &damaged, effects);
                 self.messages.paged(id, entries, &damaged, self.wall);
                 return self.rouse_fetches(id);
             }
             (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
-                self.met_damage(damaged.len());
+                self.met_damage_in(id, &damaged, effects);
                 for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
                     self.released(id, seq, holder);
                 }
@@ -100,7 +100,10 @@ impl Mesh {
             }
             (Purpose::Prove(proof), found) => return self.proved(*proof, positions::ids(found), effects),
             (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
-            (Purpose::History(conn, request), StoreFound::History { mut entries, mut damaged, next }) => {
+            (
+                Purpose::History(conn, request, log),
+                StoreFound::History { mut entries, mut damaged, next },
+            ) => {
                 // As with pages: what its commit has not told us of is not history yet.
                 let (found, logs) = (entries.len(), &self.messages.logs);
                 let is_told = |entry: &Entry| {
@@ -111,6 +114,7 @@ impl Mesh {
                 let through = entries.last().filter(|_| next.is_none() && entries.len() < found);
                 let through = through.map_or(u64::MAX, |entry| entry.seq);
                 damaged.retain(|seq| *seq <= through);
+                self.met_damage(&log, damaged.iter().copied(), effects);
                 (conn, request, Ok(Answer::History(entries, damaged, next)))
             }
             (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {
@@ -151,7 +155,7 @@ impl Mesh {
                 return effects.push(asker.answer(Err(unreadable())));
             }
             (
-                Purpose::History(conn, request)
+                Purpose::History(conn, request, _)
                 | Purpose::Status(conn, request, _)
                 | Purpose::Health(conn, request, _),
                 _,
@@ -180,9 +184,16 @@ impl Mesh {
         if from > end + 1 {
             return Err(past_the_end(&log, end + 1));
         }
-        let read = StoreRead::History { log, from, limit, bytes: self.config.max_payload };
-        self.read(Purpose::History(conn, request.clone()), read, effects);
+        let purpose = Purpose::History(conn, request.clone(), log.clone());
+        self.read(purpose, StoreRead::History { log, from, limit, bytes: self.config.max_payload }, effects);
         Ok(())
+    }
+
+    fn met_damage_in(&mut self, group: GroupId, damaged: &[DamagedEntry], effects: &mut Vec<Effect>) {
+        let Some(log) = self.messages.readings.get(&group).map(|reading| reading.record.log.clone()) else {
+            return;
+        };
+        self.met_damage(&log, damaged.iter().map(|damaged| damaged.seq), effects);
     }
 
     /// The log that a session may read: a topic, its own inbox or its member's.

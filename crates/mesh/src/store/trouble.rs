@@ -1,23 +1,30 @@
 //! What is wrong with the store besides that it cannot write: entries that are damaged, and what a check of it found.
 //! Health is `degraded` meanwhile and says why.
 
+use std::collections::BTreeSet;
+
+use tenure_proto::log::LogName;
+
 use crate::Mesh;
+use crate::effect::{Effect, Note};
 
 /// Bytes of a reason that health repeats; the broker's log has all of it.
 const REASON_BYTES: usize = 512;
+/// Damaged entries that are remembered, so that each is told once. Of more a check tells.
+const DAMAGED_MAX: usize = 1_024;
 
 /// What is wrong with the store.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
-    /// Damaged entries that readers came to since the start, or since the last check that found none.
-    damaged: u64,
+    /// Damaged entries that a read came to since the start, or since the last check that found none; at most [`DAMAGED_MAX`].
+    damaged: BTreeSet<(LogName, u64)>,
     /// What the shell found out about the files, in a sentence.
     reason: Option<String>,
 }
 
 impl Trouble {
     pub(crate) fn is_none(&self) -> bool {
-        self.damaged == 0 && self.reason.is_none()
+        self.damaged.is_empty() && self.reason.is_none()
     }
 
     /// What the shell found out about the files, if anything.
@@ -27,10 +34,11 @@ impl Trouble {
 
     /// A sentence for each thing that is wrong.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
-        let count = self.damaged;
+        let count = self.damaged.len();
+        let more = if count < DAMAGED_MAX { "" } else { " or more" };
         let damaged = (count > 0).then(|| {
             format!(
-                "readers met {count} damaged entries, which are dead letters; see `tenure dead list` and `tenure check --running`"
+                "{count}{more} damaged entries were met; a consumer gets none of them, but a dead letter: see `tenure dead list` and `tenure check --running`"
             )
         });
         damaged.into_iter().chain(self.reason.clone())
@@ -45,9 +53,9 @@ impl Mesh {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES));
             reason
         });
-        let changed = self.trouble.reason != reason || (reason.is_none() && self.trouble.damaged > 0);
+        let changed = self.trouble.reason != reason || (reason.is_none() && !self.trouble.damaged.is_empty());
         if reason.is_none() {
-            self.trouble.damaged = 0;
+            self.trouble.damaged.clear();
         }
         self.trouble.reason = reason;
         if changed {
@@ -55,10 +63,21 @@ impl Mesh {
         }
     }
 
-    /// A reader came to entries that do not match their checksum.
-    pub(crate) fn met_damage(&mut self, entries: usize) {
-        if entries > 0 {
-            self.trouble.damaged = self.trouble.damaged.saturating_add(entries as u64);
+    /// A read came to entries of a log that do not match their checksum. Each is told once.
+    pub(crate) fn met_damage(
+        &mut self,
+        log: &LogName,
+        seqs: impl Iterator<Item = u64>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut changed = false;
+        for seq in seqs {
+            if self.trouble.damaged.len() < DAMAGED_MAX && self.trouble.damaged.insert((log.clone(), seq)) {
+                effects.push(Effect::Note(Note::EntryDamaged { log: log.clone(), seq }));
+                changed = true;
+            }
+        }
+        if changed {
             self.health_changed();
         }
     }

@@ -36,6 +36,25 @@ impl Fault {
         }
     }
 
+    /// The same fault, in a run that has begun: a page that a write needs and does not read poisons. What is written beside it
+    /// may be lost with it, and nobody would hear of the damage while other pages take their writes.
+    pub(super) fn in_a_run(self) -> Fault {
+        match self {
+            Fault::Engine(error)
+                if matches!(
+                    error.sqlite_error_code(),
+                    Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+                ) =>
+            {
+                let what = describe(&error);
+                Fault::Store(StoreError::Poisoned(format!(
+                    "the database is damaged: {what}; restore a backup"
+                )))
+            }
+            other => other,
+        }
+    }
+
     /// Whether there was no room.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Fault::Engine(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
@@ -151,6 +170,19 @@ mod tests {
             assert!(matches!(fault(code).writing(), StoreError::Corrupt(_)), "{code}");
             assert!(matches!(fault(code).reading(), StoreError::Corrupt(_)), "{code}");
         }
+    }
+
+    #[test]
+    fn a_page_that_a_write_needs_and_that_does_not_read_poisons_a_run() {
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_CORRUPT_INDEX] {
+            let error = fault(code).in_a_run().writing();
+            assert!(
+                matches!(&error, StoreError::Poisoned(why) if why.contains("damaged")),
+                "{code}: {error}"
+            );
+        }
+        assert!(matches!(fault(ffi::SQLITE_ERROR).in_a_run().writing(), StoreError::Corrupt(_)));
+        assert!(matches!(fault(ffi::SQLITE_FULL).in_a_run().writing(), StoreError::Unavailable(_)));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What only this engine can get wrong about messages: damage behind its back, bounds, old files, the log.
 
+use std::os::unix::fs::FileExt;
+
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure_mesh::messages::accept::{Accept, Accepted};
@@ -192,6 +194,27 @@ fn a_hole_in_a_topic_and_a_foreign_fingerprint_are_found() {
         dir.open().check().unwrap(),
         ["log topic/t/0 seq 2: its fingerprint does not match what it says"]
     );
+}
+
+/// Such a store went on with whatever did not need that page: each hello was refused, and health said that all was well.
+#[test]
+fn a_damaged_page_that_writes_need_stops_the_store_and_a_check_in_slices_finds_it() {
+    let dir = filled();
+    let path = dir.path().join("tenure.db");
+    let root =
+        "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = 'sessions_member'";
+    let place = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
+    let (page, size) = Connection::open(&path).unwrap().query_row(root, [], place).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&vec![0; size as usize], u64::from(page - 1) * u64::from(size)).unwrap();
+    let mut store = dir.open();
+    let (mut checking, mut reader) = (Checking::default(), store.reader().unwrap());
+    while !reader.check_slice(&mut checking).unwrap() {}
+    assert!(!checking.findings().is_empty());
+    let refused = store.apply(&[put(&lease("default", 7))]).unwrap_err();
+    assert!(matches!(&refused, StoreError::Poisoned(why) if why.contains("damaged")), "{refused}");
+    let other = store.apply(&[]).unwrap_err();
+    assert_eq!(other, refused, "nothing is written any more");
 }
 
 /// More rows than a slice has, in every table that is walked in slices.

@@ -331,14 +331,14 @@ impl Store for Sqlite {
         if batch.is_empty() {
             return self.log.sound().map(|()| Vec::new());
         }
-        self.write(|transaction, cache| apply::all(transaction, cache, batch))
+        self.write(|transaction, cache| apply::all(transaction, cache, batch).map_err(Fault::in_a_run))
     }
 
     fn stage(&mut self, batch: &[Write]) -> Result<Vec<StoreOutcome>> {
         if batch.is_empty() {
             return self.log.sound().map(|()| Vec::new());
         }
-        self.commit(|transaction, cache| apply::all(transaction, cache, batch))
+        self.commit(|transaction, cache| apply::all(transaction, cache, batch).map_err(Fault::in_a_run))
     }
 
     fn look_closely(&mut self) -> Result<()> {
