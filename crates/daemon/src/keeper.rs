@@ -127,7 +127,7 @@ impl Keeper {
         looked.map_err(DbError::Poisoned)
     }
 
-    /// A batch is over, in which SQLite may have copied the log into the file.
+    /// SQLite may have copied the log into the file.
     pub(crate) fn wrote(&mut self) {
         self.main.take();
     }

@@ -193,10 +193,6 @@ impl Writer {
                     self.fail(&error, fault);
                 }
                 self.batch(batch, fault);
-                // From a fault on nothing is written here: what is in the file then is not to be taken for ours.
-                if fault.get().is_none() {
-                    self.keeper.iter_mut().for_each(Keeper::wrote);
-                }
             }
             if let (Some(keeper), None) = (&mut self.keeper, fault.get())
                 && let Err(error) = keeper.tick(&self.connection)
@@ -232,6 +228,10 @@ impl Writer {
                 outcome = Err(DbError::Full(self.disk.told().unwrap_or_else(|| why.clone())));
             }
             Err(_) => {}
+        }
+        // What is written to the file from a fault on, or once somebody was told, is not to be taken for ours.
+        if fault.get().is_none() {
+            self.keeper.iter_mut().for_each(Keeper::wrote);
         }
         told.into_iter().for_each(|tell: Tell| tell(outcome.clone()));
         if let Err(error) = &outcome {
@@ -317,9 +317,13 @@ fn read(mut connection: Connection, jobs: &Receiver<Job>) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::sync::mpsc::channel;
 
+    use tenure_store::durable::{LEDGER, MARKED};
+
     use super::*;
+    use crate::db::{Schema, open_kept};
 
     fn disk(dir: &std::path::Path) -> (Arc<Disk>, Claim) {
         (Arc::new(Disk::open(dir)), Claim::Reserve)
@@ -352,6 +356,31 @@ mod tests {
         assert_eq!(answer(not_reached).await, Err(poisoned.clone()));
         assert_eq!(answer(worker.submit(|_| Ok(3))).await, Err(poisoned.clone()), "nor later");
         assert_eq!(worker.fault(), Some(poisoned.to_string()));
+    }
+
+    #[tokio::test]
+    async fn what_is_written_to_a_file_right_after_an_answer_is_not_the_writers() {
+        let notes = "CREATE TABLE notes (n INTEGER PRIMARY KEY AUTOINCREMENT)";
+        let schema = Schema { application_id: 1, steps: Box::leak(Box::new([LEDGER, MARKED, notes])) };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.db");
+        let (connection, keeper) = open_kept(&path, schema).unwrap();
+        let worker = Worker::writer("w", connection, disk(dir.path()), Some(keeper)).unwrap();
+        let (written, is_written) = channel();
+        // The answer itself writes: it is done before the writer goes on.
+        let write = move |_: Result<(), DbError>| {
+            let mut file = std::fs::File::options().append(true).open(&path).unwrap();
+            file.write_all(b"x").unwrap();
+            written.send(()).unwrap();
+        };
+        let work: Work = Box::new(move |_| (Ok(()), Box::new(write)));
+        assert!(worker.queue.as_ref().unwrap().try_send(Job { work, undo: false }).is_ok());
+        is_written.recv().unwrap();
+        let refused = answer(worker.submit(|_| Ok(()))).await.unwrap_err();
+        assert!(
+            matches!(&refused, DbError::Poisoned(why) if why.contains("a.db was overwritten")),
+            "{refused}"
+        );
     }
 
     #[tokio::test]
