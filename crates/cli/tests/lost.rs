@@ -97,6 +97,61 @@ async fn a_store_that_lost_its_end_refuses_until_the_loss_is_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_older_database_under_a_newer_log_is_refused_and_the_log_is_not_copied_into_it() {
+    let world = World::new();
+    let file = |name: &str| world.home().join("broker").join(name);
+    for _ in 0..2 {
+        // What the last round of this leaves is the older file.
+        let _ = std::fs::copy(file("tenure.db"), world.home().join("old.db"));
+        let (mut broker, addr) = broker(&world).await;
+        publish(&world, addr, 5);
+        broker.signal("TERM");
+        broker.exit_code().await;
+    }
+    let (mut last, addr) = broker(&world).await;
+    publish(&world, addr, 10);
+    last.signal("KILL");
+    last.exit_code().await;
+    let read =
+        || ["tenure.db", "tenure.db-wal", "tenure.mark"].map(|name| std::fs::read(file(name)).unwrap());
+    let right = read();
+    std::fs::copy(world.home().join("old.db"), file("tenure.db")).unwrap();
+    let wrong = read();
+    let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let said = text(&refused);
+    for part in [
+        "older copy than the write-ahead log",
+        "15 accepted messages",
+        "Put the right files back",
+        "--accept-loss",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    let checked = world.run(&["check"]);
+    assert_eq!(checked.status.code(), Some(1), "{}", text(&checked));
+    assert_eq!(world.run(&["store", "recover"]).status.code(), Some(1));
+    assert!(read() == wrong, "nothing is changed by looking");
+    // Put back, all is there.
+    std::fs::write(file("tenure.db"), &right[0]).unwrap();
+    let (mut put_back, addr) = broker(&world).await;
+    assert_eq!(lines(&world, addr, &["history", "jobs", "--json"]).len(), 20);
+    put_back.signal("TERM");
+    put_back.exit_code().await;
+    // Else the log is kept as it is, and the database goes on alone.
+    for (name, bytes) in ["tenure.db", "tenure.db-wal", "tenure.mark"].iter().zip(&wrong) {
+        std::fs::write(file(name), bytes).unwrap();
+    }
+    let accepted = world.run(&["store", "recover", "--accept-loss", "--json"]);
+    assert_eq!(accepted.status.code(), Some(0), "{}", text(&accepted));
+    let accepted: Value = serde_json::from_slice(&accepted.stdout).unwrap();
+    assert_eq!(std::fs::read(accepted["kept"][0].as_str().unwrap()).unwrap(), wrong[1]);
+    let (_alone, addr) = broker(&world).await;
+    assert_eq!(lines(&world, addr, &["history", "jobs", "--json"]).len(), 5);
+    publish(&world, addr, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_that_are_removed_under_a_running_broker_stop_it_from_acknowledging() {
     let world = World::new();
     let (broker, addr) = broker(&world).await;

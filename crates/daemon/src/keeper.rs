@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use rusqlite::Connection;
-use tenure_kit::durable::{Evidence, Ledger, Mark, MarkState, judge};
+use rusqlite::config::DbConfig;
+use tenure_kit::durable::{Evidence, Ledger, Loss, LossCause, Mark, MarkState, judge, judge_files};
 use tenure_store::durable::{
-    LogWatch, MarkFile, Stamped, TICK, Watch, beside, is_marked, ledger, log_state, of_row,
+    LogWatch, MarkFile, Stamped, TICK, Watch, beside, evidence, is_marked, ledger, of_row,
 };
 
 use crate::db::DbError;
@@ -35,34 +36,42 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Looks at the mark and the log of the file at `path`. To be asked before SQLite opens it.
+    /// Looks at the file at `path` alone, at its log and at its mark. To be asked before SQLite opens it.
     pub(crate) fn look(path: &Path) -> Result<Beside, DbError> {
+        let found = Beside::find(path)?;
+        tell(path, judge_files(&found.evidence))?;
+        let empty = std::fs::metadata(path).map_or(true, |file| file.len() <= 1);
+        if empty && matches!(found.evidence.mark, MarkState::Read(_)) {
+            tell(path, judge(&found.evidence))?;
+        }
+        Ok(found)
+    }
+
+    fn find(path: &Path) -> Result<Beside, DbError> {
         let cannot =
             |error: std::io::Error| DbError::Unavailable(format!("look at {}: {error}", path.display()));
         let mark = MarkFile::open(&path.with_extension("mark")).map_err(cannot)?;
-        let log = log_state(path).map_err(cannot)?;
-        let evidence = Evidence { mark: mark.state(), marked: false, ledger: None, log };
-        let empty = std::fs::metadata(path).map_or(true, |file| file.len() <= 1);
-        let found = Beside { mark, evidence };
-        if empty && matches!(found.evidence.mark, MarkState::Read(_)) {
-            found.refuse(path)?;
-        }
-        Ok(found)
+        let evidence = evidence(path, mark.state()).map_err(cannot)?;
+        Ok(Beside { mark, evidence })
     }
 
     /// Whether the file that is now open has all that was promised.
     pub(crate) fn judge(&mut self, connection: &Connection, path: &Path) -> Result<(), DbError> {
         self.evidence.ledger = ledger(connection)?;
         self.evidence.marked = is_marked(connection)?;
-        self.refuse(path)
+        tell(path, judge(&self.evidence))
     }
 
-    fn refuse(&self, path: &Path) -> Result<(), DbError> {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        judge(&self.evidence).map_err(|loss| {
-            let lost = if loss.cause.is_certain() { "lost" } else { "may have lost" };
-            DbError::Corrupt(format!("{name} {lost} rows that were accepted: {loss}"))
-        })
+    /// Whether the log of the file at `path`, which is a copy that nobody has open, belongs to that file, as far as that can be told.
+    pub(crate) fn has_own_log(path: &Path) -> Result<bool, DbError> {
+        let mut found = Beside::find(path)?;
+        if found.evidence.mismatch().is_none() {
+            let connection = Connection::open(path)?;
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            // A file that is damaged may not say.
+            found.evidence.ledger = ledger(&connection).unwrap_or(None);
+        }
+        Ok(found.evidence.mismatch().is_none())
     }
 
     /// Whether a write failed in the process that used the file last.
@@ -86,6 +95,21 @@ impl Beside {
         keeper.watch = Watch::new(paths);
         Ok(keeper)
     }
+}
+
+/// Says what a file has lost.
+fn tell(path: &Path, judged: Result<(), Loss>) -> Result<(), DbError> {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    judged.map_err(|loss| {
+        let lost = if loss.cause.is_certain() { "lost" } else { "may have lost" };
+        let hint = match loss.cause {
+            LossCause::FileBehindLog | LossCause::LogBehindFile => {
+                "; put the right file back if there is one"
+            }
+            _ => "",
+        };
+        DbError::Corrupt(format!("{name} {lost} rows that were accepted: {loss}{hint}"))
+    })
 }
 
 impl Keeper {

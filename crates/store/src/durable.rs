@@ -12,9 +12,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_kit::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, LogState, Scanner};
-use tenure_kit::durable::{Ledger, MARK_BYTES, Mark, MarkState};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
+use tenure_kit::durable::wal::{FRAME_HEAD_BYTES, HEADER_BYTES, Header, LogState, Scanner, page_number};
+use tenure_kit::durable::{Evidence, Ledger, MARK_BYTES, Mark, MarkState, ledger_on};
 
 /// The table that holds the ledger: a step of a schema.
 pub const LEDGER: &str = "
@@ -72,18 +72,63 @@ pub fn of_row(row: &Row<'_>) -> rusqlite::Result<Ledger> {
     Ok(Ledger { store: row.get(0)?, writes: count(1)?, messages: count(2)? })
 }
 
+/// What the files of the database at this path say, as far as that can be told before SQLite opens them with their log: not what
+/// reads then, and whether it was marked. Changes nothing, and reads the whole log. Nobody of this process may have the
+/// database open: a handle that is closed here would drop the locks that SQLite holds.
+pub fn evidence(database: &Path, mark: MarkState) -> io::Result<Evidence> {
+    let base = base(database);
+    let (log, log_from) = scan_log(database, base.map(|(page, _)| page))?;
+    let base = base.map(|(_, ledger)| ledger);
+    Ok(Evidence { mark, base, log_from, log, ..Evidence::default() })
+}
+
+/// The ledger in the main file alone, as if it had no log, and the page of its table; nothing if that does not read.
+fn base(database: &Path) -> Option<(u32, Ledger)> {
+    // So it takes no locks, reads no log, and makes no files.
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(immutable(database).ok()?, flags).ok()?;
+    connection.pragma_update(None, "trusted_schema", false).ok()?;
+    connection.pragma_update(None, "cell_size_check", true).ok()?;
+    let page = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = 'ledger'";
+    let page = connection.query_row(page, [], |row| row.get(0)).ok()?;
+    Some((page, ledger(&connection).ok()??))
+}
+
+/// A URI of the file at this path which says that nobody changes it.
+fn immutable(path: &Path) -> io::Result<String> {
+    let path = std::path::absolute(path)?;
+    let mut uri = if cfg!(windows) { "file:///" } else { "file://" }.to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'\\' if cfg!(windows) => uri.push('/'),
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                uri.push(char::from(*byte))
+            }
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    Ok(uri + "?immutable=1")
+}
+
 /// What the write-ahead log of the database at this path looks like. Reads all of it. To be asked before SQLite opens the
 /// database: a handle that is closed here would drop the locks that SQLite holds in the same process.
 pub fn log_state(database: &Path) -> io::Result<LogState> {
+    scan_log(database, None).map(|(state, _)| state)
+}
+
+/// The same, and the ledger that stands first in the log, if it is on this page of the database.
+fn scan_log(database: &Path, page_of_ledger: Option<u32>) -> io::Result<(LogState, Option<Ledger>)> {
     let file = match File::open(beside(database, "-wal")) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LogState::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((LogState::Absent, None)),
         Err(error) => return Err(error),
     };
     let length = file.metadata()?.len();
     if length < HEADER_BYTES as u64 {
-        return Ok(if length == 0 { LogState::Absent } else { LogState::TornTail });
+        return Ok((if length == 0 { LogState::Absent } else { LogState::TornTail }, None));
     }
+    let mut first = None;
     let mut log = io::BufReader::with_capacity(READ_BYTES, file);
     let mut header = [0; HEADER_BYTES];
     log.read_exact(&mut header)?;
@@ -95,8 +140,11 @@ pub fn log_state(database: &Path) -> io::Result<LogState> {
         log.read_exact(&mut head)?;
         log.read_exact(&mut page)?;
         scanner.frame(&head, &page);
+        if first.is_none() && scanner.is_good() && Some(page_number(&head)) == page_of_ledger {
+            first = ledger_on(&page);
+        }
     }
-    Ok(scanner.finish(body % frame))
+    Ok((scanner.finish(body % frame), first))
 }
 
 /// Bytes of a page as the header of the database says.

@@ -28,7 +28,7 @@ pub enum StoreError {
     Corrupt(String),
     /// Something that was acknowledged is not there any more, or nobody can tell. The files are left as they are.
     #[error(
-        "the store {how} data that it had acknowledged: {0}. Put the missing files back or restore a backup; or accept the \
+        "the store {how} data that it had acknowledged: {0}. Put the right files back, or restore a backup; or accept the \
          loss with `tenure store recover --accept-loss`",
         how = if .0.cause.is_certain() { "lost" } else { "may have lost" }
     )]

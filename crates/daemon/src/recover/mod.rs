@@ -16,6 +16,7 @@ use tenure_store::durable::{MarkFile, beside, log_state};
 
 use crate::db::DbError;
 use crate::home::{Home, HomeError, file, make_dir};
+use crate::keeper::Beside;
 use crate::outbox::{Salvage, salvage, sound};
 use crate::utc::utc;
 
@@ -79,6 +80,10 @@ pub fn recover(home: &Path, wall: u64) -> Result<Recovered, RecoverError> {
     make_dir(&copy).map_err(file("make directory", &copy))?;
     copy_files(&path, &copy)?;
     let damaged = log_state(&copy.join("outbox.db")).map_err(file("read the log of", &path))?;
+    // What reads of a file and a log that do not belong together is of two outboxes, or of two moments of one.
+    if !Beside::has_own_log(&copy.join("outbox.db"))? {
+        remove(&beside(&copy.join("outbox.db"), "-wal"))?;
+    }
     let accepted = mark.map_or(0, |mark| mark.ledger.messages);
     let mut salvage = salvage(&copy.join("outbox.db"), &fresh, accepted)?;
     // Without a mark nothing says how many rows there were.

@@ -5,13 +5,19 @@
 //! than what is on the disk, and a database whose ledger is behind its mark has lost something. The write-ahead log
 //! itself says more ([`wal`]): good frames behind a bad one are damage, nothing behind it is the torn end of a crash.
 //!
+//! A log belongs to one main file. It is begun when all before it was copied into that file, and every transaction since then is in
+//! it. So a file that is behind the beginning of its log is an older copy, or another store's. What reads over it may be
+//! any mixture; and once such a log is copied into it, the log is lost too.
+//!
 //! What it never does: read a file, or repair one. The store and the daemon's outbox do that.
 
+mod row;
 pub mod wal;
 
 use std::fmt;
 
 use crate::mutant::{self, Mutant};
+pub use row::ledger_on;
 use wal::{LogState, checksum};
 
 /// How far a database has come. Both counts only grow.
@@ -101,6 +107,10 @@ pub enum LossCause {
     LogHeaderDamaged,
     /// The database and its log end before the mark: the log was cut or removed, or the database is an older copy.
     EndMissing,
+    /// The log goes on from a later moment than the main file is of, or from another database: that file was put under it.
+    FileBehindLog,
+    /// The log ends before the main file, into which it was copied: an older log was put beside it, or it was cut.
+    LogBehindFile,
     /// The file of the mark is there and does not read.
     MarkDamaged,
     /// There is no mark, and the database says that it had one.
@@ -118,6 +128,12 @@ impl LossCause {
             LossCause::LogHeaderDamaged => "the header of the write-ahead log is damaged",
             LossCause::EndMissing => {
                 "the write-ahead log was cut or removed, or the database is an older copy"
+            }
+            LossCause::FileBehindLog => {
+                "the database file is an older copy than the write-ahead log beside it, or of another store"
+            }
+            LossCause::LogBehindFile => {
+                "the write-ahead log is an older copy than the database file beside it, or was cut"
             }
             LossCause::MarkDamaged => "the file of the high-water mark does not read",
             LossCause::MarkGone => "the file of the high-water mark is missing",
@@ -138,6 +154,9 @@ impl fmt::Display for Loss {
             return f.write_str("; whether something is missing cannot be told");
         }
         match (self.messages, self.writes) {
+            (Some(0), Some(0)) if self.cause == LossCause::LogBehindFile => {
+                f.write_str("; nothing is missing without it")
+            }
             (Some(messages), Some(writes)) => {
                 write!(f, "; {messages} accepted messages and {writes} writes are missing")
             }
@@ -161,7 +180,7 @@ pub enum MarkState {
 }
 
 /// What a start finds before it changes anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The mark beside the database.
     pub mark: MarkState,
@@ -171,8 +190,47 @@ pub struct Evidence {
     /// The ledger in the database as it reads with the good part of its log; nothing if there is no database or
     /// it was written before there were ledgers.
     pub ledger: Option<Ledger>,
+    /// The ledger in the main file alone, as of the last time that the log was copied into it; nothing if that does not read. A
+    /// copy that was interrupted leaves any mixture of the file before and after it.
+    pub base: Option<Ledger>,
+    /// The ledger as the first transaction in the log left it; nothing if that does not read.
+    pub log_from: Option<Ledger>,
     /// The write-ahead log.
     pub log: LogState,
+}
+
+impl Evidence {
+    /// What is wrong with the main file and the log as a pair, if that can be told. Such a log must not be copied into the file.
+    pub fn mismatch(&self) -> Option<LossCause> {
+        let base = self.base?;
+        // The first transaction of a log follows the last one that was copied.
+        let goes_on = |from: Ledger| from.store == base.store && from.writes <= base.writes.saturating_add(1);
+        if self.log_from.is_some_and(|from| !goes_on(from)) {
+            return Some(LossCause::FileBehindLog);
+        }
+        // Only what is in the log for good is copied.
+        let ends_before = |end: Ledger| end.store == base.store && end.writes < base.writes;
+        self.ledger.is_some_and(ends_before).then_some(LossCause::LogBehindFile)
+    }
+
+    /// What is lost if the store goes on with the main file alone.
+    fn without_log(&self, cause: LossCause) -> Loss {
+        let (mark, base) = match (self.mark, self.base) {
+            (MarkState::Read(mark), Some(base)) if mark.ledger.store == base.store => (mark.ledger, base),
+            _ => return Loss { cause, writes: None, messages: None },
+        };
+        let writes = Some(mark.writes.saturating_sub(base.writes));
+        Loss { cause, writes, messages: Some(mark.messages.saturating_sub(base.messages)) }
+    }
+}
+
+/// Decides whether a log may be read over its main file: to be asked before SQLite opens them. What reads otherwise is of two
+/// databases, or of two moments of one, and says nothing.
+pub fn judge_files(evidence: &Evidence) -> Result<(), Loss> {
+    match evidence.mismatch() {
+        Some(cause @ LossCause::FileBehindLog) => Err(evidence.without_log(cause)),
+        _ => Ok(()),
+    }
 }
 
 /// Decides whether a start finds all that was acknowledged. The safe mistake is to go on: a store that was only cut off by
@@ -181,7 +239,13 @@ pub fn judge(evidence: &Evidence) -> Result<(), Loss> {
     if mutant::on(Mutant::LogCutUnnoticed) {
         return Ok(());
     }
-    let Evidence { mark, marked, ledger, log } = *evidence;
+    judge_files(evidence)?;
+    let Evidence { mark, marked, ledger, log, .. } = *evidence;
+    if matches!(log, LogState::Whole | LogState::TornTail)
+        && let Some(cause) = evidence.mismatch()
+    {
+        return Err(evidence.without_log(cause));
+    }
     let behind = match log {
         LogState::Damaged { commits_behind } => commits_behind,
         _ => 0,

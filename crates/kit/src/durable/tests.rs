@@ -103,7 +103,7 @@ fn ledger(writes: u64, messages: u64) -> Ledger {
 
 fn evidence(mark: Option<Ledger>, found: Option<Ledger>, log: LogState) -> Evidence {
     let mark = mark.map_or(MarkState::Absent, |ledger| MarkState::Read(Mark { ledger, ..Mark::default() }));
-    Evidence { mark, marked: mark != MarkState::Absent, ledger: found, log }
+    Evidence { mark, marked: mark != MarkState::Absent, ledger: found, log, ..Evidence::default() }
 }
 
 #[test]
@@ -164,19 +164,19 @@ fn without_a_mark_the_log_speaks_alone() {
 #[test]
 fn a_mark_that_is_missing_or_does_not_read_leaves_it_open() {
     let whole = |mark, marked, writes| {
-        let evidence = Evidence { mark, marked, ledger: Some(ledger(writes, 0)), log: LogState::Whole };
+        let (ledger, log) = (Some(ledger(writes, 0)), LogState::Whole);
+        let evidence = Evidence { mark, marked, ledger, log, ..Evidence::default() };
         judge(&evidence).map_err(|loss| loss.cause)
     };
     assert_eq!(whole(MarkState::Absent, true, 4), Err(LossCause::MarkGone));
     assert_eq!(whole(MarkState::Absent, true, 0), Ok(()), "nothing was acknowledged");
-    let backup =
-        Evidence { mark: MarkState::Absent, marked: true, ledger: Some(ledger(4, 4)), log: LogState::Absent };
+    let backup = Evidence { marked: true, ledger: Some(ledger(4, 4)), ..Evidence::default() };
     assert_eq!(judge(&backup), Ok(()), "a backup of the database alone");
     assert_eq!(whole(MarkState::Absent, false, 4), Ok(()), "of an older program");
     assert_eq!(whole(MarkState::Damaged, false, 4), Err(LossCause::MarkDamaged));
     assert_eq!(whole(MarkState::Damaged, true, 0), Err(LossCause::MarkDamaged));
     let bit = LogState::Damaged { commits_behind: 8 };
-    let bit = Evidence { mark: MarkState::Damaged, marked: true, ledger: Some(ledger(4, 4)), log: bit };
+    let bit = Evidence { mark: MarkState::Damaged, log: bit, ..backup };
     assert_eq!(judge(&bit).unwrap_err().cause, LossCause::LogDamaged, "what is known of the log says more");
     let two_minds = Mark { ledger: ledger(4, 4), poisoned: true, overwritten: true };
     assert_eq!(whole(MarkState::Read(two_minds), true, 4), Err(LossCause::Overwritten), "it reads, and yet");
@@ -187,6 +187,58 @@ fn a_mark_that_is_missing_or_does_not_read_leaves_it_open() {
     );
     let gone = Loss { cause: LossCause::MarkGone, writes: None, messages: None };
     assert!(gone.to_string().contains("cannot be told"), "{gone}");
+}
+
+#[test]
+fn a_file_and_a_log_that_are_not_of_one_history_are_told() {
+    let pair = |base, from, end| Evidence {
+        base: Some(base),
+        log_from: Some(from),
+        ..evidence(Some(ledger(20, 15)), Some(end), LogState::Whole)
+    };
+    let cause = |evidence: &Evidence| judge(evidence).map_err(|loss| loss.cause);
+    // The log was begun when the file was at 9; a part of it was copied since, or all of it.
+    for base in [9, 10, 15, 20] {
+        assert_eq!(cause(&pair(ledger(base, base), ledger(10, 9), ledger(20, 15))), Ok(()));
+    }
+    let older = pair(ledger(8, 8), ledger(10, 9), ledger(20, 15));
+    let lost = Loss { cause: LossCause::FileBehindLog, writes: Some(12), messages: Some(7) };
+    assert_eq!((judge(&older), judge_files(&older)), (Err(lost.clone()), Err(lost)));
+    let other = Ledger { store: [8; 16], ..ledger(15, 15) };
+    let other = pair(other, ledger(10, 9), ledger(20, 15));
+    assert_eq!(judge(&other), Err(Loss { cause: LossCause::FileBehindLog, writes: None, messages: None }));
+    assert_eq!(cause(&Evidence { mark: MarkState::Absent, ..other }), Err(LossCause::FileBehindLog));
+    let newer = pair(ledger(20, 15), ledger(10, 9), ledger(14, 12));
+    let lost = Loss { cause: LossCause::LogBehindFile, writes: Some(0), messages: Some(0) };
+    assert_eq!((judge(&newer), judge_files(&newer)), (Err(lost), Ok(())));
+    let damaged = Evidence { log: LogState::Damaged { commits_behind: 6 }, ..newer };
+    assert_eq!(cause(&damaged), Err(LossCause::LogDamaged), "what is known of the log says more");
+    assert_eq!(damaged.mismatch(), Some(LossCause::LogBehindFile));
+    // What does not read says nothing: a copy that was interrupted leaves that.
+    assert_eq!(cause(&Evidence { base: None, ..older }), Ok(()));
+    assert_eq!(cause(&Evidence { log_from: None, ..older }), Ok(()));
+}
+
+#[test]
+fn a_ledger_is_read_from_its_page_or_not_at_all() {
+    // As SQLite writes it: one row at the end of the page, of a number that is kept elsewhere, a store, 513, 5 and 1.
+    let row = [&[25, 1, 6, 0, 44, 2, 1, 9][..], &[7; 16], &[2, 1, 5]].concat();
+    let at = PAGE - row.len();
+    let mut page = vec![0; PAGE];
+    page[..10].copy_from_slice(&[13, 0, 0, 0, 1, 0, at as u8, 0, (at >> 8) as u8, at as u8]);
+    page[at..].copy_from_slice(&row);
+    assert_eq!(usize::from(row[0]), row.len() - 2, "its length");
+    assert_eq!(ledger_on(&page), Some(ledger(513, 5)));
+    for (byte, other) in
+        [(0, 5), (4, 2), (8, 0xff), (at, 90), (at, 3), (at + 1, 2), (at + 2, 2), (at + 4, 46)]
+    {
+        let mut bad = page.clone();
+        bad[byte] = other;
+        assert_eq!(ledger_on(&bad), None, "byte {byte}");
+    }
+    for length in 0..page.len() {
+        assert_eq!(ledger_on(&page[..length]), None, "cut to {length}");
+    }
 }
 
 #[test]

@@ -32,9 +32,10 @@ pub enum Order {
 }
 
 /// What a write-ahead log looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogState {
     /// There is none, or it is empty.
+    #[default]
     Absent,
     /// All frames up to the end, or up to what an earlier use of the file has left, are good.
     Whole,
@@ -65,6 +66,11 @@ pub(super) fn checksum(order: Order, from: (u32, u32), bytes: &[u8]) -> (u32, u3
         let first = first.wrapping_add(word(&pair[..4])).wrapping_add(second);
         (first, second.wrapping_add(word(&pair[4..])).wrapping_add(first))
     })
+}
+
+/// The number of the page in the frame with this head.
+pub fn page_number(head: &[u8; FRAME_HEAD_BYTES]) -> u32 {
+    big_endian(head, 0)
 }
 
 fn big_endian(bytes: &[u8], at: usize) -> u32 {

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
-use tenure_kit::durable::wal::LogState;
-use tenure_kit::durable::{Evidence, Ledger, Loss, MarkState, judge};
+use tenure_kit::durable::{Evidence, Ledger, Loss, LossCause, MarkState, judge, judge_files};
 
 use super::dir::DataDir;
 use super::fault::Fault;
 use super::{BUSY_TIMEOUT, PREPARED_STATEMENTS, Sqlite, check, integer, schema};
-use crate::durable::{self, MarkFile, log_state};
+use crate::durable::{self, MarkFile};
 use crate::{Result, StoreError};
 
 /// What was done about a store that had lost something.
@@ -32,11 +31,19 @@ pub(super) fn mark(dir: &DataDir) -> Result<MarkFile> {
 /// Opens the database in `dir`, which is made if there never was one, and judges it. The connection changes nothing by itself,
 /// not even when it is closed.
 pub(super) fn examine(dir: &DataDir, mark: MarkState) -> Result<Connection, Fault> {
+    inspect(dir, &mut evidence(dir, mark)?)
+}
+
+fn evidence(dir: &DataDir, mark: MarkState) -> Result<Evidence> {
     let unreadable = |error| StoreError::Unavailable(format!("read its write-ahead log: {error}"));
-    let log = log_state(&dir.database()).map_err(unreadable)?;
+    durable::evidence(&dir.database(), mark).map_err(unreadable)
+}
+
+/// As [`examine`]; adds what it finds to the evidence.
+fn inspect(dir: &DataDir, evidence: &mut Evidence) -> Result<Connection, Fault> {
+    judge_files(evidence).map_err(StoreError::Lost)?;
     if dir.is_empty() {
-        judge(&Evidence { mark, marked: false, ledger: None, log: LogState::Absent })
-            .map_err(StoreError::Lost)?;
+        judge(&Evidence { mark: evidence.mark, ..Evidence::default() }).map_err(StoreError::Lost)?;
     }
     dir.make_database()?;
     // No URI flag: a path is a path, whatever it looks like.
@@ -47,8 +54,9 @@ pub(super) fn examine(dir: &DataDir, mark: MarkState) -> Result<Connection, Faul
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
     schema::refuse_unknown(&connection)?;
-    let (ledger, marked) = (durable::ledger(&connection)?, durable::is_marked(&connection)?);
-    judge(&Evidence { mark, marked, ledger, log }).map_err(StoreError::Lost)?;
+    evidence.ledger = durable::ledger(&connection)?;
+    evidence.marked = durable::is_marked(&connection)?;
+    judge(evidence).map_err(StoreError::Lost)?;
     Ok(connection)
 }
 
@@ -74,10 +82,12 @@ impl Sqlite {
     }
 
     /// Accepts that the store in `dir` has lost something: what is there is what counts from now on. Its log and its mark are
-    /// kept aside, their names ending in `.lost-` and `date`. Nothing is done, and nothing given, if nothing was lost.
+    /// kept aside, their names ending in `.lost-` and `date`. A log that does not belong to the database is only kept aside; of any
+    /// other the good part is copied into it. Nothing is done, and nothing given, if nothing was lost.
     pub fn accept_loss(dir: &Path, date: &str) -> Result<Option<AcceptedLoss>> {
         let dir = DataDir::hold(dir)?;
-        let loss = match examine(&dir, mark(&dir)?.state()).map_err(Fault::reading) {
+        let mut evidence = evidence(&dir, mark(&dir)?.state())?;
+        let loss = match inspect(&dir, &mut evidence).map_err(Fault::reading) {
             Ok(_) => return Ok(None),
             Err(StoreError::Lost(loss)) => loss,
             Err(error) => return Err(error),
@@ -92,8 +102,10 @@ impl Sqlite {
                 Err(error) => return Err(cannot(error)),
             }
         }
-        // What is behind the damage, or belongs to a database that is gone, would be judged again.
-        let gone = if dir.is_empty() { vec![dir.log(), dir.mark()] } else { vec![dir.mark()] };
+        // What is behind the damage, or belongs to a database that is gone, would be judged again. The log goes first: with the
+        // mark a start still refuses.
+        let keeps_log = !dir.is_empty() && evidence.mismatch().is_none();
+        let gone = if keeps_log { vec![dir.mark()] } else { vec![dir.log(), dir.mark()] };
         for path in gone.iter().filter(|path| path.exists()) {
             fs::remove_file(path).map_err(cannot)?;
         }
@@ -114,8 +126,11 @@ impl Sqlite {
             Err(StoreError::Lost(loss)) => {
                 let is = if loss.cause.is_certain() { "is" } else { "may be" };
                 let mut findings = vec![format!("acknowledged data {is} lost: {loss}")];
-                // The rest as far as it reads, on a connection that changes nothing.
-                if !held.is_empty()
+                // The rest as far as it reads, on a connection that changes nothing. What reads of a file and a log that do not
+                // belong together means nothing.
+                let one = !matches!(loss.cause, LossCause::FileBehindLog | LossCause::LogBehindFile);
+                if one
+                    && !held.is_empty()
                     && let Ok(connection) = plain(&held)
                     && matches!(schema::is_current(&connection), Ok(true))
                 {

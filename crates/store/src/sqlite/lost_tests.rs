@@ -156,6 +156,129 @@ fn an_older_copy_and_another_store_are_told() {
     assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), 99);
 }
 
+/// What a killed process leaves whose log was copied twice into its file, and the file as of the first time.
+fn folded_twice() -> (TempDir, Vec<u8>) {
+    let dir = TempDir::new().unwrap();
+    fill(&mut dir.open(), &topic("t"), 0..10);
+    let old = fs::read(dir.path().join(DATABASE)).unwrap();
+    fill(&mut dir.open(), &topic("t"), 10..20);
+    let mut store = dir.open();
+    (20..60).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    (killed(dir.path()), old)
+}
+
+/// Files that must be refused, and left as they are, until the loss is accepted; which keeps the log as it is too.
+fn is_refused(dir: &TempDir) -> (Loss, usize) {
+    let files = || [DATABASE, LOG, MARK].map(|file| fs::read(dir.path().join(file)).ok());
+    let before = files();
+    let lost = loss(dir.path());
+    let findings = Sqlite::findings(dir.path()).unwrap();
+    assert!(findings.len() == 1 && findings[0].contains("acknowledged data is lost"), "{findings:?}");
+    assert_eq!(Sqlite::lost(dir.path()), Ok(Some(lost.clone())));
+    assert!(files() == before, "nothing is changed by looking");
+    assert_eq!(Sqlite::accept_loss(dir.path(), "20261117").unwrap().unwrap().loss, lost);
+    assert_eq!(fs::read(dir.path().join(format!("{LOG}.lost-20261117"))).ok(), before[1]);
+    let mut store = dir.open();
+    assert_eq!(store.check(), Ok(vec![]));
+    let there = seqs(&store, &topic("t"), Lane(0)).len();
+    store.apply(&[message(1_000)]).unwrap();
+    drop(store);
+    assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), there + 1);
+    (lost, there)
+}
+
+#[test]
+fn an_older_file_under_a_newer_log_is_told() {
+    let (dir, old) = folded_twice();
+    let right = fs::read(dir.path().join(DATABASE)).unwrap();
+    fs::write(dir.path().join(DATABASE), &old).unwrap();
+    assert_eq!(loss(dir.path()).messages, Some(50));
+    fs::write(dir.path().join(DATABASE), &right).unwrap();
+    let sound = killed(dir.path());
+    assert_eq!(seqs(&sound.open(), &topic("t"), Lane(0)).len(), 60, "put back, all is there");
+    fs::write(dir.path().join(DATABASE), &old).unwrap();
+    let (lost, there) = is_refused(&dir);
+    assert_eq!((lost.cause, there), (LossCause::FileBehindLog, 10));
+}
+
+#[test]
+fn an_older_file_under_a_newer_log_is_told_without_a_mark() {
+    let (dir, old) = folded_twice();
+    fs::write(dir.path().join(DATABASE), old).unwrap();
+    fs::remove_file(dir.path().join(MARK)).unwrap();
+    let (lost, there) = is_refused(&dir);
+    assert_eq!((lost.cause, lost.messages, there), (LossCause::FileBehindLog, None, 10));
+}
+
+#[test]
+fn the_file_of_another_store_under_a_log_is_told() {
+    let (dir, _) = folded_twice();
+    let other = TempDir::new().unwrap();
+    fill(&mut other.open(), &topic("t"), 0..99);
+    fs::copy(other.path().join(DATABASE), dir.path().join(DATABASE)).unwrap();
+    let (lost, there) = is_refused(&dir);
+    assert_eq!((lost.cause, lost.messages, there), (LossCause::FileBehindLog, None, 99));
+}
+
+#[test]
+fn an_older_log_under_a_newer_file_is_told_and_not_copied_into_it() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    (0..10).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    let old = fs::read(dir.path().join(LOG)).unwrap();
+    (10..30).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    drop(store);
+    fs::write(dir.path().join(LOG), old).unwrap();
+    let (lost, there) = is_refused(&dir);
+    assert_eq!((lost.cause, lost.messages, there), (LossCause::LogBehindFile, Some(0), 30));
+    assert!(lost.to_string().ends_with("nothing is missing without it"), "{lost}");
+}
+
+/// An older pair of file and log belongs together, whatever the mark says.
+#[test]
+fn an_older_file_with_its_own_log_is_copied_when_the_loss_is_accepted() {
+    let dir = TempDir::new().unwrap();
+    fill(&mut dir.open(), &topic("t"), 0..10);
+    let mut store = dir.open();
+    (10..20).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    let old = backup(dir.path());
+    (20..50).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    drop(store);
+    put_back(dir.path(), &old[..2]);
+    let lost = loss(dir.path());
+    assert_eq!((lost.cause, lost.messages), (LossCause::EndMissing, Some(30)));
+    assert!(Sqlite::accept_loss(dir.path(), "20261117").unwrap().is_some());
+    assert_eq!(seqs(&dir.open(), &topic("t"), Lane(0)).len(), 20);
+}
+
+/// The process dies while the log is copied into the file, or the power goes: any sectors of the file before and after. Also
+/// while one reader held a part of the log back, so that the copy before was not of one moment.
+#[test]
+fn no_mixture_of_a_copy_of_the_log_is_taken_for_another_file() {
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(25));
+    let plan = (1u64..40, 1u64..40, any::<u64>(), any::<bool>(), any::<bool>());
+    runner
+        .run(&plan, |(first, second, seed, cut, held)| {
+            let dir = TempDir::new().unwrap();
+            let mut store = dir.open();
+            (0..first).for_each(|n| _ = store.apply(&[large(n)]).unwrap());
+            let shell = Connection::open(dir.path().join(DATABASE)).unwrap();
+            if held {
+                shell.execute_batch("BEGIN; SELECT * FROM ledger").unwrap();
+            }
+            (first..first + second).for_each(|n| _ = store.apply(&[large(n)]).unwrap());
+            let before = killed(dir.path());
+            store.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+            let files = [before.path(), dir.path()].map(|dir| fs::read(dir.join(DATABASE)).unwrap());
+            fs::write(before.path().join(DATABASE), mixture(&files[0], &files[1], seed, cut)).unwrap();
+            let mut found = Sqlite::open(before.path()).unwrap();
+            prop_assert_eq!(found.check(), Ok(vec![]));
+            prop_assert_eq!(seqs(&found, &topic("t"), Lane(0)).len() as u64, first + second);
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn a_flipped_bit_is_told_even_without_a_mark() {
     let dir = acknowledged(60);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tenure_kit::durable::Mark;
-use tenure_store::durable::MarkFile;
+use tenure_store::durable::{MarkFile, beside};
 
 use super::{CAP, DbError, Outbox, answer, insert, open};
 use crate::outbox::copy_files;
@@ -77,6 +77,69 @@ async fn a_log_that_is_damaged_cut_or_gone_is_told() {
     assert_eq!(attack(|dir| change(dir, "outbox.db-wal", |log| log[18] ^= 1)).await, 0);
     assert_eq!(attack(|dir| fs::remove_file(dir.join("outbox.db-wal")).unwrap()).await, 0);
     assert_eq!(attack(|dir| fs::remove_file(dir.join("outbox.db")).unwrap()).await, 0);
+}
+
+/// Files that must be refused, and left as they are; `recover` then saves as many rows as there are in the file alone.
+fn is_refused(dir: &TempDir, why: &str, saved: u64) {
+    let files =
+        || ["outbox.db", "outbox.db-wal", "outbox.mark"].map(|file| fs::read(dir.path().join(file)).ok());
+    let before = files();
+    let refused = Outbox::open(dir.path(), CAP).unwrap_err();
+    assert!(
+        matches!(&refused, DbError::Corrupt(told) if told.contains("lost rows that were accepted") && told.contains(why)),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("put the right file back"), "{refused}");
+    assert!(files() == before, "nothing is changed by looking");
+    let Recovered::Saved { salvage, kept, .. } = recover(dir.path(), 1_794_805_200_000).unwrap() else {
+        panic!("it is not sound")
+    };
+    assert_eq!((salvage.saved, &salvage.lost), (saved, &vec![]), "{salvage:?}");
+    let kept_log = beside(&kept, "-wal");
+    assert_eq!([fs::read(&kept).ok(), fs::read(kept_log).ok()], before[..2], "both are kept as they were");
+    open(dir.path());
+}
+
+#[tokio::test]
+async fn an_older_file_under_a_newer_log_is_told_and_the_other_way_round() {
+    let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let outbox = open(dir.path());
+    insert(&outbox, "one", "body").await;
+    let old_log = fs::read(dir.path().join("outbox.db-wal")).unwrap();
+    drop(outbox);
+    let old = fs::read(dir.path().join("outbox.db")).unwrap();
+    let outbox = open(dir.path());
+    insert(&outbox, "two", "body").await;
+    drop(outbox);
+    let right = fs::read(dir.path().join("outbox.db")).unwrap();
+    let outbox = open(dir.path());
+    for n in 0..ROWS {
+        insert(&outbox, &format!("id {n}"), "body").await;
+    }
+    copy_files(dir.path(), left.path());
+    drop(outbox);
+    assert_eq!(fs::read(left.path().join("outbox.db")).unwrap(), right);
+    for file in ["outbox.db", "outbox.db-wal"] {
+        let (dir, put) = (TempDir::new().unwrap(), if file == "outbox.db" { &old } else { &old_log });
+        copy_files(left.path(), dir.path());
+        fs::write(dir.path().join(file), put).unwrap();
+        if file == "outbox.db" {
+            is_refused(&dir, "the database file is an older copy", 1);
+        } else {
+            is_refused(&dir, "the write-ahead log is an older copy", 2);
+        }
+    }
+    assert_eq!(open(left.path()).census().await.unwrap().pending, ROWS + 2, "the right files have it all");
+}
+
+#[tokio::test]
+async fn the_file_of_another_outbox_under_a_log_is_told() {
+    let (dir, other) = (killed().await, TempDir::new().unwrap());
+    let outbox = open(other.path());
+    insert(&outbox, "one", "body").await;
+    drop(outbox);
+    fs::copy(other.path().join("outbox.db"), dir.path().join("outbox.db")).unwrap();
+    is_refused(&dir, "of another store", 1);
 }
 
 #[tokio::test]
