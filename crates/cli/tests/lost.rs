@@ -152,11 +152,11 @@ async fn an_older_database_under_a_newer_log_is_refused_and_the_log_is_not_copie
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_are_removed_under_a_running_broker_stop_it_from_acknowledging() {
+async fn files_that_are_removed_under_a_running_broker_stop_it_and_the_next_start_says_so() {
     let world = World::new();
-    let (broker, addr) = broker(&world).await;
+    let (mut broker, addr) = broker(&world).await;
     publish(&world, addr, 1);
-    for file in ["tenure.db", "tenure.db-wal", "tenure.db-shm"] {
+    for file in ["tenure.db", "tenure.db-wal", "tenure.db-shm", "tenure.mark"] {
         std::fs::remove_file(world.home().join("broker").join(file)).unwrap();
     }
     let start = Instant::now();
@@ -167,6 +167,11 @@ async fn files_that_are_removed_under_a_running_broker_stop_it_from_acknowledgin
     let sent = at(&world, addr, &["pub", "jobs", "late"]);
     assert!(!sent.status.success(), "{}", text(&sent));
     assert!(broker.stderr().contains("was removed while it was in use"), "{}", broker.stderr());
+    broker.signal("TERM");
+    broker.exit_code().await;
+    let refused = world.run(&["broker", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("the database file is missing"), "{}", text(&refused));
 }
 
 /// Waits until the broker says that its store cannot write; what it says.

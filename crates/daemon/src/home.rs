@@ -111,7 +111,7 @@ pub fn open_to_all(home: &Path) -> Option<(PathBuf, u32)> {
     })
 }
 
-fn lock_path(home: &Path) -> PathBuf {
+pub(crate) fn lock_path(home: &Path) -> PathBuf {
     home.join("daemon.lock")
 }
 

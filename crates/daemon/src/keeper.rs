@@ -13,12 +13,15 @@ use tenure_store::durable::{
 };
 
 use crate::db::DbError;
+use crate::home::lock_path;
 
 /// The ledger of one file, its mark, and its place in the file system.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     mark: MarkFile,
     watch: Watch,
+    /// The file that says whose the directory is.
+    lock: Watch,
     /// The file itself, which SQLite writes to in the writer's thread only, between a commit's begin and its end.
     main: Stamped,
     log: LogWatch,
@@ -86,8 +89,9 @@ impl Beside {
         let unreadable = |error| DbError::Unavailable(format!("read its write-ahead log: {error}"));
         let log = LogWatch::open(&beside(path, "-wal")).map_err(unreadable)?;
         let (mark, watch, main) = (self.mark, Watch::default(), Stamped::new(path.to_owned()));
+        let lock = Watch::new(path.parent().map(lock_path));
         let mut keeper =
-            Keeper { mark, watch, main, log, looked: Instant::now(), sound: true, overwritten: false };
+            Keeper { mark, watch, lock, main, log, looked: Instant::now(), sound: true, overwritten: false };
         keeper.committed(ledger);
         keeper.sync();
         let paths =
@@ -175,12 +179,12 @@ impl Keeper {
     }
 
     /// Nothing is written any more. The next start must find that, and how far it had come, also if the process is killed next
-    /// or somebody wrote over the mark.
+    /// or somebody wrote over the mark or removed it.
     pub(crate) fn give_up(&mut self) {
         let overwritten = self.overwritten;
         let poisoned = |mark: Mark| Mark { poisoned: true, overwritten, ..mark };
         let marked = self.mark.mark().map_or(Ok(()), |mark| self.mark.write(poisoned(mark)));
-        let restated = if self.mark.look().is_err() { self.mark.restate() } else { Ok(()) };
+        let restated = self.mark.restate(self.lock.look().is_ok());
         self.note(marked.and(restated));
         self.sync();
     }

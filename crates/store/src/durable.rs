@@ -227,23 +227,42 @@ impl MarkFile {
         if self.mark == Some(mark) { Ok(()) } else { self.put(mark) }
     }
 
-    /// Writes the mark once more, if there is one: somebody else has written over it.
-    pub fn restate(&mut self) -> io::Result<()> {
-        self.mark.map_or(Ok(()), |mark| self.put(mark))
+    /// Writes the mark once more, if there is one and somebody else has written over it, or removed or replaced the file. What is at
+    /// its place is replaced only if the directory is still ours: else another process may use that.
+    pub fn restate(&mut self, ours: bool) -> io::Result<()> {
+        let (Some(file), Some(mark)) = (&self.file, self.mark) else { return Ok(()) };
+        match identity(&self.path) {
+            Ok(found) if found == identity_of(&file.metadata()?) => {
+                if self.look().is_err() {
+                    self.put(mark)?;
+                }
+                Ok(())
+            }
+            Ok(_) if !ours => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(_) | Err(_) => self.remake(mark),
+        }
     }
 
     fn put(&mut self, mark: Mark) -> io::Result<()> {
         let number = self.number + 1;
         let (bytes, slot) = (mark.encode(number), (number % 2) as usize);
+        let Some(file) = &mut self.file else { return self.remake(mark) };
         // Until it is written nobody knows what is there.
         self.slots[slot] = None;
-        match &mut self.file {
-            Some(file) => {
-                file.seek(SeekFrom::Start((slot * SLOT_BYTES) as u64))?;
-                file.write_all(&bytes)?;
-            }
-            None => self.file = Some(make(&self.path, slot, &bytes)?),
-        }
+        file.seek(SeekFrom::Start((slot * SLOT_BYTES) as u64))?;
+        file.write_all(&bytes)?;
+        self.slots[slot] = Some(bytes);
+        (self.number, self.mark, self.unsynced) = (number, Some(mark), true);
+        Ok(())
+    }
+
+    /// Puts a new file in the place of the mark, with this one in it.
+    fn remake(&mut self, mark: Mark) -> io::Result<()> {
+        let number = self.number + 1;
+        let (bytes, slot) = (mark.encode(number), (number % 2) as usize);
+        self.file = Some(make(&self.path, slot, &bytes)?);
+        self.slots = [None; 2];
         self.slots[slot] = Some(bytes);
         (self.number, self.mark, self.unsynced) = (number, Some(mark), true);
         Ok(())
@@ -512,16 +531,20 @@ fn overwritten(path: &Path) -> String {
     format!("{name} was overwritten or cut while it was in use")
 }
 
-/// Device and number of the file at `path`, where the system has such.
+/// What tells the file at `path` from any other.
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    let metadata = fs::metadata(path)?;
+    fs::metadata(path).map(|metadata| identity_of(&metadata))
+}
+
+/// Device and number of a file, where the system has such.
+fn identity_of(metadata: &fs::Metadata) -> Option<(u64, u64)> {
     #[cfg(unix)]
-    return Ok(Some((
-        std::os::unix::fs::MetadataExt::dev(&metadata),
-        std::os::unix::fs::MetadataExt::ino(&metadata),
-    )));
+    return Some((
+        std::os::unix::fs::MetadataExt::dev(metadata),
+        std::os::unix::fs::MetadataExt::ino(metadata),
+    ));
     #[cfg(not(unix))]
-    return Ok(metadata.is_file().then_some((0, 0)));
+    return metadata.is_file().then_some((0, 0));
 }
 
 /// Whether the open file has no name any more.

@@ -107,8 +107,17 @@ impl DataDir {
 
     /// What must stay in its place while the store is open.
     pub(super) fn watch(&self) -> Watch {
-        let others = ["tenure.db-shm", "tenure.lock"].map(|name| self.path.join(name));
-        Watch::new([self.database(), self.log(), self.mark()].into_iter().chain(others))
+        let index = self.path.join("tenure.db-shm");
+        Watch::new([self.database(), self.log(), self.mark(), index, self.lock()])
+    }
+
+    /// What must stay in its place for the directory to be ours: without it another process can hold it.
+    pub(super) fn watch_lock(&self) -> Watch {
+        Watch::new([self.lock()])
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.path.join("tenure.lock")
     }
 }
 

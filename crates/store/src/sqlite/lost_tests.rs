@@ -512,6 +512,71 @@ fn a_mark_that_is_written_over_poisons_the_store_and_is_written_again() {
     assert_eq!((mark.ledger.messages, mark.poisoned), (20, true), "whoever writes over it writes last");
 }
 
+#[test]
+fn a_mark_that_is_removed_with_the_other_files_is_written_again() {
+    for looked in [true, false] {
+        let dir = TempDir::new().unwrap();
+        let mut store = dir.open();
+        let mut guard = store.guard().unwrap().unwrap();
+        (0..5).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+        for file in [DATABASE, LOG, MARK] {
+            fs::remove_file(dir.path().join(file)).unwrap();
+        }
+        if looked {
+            assert!(guard.look().is_err());
+            let lost = loss(killed(dir.path()).path());
+            assert_eq!(
+                (lost.cause, lost.messages),
+                (LossCause::DatabaseGone, Some(5)),
+                "killed right after that"
+            );
+            // And once more.
+            fs::remove_file(dir.path().join(MARK)).unwrap();
+            assert!(guard.look().is_err());
+            assert_eq!(loss(killed(dir.path()).path()), lost);
+            fs::remove_file(dir.path().join(MARK)).unwrap();
+        }
+        drop(store);
+        let lost = loss(dir.path());
+        assert_eq!((lost.cause, lost.messages), (LossCause::DatabaseGone, Some(5)));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_older_mark_in_the_place_of_the_own_is_written_over() {
+    let dir = TempDir::new().unwrap();
+    fill(&mut dir.open(), &topic("t"), 0..10);
+    let old = killed(dir.path());
+    let mut store = dir.open();
+    (10..15).for_each(|n| _ = store.apply(&[message(n)]).unwrap());
+    for file in [DATABASE, MARK] {
+        fs::rename(old.path().join(file), dir.path().join(file)).unwrap();
+    }
+    fs::remove_file(dir.path().join(LOG)).unwrap();
+    assert!(store.guard().unwrap().unwrap().look().is_err());
+    drop(store);
+    assert_eq!(loss(dir.path()).messages, Some(5));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_mark_of_another_process_that_has_the_directory_now_is_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let mut store = dir.open();
+    let mut guard = store.guard().unwrap().unwrap();
+    store.apply(&[message(1)]).unwrap();
+    for file in [DATABASE, LOG, MARK, "tenure.db-shm", "tenure.lock"] {
+        fs::remove_file(dir.path().join(file)).unwrap();
+    }
+    let mut other = dir.open();
+    other.apply(&[message(2)]).unwrap();
+    assert!(guard.look().is_err() && guard.look().is_err());
+    drop(store);
+    other.guard().unwrap().unwrap().look().unwrap();
+    other.apply(&[message(3)]).unwrap();
+}
+
 /// Dropped, it tells the other threads that it is over.
 struct Over<'a>(&'a AtomicBool);
 

@@ -147,7 +147,7 @@ impl Sqlite {
         };
         let log = Arc::new(Log::open(&dir.log(), ledger, mark).map_err(Fault::reading)?);
         let (cache, gauge) = (Cache::default(), Arc::new(Gauge::new(&dir)));
-        let files = Files { log: log.clone(), gauge: gauge.clone(), watch: dir.watch() };
+        let files = Files::new(&dir, &log, &gauge);
         let store = Sqlite { connection, log, cache, gauge, ledger, files, dir };
         // One that cannot be written now is tried again by the guard.
         let _ = store.log.sync_mark();
@@ -231,7 +231,7 @@ impl Drop for Sqlite {
         } else {
             // Closing would copy the log. Nothing else can be done if this fails, and closing is still safe.
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-            self.log.restate_mark();
+            self.files.restate_mark();
         }
     }
 }
@@ -370,8 +370,7 @@ impl Store for Sqlite {
     }
 
     fn guard(&self) -> Result<Option<Box<dyn Guard>>> {
-        let (log, gauge) = (self.log.clone(), self.gauge.clone());
-        Ok(Some(Box::new(SqliteGuard(Files { log, gauge, watch: self.dir.watch() }))))
+        Ok(Some(Box::new(SqliteGuard(Files::new(&self.dir, &self.log, &self.gauge)))))
     }
 
     fn leases(&mut self) -> Result<Vec<StoredLease>> {

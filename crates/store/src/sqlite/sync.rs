@@ -17,6 +17,7 @@ use tenure_kit::durable::wal::UNSYNCED_TRANSACTIONS;
 use tenure_kit::durable::{Ledger, Mark};
 
 use super::checkpoint::Gauge;
+use super::dir::DataDir;
 use super::fault::Fault;
 use crate::durable::{LogWatch, MarkFile, Watch, is_removed};
 use crate::{Guard, Result, StoreError, Syncer};
@@ -119,13 +120,12 @@ impl Log {
     }
 
     /// The store writes no more, and the next start must find how far it had come: whoever wrote over the files may have
-    /// written over the mark too, then or later. On the disk when this returns, unless that failed: whoever poisoned the store
-    /// has not waited for it. Without a change since the last time there is nothing to wait for.
-    pub(super) fn restate_mark(&self) {
+    /// written over the mark too, or removed it, then or later. On the disk when this returns, unless that failed: whoever poisoned
+    /// the store has not waited for it. Without a change since the last time there is nothing to wait for. A mark that is at the
+    /// place of the own one is left alone unless the directory is still `ours`.
+    fn restate_mark(&self, ours: bool) {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        if mark.0.look().is_err() {
-            mark.1 = mark.0.restate().err().map(|error| error.to_string());
-        }
+        mark.1 = mark.0.restate(ours).err().map(|error| error.to_string());
         drop(mark);
         let _ = self.sync_mark();
     }
@@ -300,12 +300,25 @@ impl Syncer for SqliteSyncer {
 /// The files of an open store, which are where they were, and which nobody else writes to.
 #[derive(Debug)]
 pub(super) struct Files {
-    pub(super) log: Arc<Log>,
-    pub(super) gauge: Arc<Gauge>,
-    pub(super) watch: Watch,
+    log: Arc<Log>,
+    gauge: Arc<Gauge>,
+    watch: Watch,
+    /// The file that says whose the directory is.
+    lock: Watch,
 }
 
 impl Files {
+    /// The files of the store in `dir`, as they are now.
+    pub(super) fn new(dir: &DataDir, log: &Arc<Log>, gauge: &Arc<Gauge>) -> Files {
+        let (log, gauge) = (Arc::clone(log), Arc::clone(gauge));
+        Files { log, gauge, watch: dir.watch(), lock: dir.watch_lock() }
+    }
+
+    /// The store writes no more: the next start finds how far it had come.
+    pub(super) fn restate_mark(&self) {
+        self.log.restate_mark(self.lock.look().is_ok());
+    }
+
     /// Whether that is so; else the store is poisoned, unless it is being closed. What the store does itself is no difference:
     /// each file is looked at while nobody of ours writes to it; `patient` waits for that also where it can take long, and
     /// reads the whole log.
@@ -330,14 +343,11 @@ pub(super) struct SqliteGuard(pub(super) Files);
 impl Guard for SqliteGuard {
     fn look(&mut self) -> Result<()> {
         let log = &self.0.log;
-        if let Err(error) = log.sound() {
-            if !log.is_closing() {
-                log.restate_mark();
-            }
-            return Err(error);
+        let looked = log.sound().and_then(|()| self.0.look(false));
+        if looked.is_err() && !log.is_closing() {
+            // At once: the process may be killed before it looks again.
+            self.0.restate_mark();
         }
-        let looked = self.0.look(false);
-        let synced = log.sync_mark();
-        looked.and(synced)
+        looked.and_then(|()| log.sync_mark())
     }
 }

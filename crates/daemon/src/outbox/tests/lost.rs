@@ -190,6 +190,32 @@ async fn noticed(outbox: &Outbox) -> String {
 }
 
 #[tokio::test]
+async fn a_mark_that_is_removed_with_the_other_files_is_written_again() {
+    for waited in [true, false] {
+        let (dir, left) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let outbox = open(dir.path());
+        insert(&outbox, "one", "body").await;
+        for file in ["outbox.db", "outbox.db-wal", "outbox.mark"] {
+            fs::remove_file(dir.path().join(file)).unwrap();
+        }
+        let refused = |dir: &Path| {
+            let refused = Outbox::open(dir, CAP).unwrap_err();
+            assert!(
+                matches!(&refused, DbError::Corrupt(why) if why.contains("1 accepted messages")),
+                "{refused}"
+            );
+        };
+        if waited {
+            noticed(&outbox).await;
+            fs::copy(dir.path().join("outbox.mark"), left.path().join("outbox.mark")).unwrap();
+            refused(left.path());
+        }
+        drop(outbox);
+        refused(dir.path());
+    }
+}
+
+#[tokio::test]
 async fn files_that_are_written_over_poison_the_outbox_and_the_next_start_says_so() {
     for file in ["outbox.db", "outbox.db-wal"] {
         let dir = TempDir::new().unwrap();
