@@ -23,7 +23,7 @@ pub enum StoreError {
     Poisoned(String),
     /// The data is not what was written, or cannot be understood.
     #[error(
-        "the store is damaged; stop the broker, then restore a backup of its data directory, or move it aside to start afresh: {0}"
+        "the store is damaged; while no broker runs, restore a backup of its data directory, or move that aside to start afresh: {0}"
     )]
     Corrupt(String),
     /// Something that was acknowledged is not there any more, or nobody can tell. The files are left as they are.
@@ -46,4 +46,17 @@ pub enum StoreError {
     /// Another process uses the data directory.
     #[error("another process uses this data directory; stop it, or choose another directory")]
     Locked,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a damaged store a start tells, which no broker survives, and a broker that runs.
+    #[test]
+    fn what_to_do_about_damage_holds_with_and_without_a_broker_that_runs() {
+        let said = StoreError::Corrupt("page 7".to_owned()).to_string();
+        assert!(!said.contains("stop the broker"), "none may run: {said}");
+        assert!(said.contains("while no broker runs") && said.ends_with(": page 7"), "{said}");
+    }
 }
