@@ -329,7 +329,11 @@ async fn damage_that_only_history_reads_is_told_once() {
         let history = lines(&world, addr, &["history", "jobs", "--json"]);
         assert_eq!(history.iter().filter(|line| line["damaged"] == true).count(), 1, "{history:?}");
         let status = at(&world, addr, &["status", "--json"]);
-        assert!(text(&status).contains("degraded") && text(&status).contains("1 damaged"), "{}", text(&status));
+        assert!(
+            text(&status).contains("degraded") && text(&status).contains("1 damaged"),
+            "{}",
+            text(&status)
+        );
     }
     assert!(get(addr, "/metrics").contains("\ntenure_entries_damaged_total 1\n"));
     assert_eq!(broker.stderr().matches("entry_damaged").count(), 1, "{}", broker.stderr());
