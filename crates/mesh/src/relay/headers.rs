@@ -26,12 +26,20 @@ const HOP_BY_HOP: &[&str] = &[
 /// Headers by which proxies and content networks tell a client's address, and which no pattern finds; frameworks believe
 /// them.
 const CLIENT_ADDRESS: &[&str] =
-    &["x-originating-ip", "x-remote-ip", "x-remote-addr", "x-envoy-external-address", "x-azure-clientip"];
+    &["x-originating-ip", "x-remote-ip", "x-envoy-external-address", "x-azure-clientip"];
 
 /// What a header is called that tells a client's address: every network and every framework has one more of them, so they
 /// are known by a part of their names.
-const ORIGIN_PARTS: &[&str] =
-    &["forwarded", "client-ip", "connecting-ip", "real-ip", "user-ip", "viewer-address"];
+const ORIGIN_PARTS: &[&str] = &[
+    "forwarded",
+    "client-ip",
+    "connecting-ip",
+    "real-ip",
+    "user-ip",
+    "viewer-address",
+    "remote-addr",
+    "socketip",
+];
 
 /// Whether a header of this name, in lower case and spelled with `-`, says where a request came from.
 fn is_origin(name: &str) -> bool {
@@ -206,6 +214,9 @@ mod tests {
             "x-vercel-forwarded-for",
             "x-azure-clientip",
             "x-remote-addr",
+            "remote-addr",
+            "x-appengine-remote-addr",
+            "x-azure-socketip",
         ] {
             assert!(!rules.passes(name, true), "{name}");
         }
