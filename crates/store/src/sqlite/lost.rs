@@ -165,7 +165,7 @@ fn forget_tail(dir: &DataDir) -> Result<()> {
         if durable::is_marked(&connection)? {
             connection.execute("UPDATE ledger SET marked = 0", [])?;
         }
-        super::settle_log(&connection)
+        super::settle_log(&connection).map(drop)
     };
     settle().map_err(Fault::reading)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
-use tenure_kit::durable::{Loss, LossCause};
+use tenure_kit::durable::{Loss, LossCause, Mark};
 use tenure_mesh::messages::envelope::{Body, Envelope, Lane};
 use tenure_mesh::store::record::StoreWrite;
 
@@ -480,6 +480,27 @@ fn an_older_copy_over_the_database_in_use_poisons_the_store() {
             assert!(checkpointer.run().is_err(), "nothing is copied into it");
         }
     }
+}
+
+/// What the log shows after a failed sync may not be on the disk: a start goes on only once it is written anew.
+#[test]
+fn a_log_whose_sync_failed_is_copied_before_its_mark_is_forgotten() {
+    let dir = acknowledged(20);
+    let path = dir.path().join(MARK);
+    let mut mark = MarkFile::open(&path).unwrap();
+    mark.write(Mark { poisoned: true, ..mark.mark().unwrap() }).unwrap();
+    // Another program looks at one moment of the file, which needs the log.
+    let shell = Connection::open(dir.path().join(DATABASE)).unwrap();
+    shell.execute_batch("BEGIN; SELECT * FROM ledger").unwrap();
+    let refused = Sqlite::open(dir.path()).unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Unavailable(why) if why.contains("close the program")),
+        "{refused}"
+    );
+    assert!(MarkFile::open(&path).unwrap().mark().unwrap().poisoned);
+    drop(shell);
+    drop(Sqlite::open(dir.path()).unwrap());
+    assert!(!MarkFile::open(&path).unwrap().mark().unwrap().poisoned);
 }
 
 #[cfg(unix)]

@@ -266,10 +266,16 @@ fn connect(dir: &DataDir, mark: &MarkFile) -> Result<(Connection, Ledger), Fault
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
 
+    // Without room, or while another program reads the log, what is in it stays there; unless a sync of it had failed: then it
+    // must be written anew.
+    let must = mark.mark().is_some_and(|mark| mark.poisoned);
     match settle_log(&connection) {
-        // Without room what is in the log stays there, unless a sync of it had failed: then it must be written anew.
-        Err(fault) if fault.is_full() && !mark.mark().is_some_and(|mark| mark.poisoned) => {}
-        outcome => outcome?,
+        Err(fault) if fault.is_full() && !must => {}
+        Ok(false) if must => {
+            let why = "a write to its log failed, and another program keeps the log from being copied; close the program that reads it";
+            return Err(StoreError::Unavailable(why.to_owned()).into());
+        }
+        outcome => _ = outcome?,
     }
     if schema::migrate(&mut connection)? {
         // So that a log which is lost takes no tables with it. Without room they stay in the log.
@@ -292,14 +298,15 @@ fn durable(connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Copies what the last process left in the log into the main file, and syncs that.
+/// Copies what the last process left in the log into the main file, and syncs that. `false` if another program that reads the
+/// log keeps it from that.
 ///
 /// If that process died of a failed sync, the log as it reads now may differ from the log on the disk: the
 /// system shows pages that it could not write, and no longer tries to. Syncing the log again would say nothing;
 /// writing its content anew does.
-fn settle_log(connection: &Connection) -> Result<(), Fault> {
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    Ok(())
+fn settle_log(connection: &Connection) -> Result<bool, Fault> {
+    let busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    Ok(!busy)
 }
 
 impl Store for Sqlite {
