@@ -171,7 +171,9 @@ impl Readers {
             Seen::Attached { life, kept, .. } => {
                 // Another process of its session has ended what it reads.
                 let replaced = world.session(life.slot).and_then(|session| session.replaced_at);
-                let known = *kept && !replaced.is_some_and(|at| world.broker.is_after_a_rewind(at));
+                let replaced = replaced.is_some_and(|at| world.broker.is_after_a_rewind(at));
+                // So has the end of its lease, of which it did not hear.
+                let known = *kept && !replaced && !world.being(*life).begun_unheard;
                 self.subs.entry(*life).or_default().values_mut().for_each(|sub| sub.attached(known, world));
             }
             Seen::HistoryRewound(life, logs) => {

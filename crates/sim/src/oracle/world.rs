@@ -31,6 +31,10 @@ pub(super) struct Being {
     /// When the broker last let it in, which its own socket may tell it much later. Another process of its session may
     /// have been let in since.
     pub(super) admitted_at: u64,
+    /// Whether the broker has answered one of its hellos with a new lease since it was last attached.
+    begun: bool,
+    /// Whether its lease, when it was last attached, had begun by a hello whose answer it did not hear.
+    pub(super) begun_unheard: bool,
     /// How often it was told its end.
     ends: u32,
 }
@@ -140,9 +144,10 @@ impl World {
                 self.roles.insert(*slot, role);
             }
             Seen::Born(life) => _ = self.lives.entry(*life).or_default(),
-            Seen::Admitted(life, ..) => {
+            Seen::Admitted(life, new, _) => {
                 let rewinds = self.broker.rewinds.len();
                 let being = self.lives.entry(*life).or_default();
+                being.begun |= *new;
                 // Who says hello again listens to no earlier socket any more.
                 (being.knocked, being.admitted_at) = (Some(rewinds), at);
             }
@@ -151,6 +156,7 @@ impl World {
                 let being = self.lives.entry(*life).or_default();
                 being.attached = Some(at);
                 being.rewinds = being.knocked.take().unwrap_or(rewinds);
+                being.begun_unheard = std::mem::take(&mut being.begun) && *kept;
                 if !kept {
                     being.fresh_at = Some(at);
                 }

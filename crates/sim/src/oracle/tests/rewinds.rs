@@ -315,6 +315,26 @@ fn who_could_not_read_again_before_it_was_away_once_more_may_miss_what_was_prune
 }
 
 #[test]
+fn who_did_not_hear_that_its_lease_is_a_new_one_may_miss_what_was_pruned() {
+    let back = |unheard: bool| {
+        let (mut play, own) = (Play::full(), topic(None));
+        play.see(Seen::Forgets { after_ms: 5_000, unread: true });
+        play.subscribe(life(1), &own, 1).post("a", 1).hand_post(life(1), &own, "a", 1);
+        play.acks(life(1), &own, JOBS, 1).sleep(10).rewind_for_the_first(5).post("b", 2).sleep(1_000);
+        if unheard {
+            play.sleep(100_000).admit(life(1), true).see(Seen::SocketLost(Slot(1))).sleep(1_000);
+        }
+        play.admit(life(1), false).attach(life(1), false);
+        play.see(Seen::HistoryRewound(life(1), vec![JOBS.to_owned()])).sleep(10);
+        play.history(&[(1, "a"), (2, "b")]).rest(&[life(0), life(1)]).fate("b", Fate::Accepted);
+        play.see(Seen::Over);
+        play
+    };
+    back(true).holds();
+    back(false).breaks(&["lost"]);
+}
+
+#[test]
 fn who_lost_its_session_to_another_process_meanwhile_may_miss_what_was_pruned() {
     let back = |twin: bool| {
         let (mut play, own, other) = (Play::full(), topic(None), nth(1, 1));
