@@ -318,7 +318,7 @@ async fn a_running_broker_tells_of_damage() {
     assert!(text(&status).contains("degraded"), "{}", text(&status));
 }
 
-/// `history` showed the damage to who asked, and nobody else heard of it.
+/// `history` showed the damage to its caller only: health stayed `ok`, and no line was logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_that_only_history_reads_is_told_once() {
     let world = World::new();

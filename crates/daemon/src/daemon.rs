@@ -125,7 +125,7 @@ impl Daemon {
         Ok(Daemon { shared, tcp, put_aside, servers })
     }
 
-    /// What its tasks share.
+    /// The state that its tasks share.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

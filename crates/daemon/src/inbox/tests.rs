@@ -71,7 +71,7 @@ async fn what_comes_after_the_file_was_removed_is_not_kept() {
     }
 }
 
-/// The log of an inbox that stopped writing is nobody's to copy: neither the writer's nor the reader's.
+/// Neither the writer nor the reader copies the log of an inbox that stopped writing.
 #[tokio::test]
 async fn an_inbox_that_stopped_writing_leaves_its_files_as_they_are() {
     let dir = tempfile::tempdir().unwrap();

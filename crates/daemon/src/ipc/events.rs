@@ -110,7 +110,7 @@ impl Stream {
             }
             self.arrived.borrow_and_update();
             if self.read().await? > 0 {
-                // What was rewound meanwhile goes before these messages: some of them may be of the other history.
+                // A rewind that was heard of meanwhile is told before these messages: some of them may be of the other history.
                 if let Some(event) = self.rewound() {
                     self.read.push_front(event);
                 }
@@ -138,7 +138,7 @@ impl Stream {
         }
     }
 
-    /// What was rewound since this was last asked.
+    /// The event for logs that were rewound since the last call, if there are any.
     fn rewound(&mut self) -> Option<Event> {
         let data = serde_json::to_string(&self.rewound.take()?).ok()?;
         Some(Event::default().event("rewound").data(data))

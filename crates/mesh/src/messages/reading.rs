@@ -16,7 +16,8 @@ use crate::store::record::{GroupRecord, Origin, Reader};
 
 /// A floor that the store may not know.
 pub(crate) const UNTOLD: u64 = u64::MAX;
-/// The settler of what left without anybody's word. No key pair has it: signatures under it are refused as weak.
+/// Stands for the settler of an entry that left without its reader's word. No session has this key: a signature under it is
+/// refused as weak.
 const NOBODY: SessionKey = SessionKey([0; 32]);
 
 /// A group with what surrounds it.
