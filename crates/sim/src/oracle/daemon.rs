@@ -169,7 +169,8 @@ impl Daemons {
         self.requeued.insert(old.clone());
     }
 
-    /// What was promised before another was asked for lies before it.
+    /// What was promised before another was asked for lies before it. What the broker had answered for and then lost is sent
+    /// again by a daemon that was killed before its disk had the answer: behind what came meanwhile.
     fn judge_order(&self, letters: &Letters, world: &World, court: &mut Court) {
         let mut lanes: BTreeMap<_, Vec<(&Key, &Post)>> = BTreeMap::new();
         for (key, post) in &self.posts {
@@ -191,6 +192,9 @@ impl Daemons {
         for posts in lanes.values() {
             for (older, first) in posts {
                 let Some(promised) = first.promised else { continue };
+                if letters.get(older).is_some_and(|record| record.is_made_again(world)) {
+                    continue;
+                }
                 for (younger, _) in posts.iter().filter(|(_, second)| promised < second.asked) {
                     let behind = spots(younger);
                     let passed =

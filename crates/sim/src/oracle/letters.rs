@@ -238,6 +238,12 @@ impl Record {
         self.kept(world).filter(|message| message.accepted.as_ref().is_some_and(own))
     }
 
+    /// Whether its sender was told yes to a message that is gone since, and the one that is kept was made again.
+    pub(super) fn is_made_again(&self, world: &World) -> bool {
+        let kept = self.kept(world).map(|message| &message.id);
+        self.messages.iter().any(|message| message.accepted.is_some() && Some(&message.id) != kept)
+    }
+
     /// The letters that a message may be: the one that it says, or as yet those that its sender was told yes to.
     pub(super) fn letters_of(&self, id: &str) -> impl Iterator<Item = &Letter> {
         let message = self.messages.iter().find(|message| message.id == id);

@@ -133,6 +133,23 @@ fn what_was_promised_first_lies_first() {
 }
 
 #[test]
+fn what_a_store_lost_and_its_daemon_forgot_may_lie_behind_what_came_meanwhile() {
+    let again = |answered: bool| {
+        let mut play = daemons();
+        play.promised("a").promised("b");
+        if answered {
+            play.mail_as("a", 1, "a before");
+        }
+        play.sleep(100).rewind(100).mail("b", 1).mail("a", 2);
+        play.fate("a", Fate::Accepted).fate("b", Fate::Accepted);
+        play.ends(&[("a", "done", None), ("b", "done", None)], &[]);
+        play
+    };
+    again(true).holds();
+    again(false).breaks(&["order"]);
+}
+
+#[test]
 fn what_comes_is_kept_once_by_whom_it_is_for_and_then_settled() {
     let came = || {
         let mut play = daemons();

@@ -7,7 +7,7 @@ const JOBS: &str = "topic/jobs/0";
 
 impl Play {
     /// The store goes back to what it was so long ago; everybody comes back to the broker that has it then.
-    fn rewind(&mut self, ms: u64) -> &mut Play {
+    pub(super) fn rewind(&mut self, ms: u64) -> &mut Play {
         let copied_at = self.at - ms;
         for slot in 0..4 {
             self.see(Seen::SocketLost(Slot(slot)));
@@ -30,7 +30,7 @@ impl Play {
     }
 
     /// A mail of session 0 is accepted under another id.
-    fn mail_as(&mut self, id: &str, seq: u64, name: &str) -> &mut Play {
+    pub(super) fn mail_as(&mut self, id: &str, seq: u64, name: &str) -> &mut Play {
         self.sends(life(0), id, letter(To::Session(Slot(1)), id));
         let outcome = Ok((Spot { id: name.to_owned(), ..spot(INBOX, seq) }, false));
         self.see(Seen::Answered { life: life(0), key: key(0, id), contradicts: false, outcome })
