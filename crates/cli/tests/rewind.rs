@@ -244,6 +244,7 @@ async fn commands_that_follow_print_all_that_is_new_and_say_that_history_was_rew
     for process in [&mut sub, &mut inbox] {
         process.until("the seventh", |line| line["body"] == "new7").await;
         assert_eq!(bodies(process), [words("old", 5), words("new", 7)].concat());
+        says(process, "history rewound").await;
         assert_eq!(process.stderr().matches("history rewound").count(), 1, "{}", process.stderr());
         process.signal("INT");
         assert_eq!(process.exit_code().await, Some(0));
@@ -285,6 +286,7 @@ async fn through_a_daemon_all_that_is_new_comes_and_is_said_to_be_of_another_his
         process.until("the seventh", |line| line["body"] == "new7").await;
         let got: Vec<String> = bodies(process).into_iter().filter(|body| body != "probe").collect();
         assert_eq!(got, [words("old", 5), words("new", 7)].concat());
+        says(process, "history rewound").await;
         assert_eq!(process.stderr().matches("history rewound").count(), 1, "{}", process.stderr());
     }
     let log = std::fs::read_to_string(host.path("daemon.log")).unwrap_or_default();
