@@ -310,7 +310,8 @@ async fn a_wrong_token_is_refused() {
 #[test]
 fn the_unit_in_the_manual_is_sound() {
     let manual =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/broker.md")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/broker.md"))
+            .unwrap();
     let (_, rest) = manual.split_once("```ini\n").expect("a unit");
     let (unit, _) = rest.split_once("```").unwrap();
     assert!(unit.contains("Type=notify\n") && unit.contains("Restart=always\n"), "{unit}");
