@@ -69,8 +69,7 @@ pub(crate) struct Answering {
 }
 
 /// Makes a request of the link, with params of a type only the maker knows.
-pub(crate) type MakeRequest =
-    Box<dyn FnOnce(&mut Link, Now, &mut Vec<LinkEffect>) -> Result<RequestNumber, WireError> + Send>;
+pub(crate) type MakeRequest = Box<dyn FnOnce(&mut Link, Now) -> Result<RequestNumber, WireError> + Send>;
 
 /// Who waits for what. Each is bounded by what the link lets wait.
 #[derive(Default)]
@@ -103,7 +102,8 @@ pub(crate) struct Driver {
     /// Events that the application has not taken yet.
     undelivered: VecDeque<SessionEvent>,
     events: mpsc::Sender<Told>,
-    effects: Vec<LinkEffect>,
+    /// The application lets the session go without a word: it ends with the effects that are queued now.
+    parted: bool,
     /// How many were answered since one of them last asked for something.
     answered: usize,
 }
@@ -124,7 +124,7 @@ impl Driver {
             runs: None,
             undelivered: VecDeque::new(),
             events,
-            effects: Vec::new(),
+            parted: false,
             answered: 0,
         }
     }
@@ -150,7 +150,7 @@ impl Driver {
         mut commands: mpsc::Receiver<Command>,
         mut settling: mpsc::UnboundedReceiver<HandCommand>,
     ) {
-        self.link.start(self.clock.now(), &mut self.effects);
+        self.link.start(self.clock.now());
         let end = loop {
             if let Some(end) = self.carry_out() {
                 break end;
@@ -193,10 +193,12 @@ impl Driver {
                     if !reading {
                         self.excuse_silence();
                     }
-                    self.link.tick(self.clock.now(), &mut self.effects);
+                    self.link.tick(self.clock.now());
                 }
             }
-            self.link.flush(self.clock.now(), &mut self.effects);
+            if !self.parted {
+                self.link.flush(self.clock.now());
+            }
         };
         if let Some(runs) = self.runs.take() {
             let _ = runs.send(Incoming::Ended(end.clone()));
@@ -235,13 +237,13 @@ impl Driver {
                 LinkInput::Gone(sock, code)
             }
         };
-        self.link.handle(self.clock.now(), input, &mut self.effects);
+        self.link.handle(self.clock.now(), input);
     }
 
     /// While the application is too slow to be told more, the silence on the socket is our own.
     fn excuse_silence(&mut self) {
         for sock in self.socks.iter().map(|sock| sock.id).collect::<Vec<_>>() {
-            self.link.handle(self.clock.now(), LinkInput::Answered(sock), &mut self.effects);
+            self.link.handle(self.clock.now(), LinkInput::Answered(sock));
         }
     }
 
@@ -249,18 +251,17 @@ impl Driver {
         let now = self.clock.now();
         // Nobody waiting any more is nobody to tell: failures to answer are ignored throughout.
         match command {
-            None | Some(Command::Bye) => self.link.bye(now, &mut self.effects),
-            // Its sockets end with the task, without a word.
-            Some(Command::Part) => self.effects.push(LinkEffect::Ended(End::Bye)),
+            None | Some(Command::Bye) => self.link.bye(now),
+            Some(Command::Part) => self.parted = true,
             Some(Command::Sever(away)) => {
                 self.away_until = Instant::now().checked_add(away);
                 for sock in std::mem::take(&mut self.socks) {
                     let id = sock.id;
                     drop(sock);
-                    self.link.handle(now, LinkInput::Gone(id, None), &mut self.effects);
+                    self.link.handle(now, LinkInput::Gone(id, None));
                 }
             }
-            Some(Command::Request(make, answer)) => match make(&mut self.link, now, &mut self.effects) {
+            Some(Command::Request(make, answer)) => match make(&mut self.link, now) {
                 Ok(number) => {
                     self.waiting.answers.insert(number, (answer, None));
                 }
@@ -270,12 +271,12 @@ impl Driver {
             },
             Some(Command::Send(params, patience, answering)) => self.send(now, &params, patience, answering),
             Some(Command::Subscribe(params, timeout_ms, answer)) => {
-                match self.link.subscribe(now, *params, timeout_ms, &mut self.effects) {
+                match self.link.subscribe(now, *params, timeout_ms) {
                     Ok(handle) => {
                         let (feed, mouth) = feed(handle, self.hands.clone());
                         self.waiting.feeds.insert(handle, feed);
                         if answer.send(Ok(mouth)).is_err() {
-                            self.link.unsubscribe(handle, &mut self.effects);
+                            self.link.unsubscribe(handle);
                         }
                     }
                     Err(error) => {
@@ -284,7 +285,7 @@ impl Driver {
                 }
             }
             Some(Command::Call(params, timeout_ms, answer)) => {
-                let called = self.link.call(now, *params, timeout_ms, &mut self.effects);
+                let called = self.link.call(now, *params, timeout_ms);
                 let called = called.map(|handle| {
                     let (caller, items) = mpsc::unbounded_channel();
                     self.waiting.calls.insert(handle, caller);
@@ -295,7 +296,7 @@ impl Driver {
                 }
             }
             Some(Command::Offer(offer, answer)) => {
-                let offered = self.link.offer(now, *offer, &mut self.effects).map(|handle| {
+                let offered = self.link.offer(now, *offer).map(|handle| {
                     let (offerer, items) = mpsc::unbounded_channel();
                     self.waiting.offers.insert(handle, offerer);
                     (handle, items)
@@ -305,12 +306,12 @@ impl Driver {
                 }
             }
             Some(Command::Chunk(handle, piece, room, answer)) => {
-                let sent = self.link.run_chunk(handle, piece, &mut self.effects);
+                let sent = self.link.run_chunk(handle, piece);
                 let sent = sent.map(|seq| _ = self.waiting.chunks.insert((handle, seq), room));
                 let _ = answer.send(sent);
             }
             Some(Command::Fetch(handle, limit, timeout_ms, answer)) => {
-                match self.link.fetch(now, handle, limit, timeout_ms, &mut self.effects) {
+                match self.link.fetch(now, handle, limit, timeout_ms) {
                     Ok(number) => {
                         self.waiting.fetches.insert(number, answer);
                     }
@@ -324,7 +325,7 @@ impl Driver {
 
     fn send(&mut self, now: Now, params: &SendParams, patience: Patience, answering: Answering) {
         let Answering { answer, receipt, permit } = answering;
-        match self.link.send(now, params, patience, &mut self.effects) {
+        match self.link.send(now, params, patience) {
             Ok(number) => {
                 self.waiting.answers.insert(number, (answer, permit));
                 if let Some(receipt) = receipt {
@@ -340,56 +341,55 @@ impl Driver {
     fn hand(&mut self, command: HandCommand) {
         match command {
             HandCommand::Settle(id, verb, answer) => {
-                let number = self.link.settle(id, verb, &mut self.effects);
+                let number = self.link.settle(id, verb);
                 self.waiting.settles.insert(number, answer);
             }
             HandCommand::Forgo(id) => self.link.forgo(id),
-            HandCommand::Leave(handle) => self.link.unsubscribe(handle, &mut self.effects),
-            HandCommand::ReadChunk(handle) => self.link.call_read(handle, &mut self.effects),
+            HandCommand::Leave(handle) => self.link.unsubscribe(handle),
+            HandCommand::ReadChunk(handle) => self.link.call_read(handle),
             HandCommand::Cancelled(handle) => self.link.call_cancelled(handle),
             HandCommand::HangUp(handle) => {
                 self.waiting.calls.remove(&handle);
                 self.link.hang_up(handle);
             }
-            HandCommand::EndRun(handle, end) => self.link.run_end(handle, end, &mut self.effects),
+            HandCommand::EndRun(handle, end) => self.link.run_end(handle, end),
             HandCommand::Withdraw(handle) => {
                 self.waiting.offers.remove(&handle);
-                self.link.withdraw_offer(self.clock.now(), handle, &mut self.effects);
+                self.link.withdraw_offer(self.clock.now(), handle);
             }
             HandCommand::Degrade(handle, degraded) => {
                 let change = |offer: &mut ServiceOffer| offer.degraded = degraded;
-                self.link.change_offer(self.clock.now(), handle, change, &mut self.effects);
+                self.link.change_offer(self.clock.now(), handle, change);
             }
             HandCommand::Describe(handle, metadata) => {
                 let change = |offer: &mut ServiceOffer| offer.metadata = metadata;
-                self.link.change_offer(self.clock.now(), handle, change, &mut self.effects);
+                self.link.change_offer(self.clock.now(), handle, change);
             }
         }
     }
 
     /// Does what the link asks; says how the session ended, when it has.
     fn carry_out(&mut self) -> Option<End> {
-        while !self.effects.is_empty() {
-            for effect in std::mem::take(&mut self.effects) {
-                match effect {
-                    LinkEffect::Dial(sock) if self.away_until.is_some_and(|until| Instant::now() < until) => {
-                        let reason = "the network is away".to_owned();
-                        let failed = LinkInput::Failed { sock, reason, answered: false };
-                        self.link.handle(self.clock.now(), failed, &mut self.effects);
-                    }
-                    LinkEffect::Dial(sock) => {
-                        self.socks.push(Sock::dial(sock, self.endpoint.clone(), self.codec))
-                    }
-                    LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
-                    LinkEffect::Ping(sock) => self.with(sock, Sock::ping),
-                    LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
-                    LinkEffect::Deliver(event) => self.undelivered.push_back(event),
-                    LinkEffect::Ended(end) => return Some(end),
-                    effect => self.tell(effect),
+        while let Some(effect) = self.link.poll_effect() {
+            match effect {
+                LinkEffect::Dial(sock) if self.away_until.is_some_and(|until| Instant::now() < until) => {
+                    let reason = "the network is away".to_owned();
+                    let failed = LinkInput::Failed { sock, reason, answered: false };
+                    self.link.handle(self.clock.now(), failed);
                 }
+                LinkEffect::Dial(sock) => {
+                    self.socks.push(Sock::dial(sock, self.endpoint.clone(), self.codec))
+                }
+                LinkEffect::Send(sock, frame) => self.with(sock, |sock| sock.send(frame)),
+                LinkEffect::Ping(sock) => self.with(sock, Sock::ping),
+                LinkEffect::Drop(sock) => self.socks.retain(|s| s.id != sock),
+                LinkEffect::Deliver(event) => self.undelivered.push_back(event),
+                LinkEffect::Ended(end) => return Some(end),
+                effect => self.tell(effect),
             }
         }
-        None
+        // Its sockets end with the task, without a word.
+        self.parted.then_some(End::Bye)
     }
 
     /// Tells whoever waits for it.
@@ -428,7 +428,7 @@ impl Driver {
                     waiting.feeds.remove(&handle);
                 } else if !heard {
                     // Its reader went away before it could say so.
-                    self.link.unsubscribe(handle, &mut self.effects);
+                    self.link.unsubscribe(handle);
                 }
             }
             LinkEffect::Call(handle, item) => {

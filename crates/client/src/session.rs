@@ -401,8 +401,7 @@ impl Session {
         R: DeserializeOwned,
     {
         let timeout_ms = self.timeout_ms;
-        self.ask(Box::new(move |link, now, effects| link.request(now, method, &params, timeout_ms, effects)))
-            .await
+        self.ask(Box::new(move |link, now| link.request(now, method, &params, timeout_ms))).await
     }
 
     /// One page of who is here.
@@ -428,11 +427,9 @@ impl Session {
     /// Changes what peers see.
     pub async fn set_profile(&self, patch: ProfilePatch) -> Result<(), WireError> {
         let timeout_ms = self.timeout_ms;
-        self.ask::<Empty>(Box::new(move |link, now, effects| {
-            link.set_profile(now, &patch, timeout_ms, effects)
-        }))
-        .await
-        .map(|_| ())
+        self.ask::<Empty>(Box::new(move |link, now| link.set_profile(now, &patch, timeout_ms)))
+            .await
+            .map(|_| ())
     }
 
     /// How the broker is.

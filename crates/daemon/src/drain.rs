@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_outbox::arrival::Recipient;
-use tenure_outbox::drain::{DISK_MS, DiskFault, Effect};
+use tenure_outbox::drain::{DISK_MS, DiskFault, DrainEffect};
 use tenure_outbox::revival::revival;
 use tenure_outbox::verdict::{LAPSED, Verdict};
 use tenure_outbox::{Drain, FoundLane, LaneId, Outgoing, Settled, Settlement};
@@ -118,8 +118,7 @@ impl Task {
                     if self.shared.config.max_age_hours.is_none() {
                         self.local.remember_age(max_age_hours);
                     }
-                    let effects = self.drain.attached(self.shared.clock.now(), max_age_hours);
-                    self.carry_out(effects);
+                    self.drain.attached(self.shared.clock.now(), max_age_hours);
                 }
                 Standing::Attached { .. } => {}
                 _ if attached => {
@@ -129,8 +128,8 @@ impl Task {
                 _ => {}
             }
             self.local.queue.take().into_iter().for_each(|lane| self.drain.queued(lane));
-            let effects = self.drain.tick(self.shared.clock.now());
-            self.carry_out(effects);
+            self.drain.tick(self.shared.clock.now());
+            self.carry_out();
             if self.drain.is_empty()
                 && self.local.is_closing()
                 && is_finished(&self.shared, &self.local).await
@@ -154,30 +153,30 @@ impl Task {
         }
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.drain.poll_effect() {
             let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
             self.work.push(match effect {
-                Effect::Take(lane, limit) => {
+                DrainEffect::Take(lane, limit) => {
                     Box::pin(async move { Done::Taken(lane, shared.outbox.take(lane, limit).await) })
                 }
-                Effect::Send(lane, row) => Box::pin(async move {
+                DrainEffect::Send(lane, row) => Box::pin(async move {
                     let answer = local.client.request(Method::Send, row.params).await;
                     Done::Answered(lane, Box::new(answer))
                 }),
-                Effect::Probe(lane, refusal) => Box::pin(async move {
+                DrainEffect::Probe(lane, refusal) => Box::pin(async move {
                     let own = local.client.ping().await;
                     let over = own.is_err_and(|error| error.code == ErrorCode::LeaseExpired);
                     Done::Probed(lane, refusal, over)
                 }),
-                Effect::Settle(settlement) => {
+                DrainEffect::Settle(settlement) => {
                     warn_of_dead(&settlement);
                     Box::pin(async move {
                         let lane = settlement.lane;
                         Done::Settled(lane, shared.outbox.settle(*settlement, shared.clock.wall()).await)
                     })
                 }
-                Effect::Expire(cutoff) => Box::pin(async move {
+                DrainEffect::Expire(cutoff) => Box::pin(async move {
                     let wall = shared.clock.wall();
                     Done::Expired(shared.outbox.expire(local.mesh.clone(), cutoff, wall).await)
                 }),
@@ -187,7 +186,7 @@ impl Task {
 
     fn done(&mut self, done: Done) {
         let now = self.shared.clock.now();
-        let effects = match done {
+        match done {
             Done::Taken(lane, rows) => self.drain.taken(now, lane, rows.map_err(fault)),
             Done::Answered(lane, answer) => self.drain.answered(now, lane, (*answer).as_ref()),
             Done::Probed(lane, refusal, over) => self.drain.probed(now, lane, &refusal, over),
@@ -198,8 +197,8 @@ impl Task {
                 }
                 self.drain.expired(now, rows.map_err(fault))
             }
-        };
-        self.carry_out(effects);
+        }
+        self.carry_out();
     }
 
     /// Writes down what is known already; what is on its way is sent again at the next start.

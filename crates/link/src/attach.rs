@@ -17,14 +17,15 @@ use crate::{Current, DIAL_MS, Link, LinkEffect, Phase, Position, SessionEvent, S
 const ATTESTED_MS: u64 = 10 * 60 * 1000;
 
 impl Link {
-    pub(super) fn challenged(&mut self, now: Now, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+    pub(super) fn challenged(&mut self, now: Now, sock: SockId, bytes: &[u8]) {
         let Some(challenge) = crate::challenge(self.config.codec, bytes) else {
-            return self.garbled(now.at, sock, effects);
+            return self.garbled(now.at, sock);
         };
         self.broker_clock = Some((now.at, challenge.ts.get()));
         let hello = self.hello(&challenge);
         let said = hello.profile.clone();
-        effects.push(LinkEffect::Send(sock, self.hello_frame(hello)));
+        let frame = self.hello_frame(hello);
+        self.effects.push_back(LinkEffect::Send(sock, frame));
         if let Some(next) = &mut self.next {
             next.said = Some(said);
             next.phase = Phase::AwaitingHello;
@@ -89,21 +90,15 @@ impl Link {
         Some(Attestation { expires_at: U53::saturating(expires_at), caps: caps.clone(), signature })
     }
 
-    pub(super) fn hello_answered(
-        &mut self,
-        now: Millis,
-        sock: SockId,
-        bytes: &[u8],
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(super) fn hello_answered(&mut self, now: Millis, sock: SockId, bytes: &[u8]) {
         let answer: Response<HelloResult> = match self.config.codec.decode(bytes) {
             Ok(answer) => answer,
-            Err(_) => return self.garbled(now, sock, effects),
+            Err(_) => return self.garbled(now, sock),
         };
         match (answer.result, answer.error) {
-            (Some(result), _) => self.attached(now, sock, result, effects),
+            (Some(result), _) => self.attached(now, sock, result),
             (None, Some(error)) => self.refused(error),
-            (None, None) => self.garbled(now, sock, effects),
+            (None, None) => self.garbled(now, sock),
         }
     }
 
@@ -114,11 +109,11 @@ impl Link {
         }
     }
 
-    fn attached(&mut self, now: Millis, sock: SockId, result: HelloResult, effects: &mut Vec<LinkEffect>) {
+    fn attached(&mut self, now: Millis, sock: SockId, result: HelloResult) {
         let said = self.next.take().and_then(|next| next.said);
         self.redial_at = None;
         if let Some(old) = self.current.take() {
-            effects.push(LinkEffect::Drop(old.sock));
+            self.effects.push_back(LinkEffect::Drop(old.sock));
             self.broken();
         }
         self.heard = now;
@@ -137,22 +132,22 @@ impl Link {
         self.current = Some(Current { sock, since: now, pinged: now, probe_until: None, leave: None });
         let (lease, replay, verdicts) = (result.lease, result.events.replay, result.reconcile.clone());
         let (rewound, outcome) = (result.rewound.clone(), result.resume.clone());
-        effects.push(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
+        self.effects.push_back(LinkEffect::Deliver(SessionEvent::Attached(Box::new(result))));
         // Before anything else is said of places in logs, or comes from them.
-        self.rewind(&rewound, &outcome, effects);
+        self.rewind(&rewound, &outcome);
         // A reconciliation that was announced must be the next frame.
-        self.reconcile(sock, lease, verdicts, effects);
-        self.send_waiting(effects);
+        self.reconcile(sock, lease, verdicts);
+        self.send_waiting();
         if said.is_some_and(|said| said != self.profile) && !mutant::on(Mutant::HelloHasTheLastWord) {
             // The old socket took a change after this hello was written, and the hello has undone it.
-            self.say_profile(effects);
+            self.say_profile();
         }
         if replay == Replay::Resync {
-            self.ask_receipts(effects);
-            self.ask_calls(effects);
-            self.ask_runs(effects);
+            self.ask_receipts();
+            self.ask_calls();
+            self.ask_runs();
         }
-        self.offer_again(now, effects);
-        self.settle_all(now, effects);
+        self.offer_again(now);
+        self.settle_all(now);
     }
 }

@@ -152,10 +152,10 @@ impl Hands {
         self.hands.values().map(|hand| hand.progress as usize).max().unwrap_or(0)
     }
 
-    fn tell(&mut self, number: SettleNumber, outcome: Settlement, effects: &mut Vec<LinkEffect>) {
-        if self.waiting.remove(&number) {
-            effects.push(LinkEffect::Settled(number, outcome));
-        }
+    /// Answers a settlement, once.
+    #[must_use]
+    fn answer(&mut self, number: SettleNumber, outcome: Settlement) -> Option<LinkEffect> {
+        self.waiting.remove(&number).then_some(LinkEffect::Settled(number, outcome))
     }
 
     /// Forgets what is in hand, for a mutant.
@@ -164,12 +164,11 @@ impl Hands {
     }
 
     /// The session is over.
-    pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
-        for number in std::mem::take(&mut self.waiting) {
-            effects.push(LinkEffect::Settled(number, Settlement::SessionOver));
-        }
+    pub(super) fn end(&mut self) -> impl Iterator<Item = LinkEffect> + use<> {
         self.hands.clear();
         self.queue.clear();
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_iter().map(|number| LinkEffect::Settled(number, Settlement::SessionOver))
     }
 }
 
@@ -177,25 +176,29 @@ impl Hands {
 pub(super) type Listed = BTreeMap<Tag, (DeliveryId, bool)>;
 
 impl Link {
+    fn answer_settle(&mut self, number: SettleNumber, outcome: Settlement) {
+        self.effects.extend(self.hands.answer(number, outcome));
+    }
+
     /// Settles a message in hand; [`LinkEffect::Settled`] tells what became of it. It leaves with the next
     /// [`Link::flush`].
-    pub fn settle(&mut self, id: DeliveryId, verb: Verb, effects: &mut Vec<LinkEffect>) -> SettleNumber {
+    pub fn settle(&mut self, id: DeliveryId, verb: Verb) -> SettleNumber {
         let hands = &mut self.hands;
         hands.last_settle += 1;
         let number = SettleNumber(hands.last_settle);
         hands.waiting.insert(number);
         let stale = |reason: &str| Settlement::Stale { reason: reason.to_owned() };
         if self.ended {
-            hands.tell(number, Settlement::SessionOver, effects);
+            self.answer_settle(number, Settlement::SessionOver);
             return number;
         }
         match hands.hands.get_mut(&id) {
-            None => hands.tell(number, stale("requeued"), effects),
-            Some(hand) if hand.settling.is_some() => hands.tell(number, stale("settled before"), effects),
+            None => self.answer_settle(number, stale("requeued")),
+            Some(hand) if hand.settling.is_some() => self.answer_settle(number, stale("settled before")),
             Some(hand) if verb == Verb::Progress && hand.progress >= PROGRESS => {
                 let text =
                     format!("{PROGRESS} words of progress about this message wait already; wait for them");
-                hands.tell(number, Settlement::Refused(WireError::new(ErrorCode::Busy, text)), effects);
+                self.answer_settle(number, Settlement::Refused(WireError::new(ErrorCode::Busy, text)));
             }
             Some(hand) => {
                 if verb == Verb::Progress {
@@ -218,21 +221,21 @@ impl Link {
     }
 
     /// Lets every settlement of this turn leave.
-    pub fn flush(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
-        self.settle_all(now.at, effects);
-        self.leave_if_done(now.at, effects);
+    pub fn flush(&mut self, now: Now) {
+        self.settle_all(now.at);
+        self.leave_if_done(now.at);
         self.wake = self.next_deadline();
     }
 
-    pub(super) fn settle_all(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn settle_all(&mut self, now: Millis) {
         if self.hands.after.is_some_and(|after| now >= after) {
             self.hands.after = None;
         }
-        self.settle_unless_paused(effects);
+        self.settle_unless_paused();
     }
 
     /// Sends what waits to be settled, unless the broker has asked to wait with that.
-    pub(super) fn settle_unless_paused(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn settle_unless_paused(&mut self) {
         let paused = self.hands.after.is_some();
         if self.current.is_none() || self.hands.holding || paused || self.hands.queue.is_empty() {
             return;
@@ -254,7 +257,7 @@ impl Link {
                         // Gone from our hands, and its fate may have been told by a reconciliation.
                         None => {
                             let stale = Settlement::Stale { reason: "requeued".to_owned() };
-                            self.hands.tell(*number, stale, effects);
+                            self.answer_settle(*number, stale);
                         }
                     },
                 }
@@ -262,22 +265,20 @@ impl Link {
             while !tagged.is_empty() {
                 let rest = tagged.split_off(tagged.len().min(TAGS));
                 let items = std::mem::replace(&mut tagged, rest);
-                self.send_batch(Batch { verb: verb.clone(), items }, effects);
+                self.send_batch(Batch { verb: verb.clone(), items });
             }
         }
     }
 
-    fn send_batch(&mut self, batch: Batch, effects: &mut Vec<LinkEffect>) {
+    fn send_batch(&mut self, batch: Batch) {
         let tags = batch.items.iter().map(|(_, tag)| tag.clone()).collect();
         // The frame is far below any broker's limit; there is no error to speak of.
         let _ = match batch.verb.clone() {
-            Verb::Ack => self.ask(Purpose::Settle(batch), Method::Ack, &TagsParams { tags }, effects),
-            Verb::Progress => {
-                self.ask(Purpose::Settle(batch), Method::Progress, &TagsParams { tags }, effects)
-            }
+            Verb::Ack => self.ask(Purpose::Settle(batch), Method::Ack, &TagsParams { tags }),
+            Verb::Progress => self.ask(Purpose::Settle(batch), Method::Progress, &TagsParams { tags }),
             Verb::Nack { delay_ms, dead, reason } => {
                 let params = NackParams { tags, delay_ms: delay_ms.map(U53::saturating), dead, reason };
-                self.ask(Purpose::Settle(batch), Method::Nack, &params, effects)
+                self.ask(Purpose::Settle(batch), Method::Nack, &params)
             }
         };
     }
@@ -287,7 +288,6 @@ impl Link {
         now: Millis,
         batch: Batch,
         outcome: Result<SettleResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         if self.is_greeting() {
             // The hello on its way says that these are in hand, and may be heard after this was answered: then they
@@ -302,7 +302,7 @@ impl Link {
                 self.hands.after = Some(now.plus(wait + error.retry_after_ms.map_or(0, U53::get)));
                 return self.hands.unsend(batch);
             }
-            Err(error) => return self.settle_refused(batch, &error, effects),
+            Err(error) => return self.settle_refused(batch, &error),
         };
         self.hands.refusals = 0;
         let settled: BTreeSet<Tag> = result.settled.into_iter().collect();
@@ -310,20 +310,20 @@ impl Link {
         for (item, tag) in batch.items {
             let Item::Of(id, number) = item else { continue };
             if settled.contains(&tag) {
-                self.settled(id, &batch.verb, number, effects);
+                self.settled(id, &batch.verb, number);
             } else if self.hands.hands.get(&id).is_some_and(|hand| hand.tag != tag) {
                 // It came again meanwhile, under another tag.
                 self.hands.queue.entry(batch.verb.clone()).or_default().push(Item::Of(id, number));
             } else {
                 let reason = stale.remove(&tag).unwrap_or_else(|| "unknown to the broker".to_owned());
                 self.lost(id);
-                self.hands.tell(number, Settlement::Stale { reason }, effects);
+                self.answer_settle(number, Settlement::Stale { reason });
             }
         }
-        self.settle_all(now, effects);
+        self.settle_all(now);
     }
 
-    pub(super) fn settle_refused(&mut self, batch: Batch, error: &WireError, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn settle_refused(&mut self, batch: Batch, error: &WireError) {
         for (item, _) in batch.items {
             let Item::Of(id, number) = item else { continue };
             if batch.verb == Verb::Progress {
@@ -331,13 +331,13 @@ impl Link {
             } else {
                 self.lost(id);
             }
-            self.hands.tell(number, Settlement::Refused(error.clone()), effects);
+            self.answer_settle(number, Settlement::Refused(error.clone()));
         }
     }
 
     /// A settlement took effect.
-    fn settled(&mut self, id: DeliveryId, verb: &Verb, number: SettleNumber, effects: &mut Vec<LinkEffect>) {
-        self.hands.tell(number, Settlement::Settled, effects);
+    fn settled(&mut self, id: DeliveryId, verb: &Verb, number: SettleNumber) {
+        self.answer_settle(number, Settlement::Settled);
         if *verb == Verb::Progress {
             return self.hands.progressed(id);
         }
@@ -378,27 +378,21 @@ impl Link {
     }
 
     /// What the broker says about a delivery that we listed; `None` when it says nothing and knows nothing.
-    pub(super) fn judged(
-        &mut self,
-        id: DeliveryId,
-        as_settled: bool,
-        verdict: Option<InflightResult>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(super) fn judged(&mut self, id: DeliveryId, as_settled: bool, verdict: Option<InflightResult>) {
         match verdict {
             Some(InflightResult::Settled) if as_settled => {
                 let settling = self.hands.hands.get(&id).and_then(|hand| hand.settling.clone());
                 if let Some((verb, number)) = settling {
-                    self.settled(id, &verb, number, effects);
+                    self.settled(id, &verb, number);
                 }
             }
             // Still ours; if it is being settled, that goes out now.
             Some(InflightResult::Settled | InflightResult::Kept) => {}
             Some(InflightResult::Requeued) | None => {
-                self.run_lost(id, effects);
+                self.run_lost(id);
                 if let Some((_, number)) = self.lost(id) {
                     let stale = Settlement::Stale { reason: "requeued".to_owned() };
-                    self.hands.tell(number, stale, effects);
+                    self.answer_settle(number, stale);
                 }
             }
         }
@@ -414,13 +408,12 @@ impl Link {
         handle: SubHandle,
         delivery: Box<Delivery>,
         pulled: bool,
-        effects: &mut Vec<LinkEffect>,
     ) -> Option<Handed> {
         let (seq, message) = (delivery.message.seq.get(), delivery.message.id);
         let (sub, ids) = self.subs.reader(handle)?;
         let settled = sub.book(&delivery.message.log).is_settled(seq);
         if settled && ids.is_new(&message) && !mutant::on(Mutant::PlaceAlone) {
-            self.history_changed(&delivery.message.log, effects);
+            self.history_changed(&delivery.message.log);
             if !self.subs.is_open(handle) {
                 // It comes again with everything that was accepted before it.
                 return None;

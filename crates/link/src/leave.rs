@@ -49,15 +49,15 @@ impl Link {
     }
 
     /// Lets the socket go if there is nothing to wait for, or no more time.
-    pub(super) fn leave_if_done(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn leave_if_done(&mut self, now: Millis) {
         let Some(current) = &self.current else { return };
         let (Some(leave), sock) = (current.leave, current.sock) else { return };
         if self.bye_until.is_some() || self.next.is_some() {
             return;
         }
         if now >= leave.until || (self.is_packed() && !self.requests.has_unanswered()) {
-            effects.push(LinkEffect::Drop(sock));
-            self.lose(now, sock, Loss { answered: true, ..Loss::of(leave.reason) }, effects);
+            self.effects.push_back(LinkEffect::Drop(sock));
+            self.lose(now, sock, Loss { answered: true, ..Loss::of(leave.reason) });
         }
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! How to drive it. [`Link::start`] once; [`Link::handle`] with what sockets do; [`Link::tick`] no later than
 //! [`Link::next_deadline`]; [`Link::request`], [`Link::send`], [`Link::subscribe`], [`Link::settle`] and the rest
-//! for the application; [`Link::flush`] at the end of each turn. Each leaves effects in order.
+//! for the application; [`Link::flush`] at the end of each turn. Each queues effects inside, in order, until
+//! [`Link::poll_effect`] gives them out; the shell polls until nothing is left after each call.
 //!
 //! What it promises: exactly one [`LinkEffect::Ended`], last, with a reason; events in order without gaps, or an
 //! [`SessionEvent::Attached`] with a snapshot that replaces what was known; every request answered once; every
@@ -38,7 +39,7 @@ mod send;
 mod services;
 mod subs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use tenure_kit::time::{Millis, Now};
 use tenure_proto::codec::Codec;
@@ -121,6 +122,8 @@ pub struct Link {
     wake: Option<Millis>,
     bye_until: Option<Millis>,
     ended: bool,
+    /// What the shell is to do, in this order. The shell takes all of it each turn, so one turn bounds it.
+    effects: VecDeque<LinkEffect>,
 }
 
 #[derive(Debug)]
@@ -205,13 +208,14 @@ impl Link {
             wake: None,
             bye_until: None,
             ended: false,
+            effects: VecDeque::new(),
         }
     }
 
     /// Dials for the first time.
-    pub fn start(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
-        self.look(now, effects);
-        self.dial(now.at, effects);
+    pub fn start(&mut self, now: Now) {
+        self.look(now);
+        self.dial(now.at);
         self.wake = self.next_deadline();
     }
 
@@ -221,54 +225,59 @@ impl Link {
     }
 
     /// Tells the link what a socket did.
-    pub fn handle(&mut self, now: Now, input: LinkInput, effects: &mut Vec<LinkEffect>) {
+    pub fn handle(&mut self, now: Now, input: LinkInput) {
         if self.ended {
             return;
         }
-        self.look(now, effects);
+        self.look(now);
         match input {
             LinkInput::Opened(sock) => self.opened(now.at, sock),
-            LinkInput::Frame(sock, bytes) => self.frame(now, sock, &bytes, effects),
+            LinkInput::Frame(sock, bytes) => self.frame(now, sock, &bytes),
             LinkInput::Heard(sock) => self.hear(now.at, sock),
-            LinkInput::Answered(sock) => self.ponged(now.at, sock, effects),
+            LinkInput::Answered(sock) => self.ponged(now.at, sock),
             LinkInput::Failed { sock, reason, answered } => {
-                self.lose(now.at, sock, Loss { answered, ..Loss::of(&reason) }, effects);
+                self.lose(now.at, sock, Loss { answered, ..Loss::of(&reason) });
             }
-            LinkInput::Gone(sock, code) => self.gone(now.at, sock, code, effects),
+            LinkInput::Gone(sock, code) => self.gone(now.at, sock, code),
         }
-        self.leave_if_done(now.at, effects);
+        self.leave_if_done(now.at);
         self.wake = self.next_deadline();
     }
 
     /// Does what has come due.
-    pub fn tick(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub fn tick(&mut self, now: Now) {
         if self.ended {
             return;
         }
-        self.look(now, effects);
+        self.look(now);
         let at = now.at;
-        self.expire(at, effects);
-        self.receipts.expire(at, effects);
-        self.settle_all(at, effects);
-        self.renew_due(at, effects);
+        self.expire(at);
+        self.effects.extend(self.receipts.expire(at));
+        self.settle_all(at);
+        self.renew_due(at);
         if self.bye_until.is_some_and(|until| at >= until) {
-            return self.end(End::Bye, effects);
+            return self.end(End::Bye);
         }
         if self.next.as_ref().is_some_and(|next| at >= next.until)
             && let Some(next) = self.next.take()
         {
-            effects.push(LinkEffect::Drop(next.sock));
+            self.effects.push_back(LinkEffect::Drop(next.sock));
             let refused = next.refused.map(|error| error.to_string());
             let answered = refused.is_some();
             let reason = refused.unwrap_or_else(|| "no answer in time".to_owned());
-            self.retry(at, Loss { answered, ..Loss::of(&reason) }, effects);
+            self.retry(at, Loss { answered, ..Loss::of(&reason) });
         }
         if self.redial_at.is_some_and(|due| at >= due) {
-            self.dial(at, effects);
+            self.dial(at);
         }
-        self.watch(at, effects);
-        self.leave_if_done(at, effects);
+        self.watch(at);
+        self.leave_if_done(at);
         self.wake = self.next_deadline();
+    }
+
+    /// The next thing that the shell is to do.
+    pub fn poll_effect(&mut self) -> Option<LinkEffect> {
+        self.effects.pop_front()
     }
 
     /// When [`Link::tick`] must be called at the latest.
@@ -296,36 +305,35 @@ impl Link {
         now: Now,
         patch: &ProfilePatch,
         timeout_ms: u64,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, tenure_proto::WireError> {
         let profile = self.profile.patched(patch);
         profile.check()?;
         self.profile = profile;
-        self.request(now, Method::ProfileSet, patch, timeout_ms, effects)
+        self.request(now, Method::ProfileSet, patch, timeout_ms)
     }
 
     /// Sends the whole profile.
-    fn say_profile(&mut self, effects: &mut Vec<LinkEffect>) {
+    fn say_profile(&mut self) {
         let patch = ProfilePatch::from(self.profile.clone());
         // The profile was checked when it was set, and if this socket breaks the next hello carries it.
-        let _ = self.ask(Purpose::Profile, Method::ProfileSet, &patch, effects);
+        let _ = self.ask(Purpose::Profile, Method::ProfileSet, &patch);
     }
 
     /// Says goodbye: the lease ends at once, and so does the session.
-    pub fn bye(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub fn bye(&mut self, now: Now) {
         if self.ended || self.bye_until.is_some() {
             return;
         }
-        self.settle_all(now.at, effects);
-        let Some(current) = &self.current else { return self.end(End::Bye, effects) };
+        self.settle_all(now.at);
+        let Some(current) = &self.current else { return self.end(End::Bye) };
         let bytes = requests::bye_frame(self.config.codec);
-        effects.push(LinkEffect::Send(current.sock, bytes));
+        self.effects.push_back(LinkEffect::Send(current.sock, bytes));
         self.bye_until = Some(now.at.plus(BYE_MS));
         self.wake = self.next_deadline();
     }
 
     /// Notices that the machine slept: either clock has moved further than our own timers explain.
-    fn look(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    fn look(&mut self, now: Now) {
         let tolerance = JUMP_MS.min(self.policy.lease_ttl_ms / 10).max(1);
         let late = self.wake.map_or(0, |wake| now.at.since(wake));
         let wall = now.wall.saturating_sub(self.looked.wall);
@@ -339,21 +347,21 @@ impl Link {
             // The old socket may well be alive: ask it, and prepare for the worst meanwhile.
             if current.probe_until.is_none() {
                 current.probe_until = Some(now.at.plus(PROBE_MS));
-                effects.push(LinkEffect::Ping(current.sock));
+                self.effects.push_back(LinkEffect::Ping(current.sock));
             }
         }
         if self.bye_until.is_none() && self.next.is_none() {
-            self.dial(now.at, effects);
+            self.dial(now.at);
         }
     }
 
-    fn dial(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    fn dial(&mut self, now: Millis) {
         self.redial_at = None;
         self.last_sock += 1;
         let sock = SockId(self.last_sock);
         let (until, phase) = (now.plus(DIAL_MS), Phase::Dialling);
         self.next = Some(Next { sock, until, phase, said: None, refused: None });
-        effects.push(LinkEffect::Dial(sock));
+        self.effects.push_back(LinkEffect::Dial(sock));
     }
 
     fn opened(&mut self, now: Millis, sock: SockId) {
@@ -370,7 +378,7 @@ impl Link {
     }
 
     /// The socket has answered our last ping: it lives.
-    fn ponged(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
+    fn ponged(&mut self, now: Millis, sock: SockId) {
         self.hear(now, sock);
         let Some(current) = self.current.as_mut().filter(|current| current.sock == sock) else { return };
         // Unless the new one has already said hello, the old one stays.
@@ -378,41 +386,31 @@ impl Link {
             && self.next.as_ref().is_some_and(|next| next.phase != Phase::AwaitingHello)
             && let Some(next) = self.next.take()
         {
-            effects.push(LinkEffect::Drop(next.sock));
+            self.effects.push_back(LinkEffect::Drop(next.sock));
         }
     }
 
-    fn frame(&mut self, now: Now, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+    fn frame(&mut self, now: Now, sock: SockId, bytes: &[u8]) {
         self.hear(now.at, sock);
         let Ok(head) = Head::decode(self.config.codec, bytes) else {
-            return self.garbled(now.at, sock, effects);
+            return self.garbled(now.at, sock);
         };
         let is_next = self.next.as_ref().is_some_and(|next| next.sock == sock);
         let is_current = self.current.as_ref().is_some_and(|current| current.sock == sock);
         match (head.kind, head.event.as_deref()) {
-            (FrameType::Event, Some("closing")) if is_next || is_current => {
-                self.closing(now.at, sock, bytes, effects)
-            }
-            (FrameType::Event, Some("challenge")) if is_next => self.challenged(now, sock, bytes, effects),
-            (FrameType::Res, _) if is_next => self.hello_answered(now.at, sock, bytes, effects),
-            (FrameType::Res, _) if is_current => self.answered(now.at, &head, bytes, effects),
+            (FrameType::Event, Some("closing")) if is_next || is_current => self.closing(now.at, sock, bytes),
+            (FrameType::Event, Some("challenge")) if is_next => self.challenged(now, sock, bytes),
+            (FrameType::Res, _) if is_next => self.hello_answered(now.at, sock, bytes),
+            (FrameType::Res, _) if is_current => self.answered(now.at, &head, bytes),
             (FrameType::Event, Some(name)) if is_current => {
-                self.event(now.at, sock, head.seq.map(|s| s.get()), name, bytes, effects);
+                self.event(now.at, sock, head.seq.map(|s| s.get()), name, bytes);
             }
             // A socket we have given up on, or a frame kind of a newer protocol.
             _ => {}
         }
     }
 
-    fn event(
-        &mut self,
-        now: Millis,
-        sock: SockId,
-        seq: Option<u64>,
-        name: &str,
-        bytes: &[u8],
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn event(&mut self, now: Millis, sock: SockId, seq: Option<u64>, name: &str, bytes: &[u8]) {
         // Once a hello has been sent on another socket, this one's numbers mean nothing any more.
         if self.is_greeting() {
             return;
@@ -420,35 +418,36 @@ impl Link {
         let Some(seq) = seq else { return };
         let Some(position) = &mut self.resume else { return };
         if seq != position.last_seq + 1 {
-            return self.garbled(now, sock, effects);
+            return self.garbled(now, sock);
         }
         let Ok(body) = EventBody::decode(self.config.codec, name, bytes) else {
-            return self.garbled(now, sock, effects);
+            return self.garbled(now, sock);
         };
         position.last_seq = seq;
         match body {
-            EventBody::Message(delivery) => self.delivered(delivery, effects),
-            EventBody::Subscription(event) => self.subscription_event(event, effects),
+            EventBody::Message(delivery) => self.delivered(delivery),
+            EventBody::Subscription(event) => self.subscription_event(event),
             EventBody::Run(event) if event.cancel && self.is_serving() => {
-                self.run_cancelled(event.run_id, effects);
+                self.run_cancelled(event.run_id);
             }
             EventBody::Run(event) => {
                 // A run that nobody calls here is told as it came.
-                if let Some(event) = self.call_event(event, effects) {
+                if let Some(event) = self.call_event(event) {
                     let body = Box::new(EventBody::Run(event));
-                    effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body }));
+                    self.effects.push_back(LinkEffect::Deliver(SessionEvent::Event { seq, body }));
                 }
             }
             body => {
                 match &body {
-                    EventBody::Receipt(receipt) => self.receipts.came(receipt, effects),
+                    EventBody::Receipt(receipt) => self.effects.extend(self.receipts.came(receipt)),
                     EventBody::Shutdown(shutdown) => self.asked_to_leave(now, shutdown),
                     EventBody::Resync(resync) if resync.what.contains(&ResyncWhat::Receipts) => {
-                        self.ask_receipts(effects);
+                        self.ask_receipts();
                     }
                     _ => {}
                 }
-                effects.push(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
+                self.effects
+                    .push_back(LinkEffect::Deliver(SessionEvent::Event { seq, body: Box::new(body) }));
             }
         }
     }
@@ -463,35 +462,35 @@ impl Link {
         self.next.as_ref().is_some_and(|next| next.phase == Phase::AwaitingHello)
     }
 
-    fn watch(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    fn watch(&mut self, now: Millis) {
         let Some(current) = &mut self.current else { return };
         let sock = current.sock;
         let unanswered = current.probe_until.is_some_and(|until| now >= until);
         if unanswered || now.since(self.heard) >= self.policy.tick_interval_ms * 2 {
-            effects.push(LinkEffect::Drop(sock));
-            return self.lose(now, sock, Loss::of("silent"), effects);
+            self.effects.push_back(LinkEffect::Drop(sock));
+            return self.lose(now, sock, Loss::of("silent"));
         }
         if now.since(current.pinged) >= self.policy.ping_interval_ms {
             current.pinged = now;
-            effects.push(LinkEffect::Ping(sock));
+            self.effects.push_back(LinkEffect::Ping(sock));
         }
     }
 
-    fn end(&mut self, end: End, effects: &mut Vec<LinkEffect>) {
+    fn end(&mut self, end: End) {
         if self.ended {
             return;
         }
         self.ended = true;
         let socks = [self.current.take().map(|c| c.sock), self.next.take().map(|n| n.sock)];
-        effects.extend(socks.into_iter().flatten().map(LinkEffect::Drop));
-        self.subs.end_all(&SubEnd::of_session(&end), effects);
-        self.calls.end_all(&SubEnd::of_session(&end), effects);
-        self.serving.end_all(effects);
-        self.offers.end_all(&SubEnd::of_session(&end), effects);
-        self.end_requests(effects);
-        self.receipts.end(effects);
-        self.hands.end(effects);
-        effects.push(LinkEffect::Ended(end));
+        self.effects.extend(socks.into_iter().flatten().map(LinkEffect::Drop));
+        self.effects.extend(self.subs.end_all(&SubEnd::of_session(&end)));
+        self.effects.extend(self.calls.end_all(&SubEnd::of_session(&end)));
+        self.effects.extend(self.serving.end_all());
+        self.effects.extend(self.offers.end_all(&SubEnd::of_session(&end)));
+        self.end_requests();
+        self.effects.extend(self.receipts.end());
+        self.effects.extend(self.hands.end());
+        self.effects.push_back(LinkEffect::Ended(end));
     }
 }
 

@@ -24,43 +24,37 @@ impl Loss<'_> {
 
 impl Link {
     /// A frame that makes no sense, or a number that is not the next: this socket is not to be trusted.
-    pub(super) fn garbled(&mut self, now: Millis, sock: SockId, effects: &mut Vec<LinkEffect>) {
-        effects.push(LinkEffect::Drop(sock));
-        self.lose(now, sock, Loss::of("garbled"), effects);
+    pub(super) fn garbled(&mut self, now: Millis, sock: SockId) {
+        self.effects.push_back(LinkEffect::Drop(sock));
+        self.lose(now, sock, Loss::of("garbled"));
     }
 
-    pub(super) fn closing(&mut self, now: Millis, sock: SockId, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+    pub(super) fn closing(&mut self, now: Millis, sock: SockId, bytes: &[u8]) {
         let closing: Closing = match tenure_proto::frame::data(self.config.codec, bytes) {
             Ok(closing) => closing,
-            Err(_) => return self.garbled(now, sock, effects),
+            Err(_) => return self.garbled(now, sock),
         };
-        effects.push(LinkEffect::Drop(sock));
+        self.effects.push_back(LinkEffect::Drop(sock));
         let refused =
             self.next.as_ref().filter(|next| next.sock == sock).and_then(|next| next.refused.clone());
         let retry_after = closing.retry_after_ms.map(|ms| ms.get());
         let own = closing.instance_id.as_ref() == Some(&self.config.client.instance_id);
         match closing.action() {
-            Action::Done => self.end(End::Bye, effects),
-            Action::ResumeIfOwn if !own => self.end(End::Replaced { by: closing.instance_id }, effects),
-            Action::Stop => self.end(End::Stopped { reason: closing.reason, error: refused }, effects),
+            Action::Done => self.end(End::Bye),
+            Action::ResumeIfOwn if !own => self.end(End::Replaced { by: closing.instance_id }),
+            Action::Stop => self.end(End::Stopped { reason: closing.reason, error: refused }),
             Action::Resume | Action::Backoff | Action::ResumeIfOwn => {
                 if closing.reason == Reason::TooLarge.as_str() {
-                    self.too_large(sock, effects);
+                    self.too_large(sock);
                 }
-                self.lose(now, sock, Loss { reason: &closing.reason, answered: true, retry_after }, effects);
+                self.lose(now, sock, Loss { reason: &closing.reason, answered: true, retry_after });
             }
         }
     }
 
-    pub(super) fn gone(
-        &mut self,
-        now: Millis,
-        sock: SockId,
-        code: Option<u16>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(super) fn gone(&mut self, now: Millis, sock: SockId, code: Option<u16>) {
         if self.bye_until.is_some() && self.current.as_ref().is_some_and(|current| current.sock == sock) {
-            return self.end(End::Bye, effects);
+            return self.end(End::Bye);
         }
         // Without its `closing` event a close tells little; a code that only stopping reasons have still counts.
         let reason = code.and_then(|code| {
@@ -73,20 +67,20 @@ impl Link {
                 let known = self.next.as_ref().is_some_and(|n| n.sock == sock)
                     || self.current.as_ref().is_some_and(|c| c.sock == sock);
                 if known {
-                    self.end(End::Stopped { reason: reason.as_str().to_owned(), error: refused }, effects);
+                    self.end(End::Stopped { reason: reason.as_str().to_owned(), error: refused });
                 }
             }
             Some(Reason::TooLarge) => {
-                self.too_large(sock, effects);
+                self.too_large(sock);
                 let reason = Reason::TooLarge.as_str();
-                self.lose(now, sock, Loss { answered: true, ..Loss::of(reason) }, effects);
+                self.lose(now, sock, Loss { answered: true, ..Loss::of(reason) });
             }
-            _ => self.lose(now, sock, Loss::of("connection lost"), effects),
+            _ => self.lose(now, sock, Loss::of("connection lost")),
         }
     }
 
     /// A socket is lost; the session is not.
-    pub(super) fn lose(&mut self, now: Millis, sock: SockId, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn lose(&mut self, now: Millis, sock: SockId, loss: Loss<'_>) {
         if self.current.as_ref().is_some_and(|current| current.sock == sock) {
             // A broker that had said when it wants to be dialled again need not say it twice.
             let asked = self.current.as_ref().and_then(|current| current.leave).map(|leave| leave.wait(now));
@@ -97,24 +91,25 @@ impl Link {
                 self.backoff.reset();
             }
             self.broken();
-            effects.push(LinkEffect::Deliver(SessionEvent::Detached { reason: loss.reason.to_owned() }));
+            self.effects
+                .push_back(LinkEffect::Deliver(SessionEvent::Detached { reason: loss.reason.to_owned() }));
             if self.bye_until.is_some() {
-                return self.end(End::Bye, effects);
+                return self.end(End::Bye);
             }
             if self.next.is_none() {
-                self.retry(now, loss, effects);
+                self.retry(now, loss);
             }
         } else if let Some(next) = self.next.take_if(|next| next.sock == sock) {
             // What the hello was answered says more than how the socket ended.
             match next.refused.map(|error| error.to_string()) {
-                Some(reason) => self.retry(now, Loss { reason: &reason, answered: true, ..loss }, effects),
-                None => self.retry(now, loss, effects),
+                Some(reason) => self.retry(now, Loss { reason: &reason, answered: true, ..loss }),
+                None => self.retry(now, loss),
             }
         }
     }
 
     /// Plans the next dial, unless the session is carried.
-    pub(super) fn retry(&mut self, now: Millis, loss: Loss<'_>, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn retry(&mut self, now: Millis, loss: Loss<'_>) {
         if self.current.is_some() {
             return;
         }
@@ -122,6 +117,6 @@ impl Link {
         let wait = self.backoff.next_ms(leased) + loss.retry_after.unwrap_or(0);
         self.redial_at = Some(now.plus(wait));
         let (reason, answered) = (loss.reason.to_owned(), loss.answered);
-        effects.push(LinkEffect::Deliver(SessionEvent::Waiting { ms: wait, reason, answered }));
+        self.effects.push_back(LinkEffect::Deliver(SessionEvent::Waiting { ms: wait, reason, answered }));
     }
 }

@@ -89,12 +89,7 @@ impl Link {
 
     /// The broker has compared our positions with its store. What is not like ours is read again: also what could not be
     /// listed beside it, and what we know no entry of when the store is a strange one altogether.
-    pub(super) fn rewind(
-        &mut self,
-        rewound: &[String],
-        resume: &ResumeResult,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(super) fn rewind(&mut self, rewound: &[String], resume: &ResumeResult) {
         let strange = resume.outcome == ResumeOutcome::ResumeRejected
             && matches!(resume.reason.as_deref(), Some("bad_signature" | "other_cluster"));
         if rewound.is_empty() && !strange {
@@ -115,7 +110,7 @@ impl Link {
         }
         if !logs.is_empty() {
             let logs = logs.into_iter().collect();
-            effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+            self.effects.push_back(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
         }
     }
 
@@ -125,12 +120,11 @@ impl Link {
         sock: SockId,
         lease: LeaseFate,
         verdicts: Option<Box<ReconcileResult>>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         let Some(told) = &mut self.told else { return };
         told.fresh = lease == LeaseFate::New;
         let Some(mut params) = told.later.take() else {
-            return self.verdicts(verdicts.map(|verdicts| *verdicts), effects);
+            return self.verdicts(verdicts.map(|verdicts| *verdicts));
         };
         let mut bytes = frame(self.config.codec, REQUEST, Method::Reconcile, &params);
         while bytes.len() > self.policy.frame_bytes && !params.inflight.is_empty() {
@@ -139,24 +133,24 @@ impl Link {
             bytes = frame(self.config.codec, REQUEST, Method::Reconcile, &params);
         }
         self.hands.holding = true;
-        effects.push(LinkEffect::Send(sock, bytes));
+        self.effects.push_back(LinkEffect::Send(sock, bytes));
     }
 
     /// The answer to what the hello only announced.
-    pub(super) fn reconcile_answered(&mut self, now: Millis, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+    pub(super) fn reconcile_answered(&mut self, now: Millis, bytes: &[u8]) {
         if !self.hands.holding {
             return;
         }
         self.hands.holding = false;
         let result = outcome::<ReconcileResult>(self.config.codec, bytes).ok();
-        self.verdicts(result, effects);
-        self.settle_early(effects);
-        self.settle_all(now, effects);
+        self.verdicts(result);
+        self.settle_early();
+        self.settle_all(now);
     }
 
     /// Carries out what the broker decided. Without a word from it we subscribe again, which is the same
     /// subscription if it still exists.
-    fn verdicts(&mut self, result: Option<ReconcileResult>, effects: &mut Vec<LinkEffect>) {
+    fn verdicts(&mut self, result: Option<ReconcileResult>) {
         let Some(told) = self.told.take() else { return };
         let result = result.unwrap_or_default();
         let mut verdicts: BTreeMap<SubHandle, SubscriptionVerdict> = BTreeMap::new();
@@ -169,58 +163,53 @@ impl Link {
         // Positions are read before anything in hand is given up: what is given up must come again.
         for handle in self.subs.at(Stage::Open) {
             match verdicts.remove(&handle) {
-                Some(verdict) => self.verdict(handle, verdict, effects),
-                None => self.recreate(handle, effects),
+                Some(verdict) => self.verdict(handle, verdict),
+                None => self.recreate(handle),
             }
         }
         for handle in self.subs.at(Stage::Leaving) {
-            self.left(handle, verdicts.remove(&handle), effects);
+            self.left(handle, verdicts.remove(&handle));
         }
         let judged: BTreeMap<Tag, InflightResult> =
             result.inflight.into_iter().map(|verdict| (verdict.tag, verdict.result)).collect();
         for (tag, (id, as_settled)) in told.inflight {
             let verdict = judged.get(&tag).copied();
             if verdict.is_some() || told.fresh {
-                self.judged(id, as_settled, verdict, effects);
+                self.judged(id, as_settled, verdict);
             }
         }
     }
 
-    fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict, effects: &mut Vec<LinkEffect>) {
+    fn verdict(&mut self, handle: SubHandle, verdict: SubscriptionVerdict) {
         match verdict.action {
             ReconcileAction::Keep => self.subs.keep(handle, verdict.sub_id, &verdict.start_seq),
             // The broker's log ends before the place that we have in it.
             ReconcileAction::RecreateClientSide if verdict.reason == "rewound" => {
-                self.begin_again(handle, effects);
+                self.begin_again(handle);
             }
-            ReconcileAction::RecreateClientSide => self.recreate(handle, effects),
+            ReconcileAction::RecreateClientSide => self.recreate(handle),
             ReconcileAction::CloseClientSide => {
                 let end = match verdict.reason.as_str() {
                     "lease_expired" => SubEnd::LeaseExpired,
                     "deleted" => SubEnd::Deleted,
                     _ => SubEnd::ReconciledClosed { reason: verdict.reason },
                 };
-                self.subs.end(handle, end, effects);
+                self.end_sub(handle, end);
             }
             // Of one that we have: the broker dropped it all the same.
-            ReconcileAction::CloseServerSide => self.recreate(handle, effects),
+            ReconcileAction::CloseServerSide => self.recreate(handle),
         }
     }
 
     /// A subscription that was being left when the socket broke.
-    fn left(
-        &mut self,
-        handle: SubHandle,
-        verdict: Option<SubscriptionVerdict>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn left(&mut self, handle: SubHandle, verdict: Option<SubscriptionVerdict>) {
         match verdict {
             Some(verdict) if verdict.action == ReconcileAction::Keep => {
                 self.subs.rename(handle, verdict.sub_id);
-                self.leave(handle, effects);
+                self.leave(handle);
             }
             // Not listed, or not kept: the broker has dropped it.
-            _ => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+            _ => self.end_sub(handle, SubEnd::Unsubscribed),
         }
     }
 }

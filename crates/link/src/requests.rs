@@ -164,10 +164,9 @@ impl Link {
         method: Method,
         params: &P,
         timeout_ms: u64,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         self.room()?;
-        let number = self.ask(Purpose::App, method, params, effects)?;
+        let number = self.ask(Purpose::App, method, params)?;
         self.requests.expires(number, now.at.plus(timeout_ms));
         self.wake = self.next_deadline();
         Ok(number)
@@ -190,9 +189,8 @@ impl Link {
         purpose: Purpose,
         method: Method,
         params: &P,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
-        self.ask_on(self.sock(), purpose, (method, params, ROOM), effects)
+        self.ask_on(self.sock(), purpose, (method, params, ROOM))
     }
 
     /// The socket that carries the session, if one does that may be asked something.
@@ -206,7 +204,6 @@ impl Link {
         sock: Option<SockId>,
         purpose: Purpose,
         (method, params, room): (Method, &P, usize),
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         let number = self.requests.last + 1;
         let frame = frame_with_room(self.config.codec, &number.to_string(), (method, params), room);
@@ -215,7 +212,7 @@ impl Link {
         }
         self.requests.last = number;
         if let Some(sock) = sock {
-            effects.push(LinkEffect::Send(sock, frame.clone()));
+            self.effects.push_back(LinkEffect::Send(sock, frame.clone()));
         }
         self.requests.open.insert(number, Open::new(frame, sock.is_some(), purpose));
         Ok(RequestNumber(number))
@@ -227,17 +224,16 @@ impl Link {
         purpose: Purpose,
         method: Method,
         params: &P,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<(), WireError> {
         // Only what sits out a refusal is held back while a socket carries the session.
         let held = |open: &Open| (open.waits || !open.sent) && open.purpose.run() == purpose.run();
         let held = self.requests.again.next().is_some() && self.requests.open.values().any(held);
         let sock = self.sock().filter(|_| !held);
-        self.ask_on(sock, purpose, (method, params, ROOM), effects).map(|_| ())
+        self.ask_on(sock, purpose, (method, params, ROOM)).map(|_| ())
     }
 
     /// Gives up what has waited too long.
-    pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn expire(&mut self, now: Millis) {
         while let Some(number) = self.requests.until.pop_due(now) {
             let Some(open) = self.requests.open.get(&number) else { continue };
             if let Purpose::Subscribe(handle, _) = &open.purpose
@@ -245,7 +241,7 @@ impl Link {
             {
                 // Its answer may yet come: the broker then hears that nobody wants it any more.
                 let end = open.refused.as_ref().map_or(SubEnd::Disconnected, SubEnd::refused);
-                self.subs.end(*handle, end, effects);
+                self.end_sub(*handle, end);
                 continue;
             }
             let Some(open) = self.requests.remove(number) else { continue };
@@ -254,7 +250,7 @@ impl Link {
                 WireError::new(ErrorCode::Unavailable, message)
             };
             let error = open.refused.clone().unwrap_or_else(unanswered);
-            self.fail(number, open, error, effects);
+            self.fail(number, open, error);
         }
         let (mut again, mut profile) = (false, false);
         while let Some(number) = self.requests.again.pop_due(now) {
@@ -268,10 +264,10 @@ impl Link {
             }
         }
         if again {
-            self.send_waiting(effects);
+            self.send_waiting();
         }
         if profile {
-            self.say_profile(effects);
+            self.say_profile();
         }
     }
 
@@ -312,7 +308,7 @@ impl Link {
     }
 
     /// Sends what has not been sent on the socket that carries the session.
-    pub(super) fn send_waiting(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn send_waiting(&mut self) {
         let Some(sock) = self.sock() else { return };
         let codec = self.config.codec;
         // What follows a chunk that sits out a refusal waits with it.
@@ -342,12 +338,12 @@ impl Link {
                 **wish = again;
             }
             open.sent = true;
-            effects.push(LinkEffect::Send(sock, open.frame.clone()));
+            self.effects.push_back(LinkEffect::Send(sock, open.frame.clone()));
         }
     }
 
     /// The broker closed `sock` over a frame that was too large: the largest that was sent is not sent again.
-    pub(super) fn too_large(&mut self, sock: SockId, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn too_large(&mut self, sock: SockId) {
         if self.current.as_ref().is_none_or(|current| current.sock != sock) {
             return;
         }
@@ -357,15 +353,15 @@ impl Link {
             && let Some(open) = self.requests.remove(number)
         {
             let error = too_large(open.frame.len());
-            self.fail(number, open, error, effects);
+            self.fail(number, open, error);
         }
     }
 
     /// A response came.
-    pub(super) fn answered(&mut self, now: Millis, head: &Head, bytes: &[u8], effects: &mut Vec<LinkEffect>) {
+    pub(super) fn answered(&mut self, now: Millis, head: &Head, bytes: &[u8]) {
         let Some(id) = &head.id else { return };
         if id.as_str() == crate::reconcile::REQUEST {
-            return self.reconcile_answered(now, bytes, effects);
+            return self.reconcile_answered(now, bytes);
         }
         let Some(number) = id.as_str().parse().ok() else { return };
         if head.ok == Some(false) && self.refused_for_now(now, number, bytes) {
@@ -374,28 +370,28 @@ impl Link {
         let Some(open) = self.requests.remove(number) else { return };
         let (codec, number) = (self.config.codec, RequestNumber(number));
         match open.purpose {
-            Purpose::App => effects.push(LinkEffect::Answer(number, Ok(bytes.to_vec()))),
+            Purpose::App => self.effects.push_back(LinkEffect::Answer(number, Ok(bytes.to_vec()))),
             Purpose::Send(id, receipt) => {
-                effects.push(LinkEffect::Answer(number, Ok(bytes.to_vec())));
+                self.effects.push_back(LinkEffect::Answer(number, Ok(bytes.to_vec())));
                 if receipt {
-                    self.send_answered(number, id, outcome(codec, bytes), effects);
+                    self.send_answered(number, id, outcome(codec, bytes));
                 }
             }
             Purpose::Subscribe(handle, wish) => {
-                self.subscribed(handle, &wish, outcome(codec, bytes), effects);
+                self.subscribed(handle, &wish, outcome(codec, bytes));
             }
-            Purpose::Unsubscribe(Some(handle)) => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+            Purpose::Unsubscribe(Some(handle)) => self.end_sub(handle, SubEnd::Unsubscribed),
             Purpose::Unsubscribe(None) | Purpose::Cancel(_) | Purpose::Profile => {}
             // A broker that does not know it any more has ended it.
-            Purpose::Reopen(handle) => self.recreate(handle, effects),
-            Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes), effects),
-            Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes), effects),
-            Purpose::Status => self.status_answered(outcome(codec, bytes), effects),
-            Purpose::Start(handle) => self.call_answered(handle, outcome(codec, bytes), effects),
-            Purpose::Chunk(handle, seq) => self.chunk_answered(handle, seq, done(codec, bytes), effects),
-            Purpose::End(handle, answer) => self.end_answered(handle, answer, done(codec, bytes), effects),
-            Purpose::Look(handle) => self.look_answered(handle, outcome(codec, bytes), effects),
-            Purpose::Renew(asked) => self.renewal_answered(&asked, outcome(codec, bytes), effects),
+            Purpose::Reopen(handle) => self.recreate(handle),
+            Purpose::Fetch(handle, _) => self.fetched(number, handle, outcome(codec, bytes)),
+            Purpose::Settle(batch) => self.settle_answered(now, batch, outcome(codec, bytes)),
+            Purpose::Status => self.status_answered(outcome(codec, bytes)),
+            Purpose::Start(handle) => self.call_answered(handle, outcome(codec, bytes)),
+            Purpose::Chunk(handle, seq) => self.chunk_answered(handle, seq, done(codec, bytes)),
+            Purpose::End(handle, answer) => self.end_answered(handle, answer, done(codec, bytes)),
+            Purpose::Look(handle) => self.look_answered(handle, outcome(codec, bytes)),
+            Purpose::Renew(asked) => self.renewal_answered(&asked, outcome(codec, bytes)),
             Purpose::Withdraw(names) => self.withdrawal_answered(&names, outcome(codec, bytes)),
         }
     }
@@ -428,43 +424,43 @@ impl Link {
     }
 
     /// A request comes to nothing.
-    fn fail(&mut self, number: u64, open: Open, error: WireError, effects: &mut Vec<LinkEffect>) {
+    fn fail(&mut self, number: u64, open: Open, error: WireError) {
         let number = RequestNumber(number);
         match open.purpose {
-            Purpose::App => effects.push(LinkEffect::Answer(number, Err(error))),
+            Purpose::App => self.effects.push_back(LinkEffect::Answer(number, Err(error))),
             Purpose::Send(id, receipt) => {
-                effects.push(LinkEffect::Answer(number, Err(error.clone())));
+                self.effects.push_back(LinkEffect::Answer(number, Err(error.clone())));
                 if receipt {
-                    self.send_answered(number, id, Err(error), effects);
+                    self.send_answered(number, id, Err(error));
                 }
             }
             Purpose::Subscribe(handle, _) => {
                 // Refused by the broker, or never heard by one.
                 let told = open.refused.is_some() || error.code != ErrorCode::Unavailable;
                 let end = if told { SubEnd::refused(&error) } else { SubEnd::Disconnected };
-                self.subs.end(handle, end, effects);
+                self.end_sub(handle, end);
             }
-            Purpose::Fetch(..) => effects.push(LinkEffect::Fetched(number, Err(error))),
-            Purpose::Settle(batch) => self.settle_refused(batch, &error, effects),
-            Purpose::Start(handle) => self.calls.end(handle, CallEnd::Refused(error), effects),
-            Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error, effects),
+            Purpose::Fetch(..) => self.effects.push_back(LinkEffect::Fetched(number, Err(error))),
+            Purpose::Settle(batch) => self.settle_refused(batch, &error),
+            Purpose::Start(handle) => self.end_call(handle, CallEnd::Refused(error)),
+            Purpose::Chunk(handle, _) | Purpose::End(handle, _) => self.run_over(handle, error),
             Purpose::Unsubscribe(_)
             | Purpose::Reopen(_)
             | Purpose::Profile
             | Purpose::Status
             | Purpose::Look(_)
             | Purpose::Cancel(_) => {}
-            Purpose::Renew(asked) => self.renewal_answered(&asked, Err(error), effects),
+            Purpose::Renew(asked) => self.renewal_answered(&asked, Err(error)),
             Purpose::Withdraw(names) => self.withdrawal_answered(&names, Err(error)),
         }
     }
 
     /// The session is over: everything is answered.
-    pub(super) fn end_requests(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn end_requests(&mut self) {
         for (number, open) in std::mem::take(&mut self.requests.open) {
             let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
             if !matches!(open.purpose, Purpose::Settle(_)) {
-                self.fail(number, open, error, effects);
+                self.fail(number, open, error);
             }
         }
         self.requests = Requests { last: self.requests.last, ..Requests::default() };

@@ -55,12 +55,13 @@ impl Receipts {
         self.ids.len()
     }
 
-    fn finish(&mut self, number: u64, outcome: Result<Receipt, WireError>, effects: &mut Vec<LinkEffect>) {
+    /// The receipt for a send has come, or never will; nothing if nobody waits for it.
+    #[must_use]
+    fn finish(&mut self, number: u64, outcome: Result<Receipt, WireError>) -> Option<LinkEffect> {
         self.until.clear(&number);
-        if let Some(id) = self.ids.remove(&number) {
-            self.awaited.remove(&(id, number));
-            effects.push(LinkEffect::Receipt(RequestNumber(number), outcome));
-        }
+        let id = self.ids.remove(&number)?;
+        self.awaited.remove(&(id, number));
+        Some(LinkEffect::Receipt(RequestNumber(number), outcome))
     }
 
     fn of(&self, id: &ClientMessageId) -> Vec<u64> {
@@ -69,32 +70,43 @@ impl Receipts {
     }
 
     /// `event receipt`.
-    pub(super) fn came(&mut self, receipt: &Receipt, effects: &mut Vec<LinkEffect>) {
+    #[must_use]
+    pub(super) fn came(&mut self, receipt: &Receipt) -> Vec<LinkEffect> {
         let id = &receipt.client_message_id;
+        let mut finished = Vec::new();
         for number in self.of(id) {
             match self.awaited.get_mut(&(id.clone(), number)) {
                 Some(awaited) if !awaited.accepted => awaited.early = Some(receipt.clone()),
-                _ => self.finish(number, Ok(receipt.clone()), effects),
+                _ => finished.extend(self.finish(number, Ok(receipt.clone()))),
             }
         }
+        finished
     }
 
-    pub(super) fn expire(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    #[must_use]
+    pub(super) fn expire(&mut self, now: Millis) -> Vec<LinkEffect> {
+        let mut finished = Vec::new();
         while let Some(number) = self.until.pop_due(now) {
             let message = "no receipt came in time; ask `send.status` later";
-            self.finish(number, Err(WireError::new(ErrorCode::Unavailable, message)), effects);
+            finished.extend(self.finish(number, Err(WireError::new(ErrorCode::Unavailable, message))));
         }
+        finished
     }
 
-    pub(super) fn end(&mut self, effects: &mut Vec<LinkEffect>) {
-        for number in self.ids.keys().copied().collect::<Vec<_>>() {
-            let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
-            self.finish(number, Err(error), effects);
-        }
+    /// The session is over.
+    #[must_use]
+    pub(super) fn end(&mut self) -> Vec<LinkEffect> {
+        let numbers: Vec<_> = self.ids.keys().copied().collect();
+        let over = || WireError::new(ErrorCode::LeaseExpired, "the session is over");
+        numbers.into_iter().filter_map(|number| self.finish(number, Err(over()))).collect()
     }
 }
 
 impl Link {
+    fn finish_receipt(&mut self, number: u64, outcome: Result<Receipt, WireError>) {
+        self.effects.extend(self.receipts.finish(number, outcome));
+    }
+
     /// Sends a message. The answer comes as [`LinkEffect::Answer`]; a receipt, if asked for, as
     /// [`LinkEffect::Receipt`]. The frame is made now and never again: whatever breaks, the broker sees one
     /// request, perhaps several times.
@@ -103,7 +115,6 @@ impl Link {
         now: Now,
         params: &SendParams,
         patience: Patience,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         self.room()?;
         if patience.receipt_ms.is_some() {
@@ -120,7 +131,7 @@ impl Link {
         let purpose = Purpose::Send(id.clone(), patience.receipt_ms.is_some());
         let body = params.body.as_ref().map_or(0, String::len);
         let body = body + params.body_b64.as_ref().map_or(0, |bytes| bytes.0.len());
-        let number = self.ask_on(self.sock(), purpose, (Method::Send, params, ROOM + body), effects)?;
+        let number = self.ask_on(self.sock(), purpose, (Method::Send, params, ROOM + body))?;
         self.requests.expires(number, now.at.plus(patience.answer_ms));
         if let Some(ms) = patience.receipt_ms {
             self.receipts.awaited.insert((id.clone(), number.0), Awaited::default());
@@ -136,48 +147,43 @@ impl Link {
         number: RequestNumber,
         id: ClientMessageId,
         outcome: Result<SendResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         let result = match outcome {
             Ok(result) => result,
-            Err(error) => return self.receipts.finish(number.0, Err(error), effects),
+            Err(error) => return self.finish_receipt(number.0, Err(error)),
         };
         let Some(awaited) = self.receipts.awaited.get_mut(&(id.clone(), number.0)) else { return };
         awaited.accepted = true;
         if let Some(receipt) = awaited.early.take() {
-            self.receipts.finish(number.0, Ok(receipt), effects);
+            self.finish_receipt(number.0, Ok(receipt));
         } else if result.duplicate {
             // Its receipt may have come and gone, to an earlier life of this program.
-            self.ask_status(vec![id], effects);
+            self.ask_status(vec![id]);
         }
     }
 
     /// Events were lost: asks for every receipt that might have been among them.
-    pub(super) fn ask_receipts(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn ask_receipts(&mut self) {
         let accepted = self.receipts.awaited.iter().filter(|(_, awaited)| awaited.accepted);
         let mut ids: Vec<ClientMessageId> = accepted.map(|((id, _), _)| id.clone()).collect();
         ids.dedup();
         for page in ids.chunks(PAGE) {
-            self.ask_status(page.to_vec(), effects);
+            self.ask_status(page.to_vec());
         }
     }
 
-    fn ask_status(&mut self, client_message_ids: Vec<ClientMessageId>, effects: &mut Vec<LinkEffect>) {
+    fn ask_status(&mut self, client_message_ids: Vec<ClientMessageId>) {
         let params = SendStatusParams { client_message_ids };
         // 256 ids are far below any broker's limit.
-        let _ = self.ask(Purpose::Status, Method::SendStatus, &params, effects);
+        let _ = self.ask(Purpose::Status, Method::SendStatus, &params);
     }
 
-    pub(super) fn status_answered(
-        &mut self,
-        outcome: Result<SendStatusResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(super) fn status_answered(&mut self, outcome: Result<SendStatusResult, WireError>) {
         // Refused, the question is asked again after the next lost events; the wait has an end of its own.
         for status in outcome.map(|result| result.statuses).unwrap_or_default() {
             for number in self.receipts.of(&status.client_message_id) {
                 if let Some(fate) = fate(&status) {
-                    self.receipts.finish(number, fate, effects);
+                    self.finish_receipt(number, fate);
                 }
             }
         }

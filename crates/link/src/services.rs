@@ -76,23 +76,17 @@ impl Offers {
     }
 
     /// The session is over.
-    pub(super) fn end_all(&mut self, end: &SubEnd, effects: &mut Vec<LinkEffect>) {
-        for handle in std::mem::take(&mut self.all).into_keys() {
-            effects.push(LinkEffect::Offer(handle, OfferItem::Ended(end.clone())));
-        }
+    pub(super) fn end_all(&mut self, end: &SubEnd) -> impl Iterator<Item = LinkEffect> + use<> {
         (self.due, self.asked) = (None, 0);
         self.leaving.clear();
+        let (all, end) = (std::mem::take(&mut self.all), end.clone());
+        all.into_keys().map(move |handle| LinkEffect::Offer(handle, OfferItem::Ended(end.clone())))
     }
 }
 
 impl Link {
     /// Offers a service from here on; what the broker says comes as [`LinkEffect::Offer`].
-    pub fn offer(
-        &mut self,
-        now: Now,
-        offer: ServiceOffer,
-        effects: &mut Vec<LinkEffect>,
-    ) -> Result<OfferHandle, WireError> {
+    pub fn offer(&mut self, now: Now, offer: ServiceOffer) -> Result<OfferHandle, WireError> {
         if self.ended {
             return Err(WireError::new(ErrorCode::LeaseExpired, "the session is over"));
         }
@@ -108,19 +102,13 @@ impl Link {
         self.offers.last += 1;
         let handle = OfferHandle(self.offers.last);
         self.offers.all.insert(handle, Offered { offer, revision: 0, verdict: None });
-        self.renew(now.at, effects);
+        self.renew(now.at);
         self.wake = self.next_deadline();
         Ok(handle)
     }
 
     /// Says something else of what is offered under the same name; the broker hears it at once.
-    pub fn change_offer(
-        &mut self,
-        now: Now,
-        handle: OfferHandle,
-        change: impl FnOnce(&mut ServiceOffer),
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub fn change_offer(&mut self, now: Now, handle: OfferHandle, change: impl FnOnce(&mut ServiceOffer)) {
         let Some(offered) = self.offers.all.get_mut(&handle) else { return };
         let mut offer = offered.offer.clone();
         change(&mut offer);
@@ -130,15 +118,15 @@ impl Link {
         }
         offered.offer = offer;
         offered.revision = offered.revision.wrapping_add(1);
-        self.renew(now.at, effects);
+        self.renew(now.at);
         self.wake = self.next_deadline();
     }
 
     /// Offers it no more: nothing is heard of it from here on.
-    pub fn withdraw_offer(&mut self, now: Now, handle: OfferHandle, effects: &mut Vec<LinkEffect>) {
+    pub fn withdraw_offer(&mut self, now: Now, handle: OfferHandle) {
         let Some(offered) = self.offers.all.remove(&handle) else { return };
         self.offers.leaving.insert(offered.offer.name);
-        self.withdraw_leaving(effects);
+        self.withdraw_leaving();
         if self.current.is_some() {
             self.offers.due = self.offers.due.or(Some(now.at.plus(SERVICE_RENEW_MS)));
         }
@@ -146,9 +134,9 @@ impl Link {
     }
 
     /// A socket carries the session: all of it is said anew.
-    pub(super) fn offer_again(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
-        self.withdraw_leaving(effects);
-        self.renew(now, effects);
+    pub(super) fn offer_again(&mut self, now: Millis) {
+        self.withdraw_leaving();
+        self.renew(now);
     }
 
     /// The socket is gone, and what was asked on it.
@@ -157,14 +145,14 @@ impl Link {
     }
 
     /// Renews, when it is time.
-    pub(super) fn renew_due(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn renew_due(&mut self, now: Millis) {
         if self.offers.due.is_some_and(|due| now >= due) {
-            self.withdraw_leaving(effects);
-            self.renew(now, effects);
+            self.withdraw_leaving();
+            self.renew(now);
         }
     }
 
-    fn renew(&mut self, now: Millis, effects: &mut Vec<LinkEffect>) {
+    fn renew(&mut self, now: Millis) {
         if self.current.is_none() {
             self.offers.due = None;
             return;
@@ -178,20 +166,20 @@ impl Link {
         let asked = self.offers.all.iter().map(|(handle, offered)| (*handle, offered.revision)).collect();
         let services = self.offers.all.values().map(|offered| offered.offer.clone()).collect();
         let params = ServiceRenewParams { services };
-        match self.ask(Purpose::Renew(asked), Method::ServiceRenew, &params, effects) {
+        match self.ask(Purpose::Renew(asked), Method::ServiceRenew, &params) {
             Ok(_) => self.offers.asked += 1,
-            Err(error) => self.refuse_offers(&error, effects),
+            Err(error) => self.refuse_offers(&error),
         }
     }
 
-    fn withdraw_leaving(&mut self, effects: &mut Vec<LinkEffect>) {
+    fn withdraw_leaving(&mut self) {
         if self.offers.leaving.is_empty() || self.current.is_none() {
             return;
         }
         let names: Vec<String> = self.offers.leaving.iter().cloned().collect();
         let params = ServiceWithdrawParams { names: names.clone() };
         // One that the broker does not take is asked for again with the next renewal.
-        let _ = self.ask(Purpose::Withdraw(names), Method::ServiceWithdraw, &params, effects);
+        let _ = self.ask(Purpose::Withdraw(names), Method::ServiceWithdraw, &params);
     }
 
     /// What the broker says of all that was offered.
@@ -199,7 +187,6 @@ impl Link {
         &mut self,
         asked: &[(OfferHandle, u32)],
         outcome: Result<ServiceRenewResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         self.offers.asked = self.offers.asked.saturating_sub(1);
         let results = match outcome {
@@ -207,34 +194,28 @@ impl Link {
             // Refused for now, it is renewed again in a moment anyway. And a socket that does not carry the session any more
             // is about to be closed: its end is told, or all is said anew on the next.
             Err(error) if error.retryable || error.code == ErrorCode::LeaseExpired => return,
-            Err(error) => return self.refuse_offers(&error, effects),
+            Err(error) => return self.refuse_offers(&error),
         };
         for ((handle, revision), verdict) in asked.iter().zip(results) {
             let unsaid = || WireError::new(ErrorCode::Internal, "the broker did not say why");
             let verdict = if verdict.ok { Ok(()) } else { Err(verdict.error.unwrap_or_else(unsaid)) };
-            self.judge(*handle, *revision, verdict, effects);
+            self.judge(*handle, *revision, verdict);
         }
     }
 
-    fn judge(
-        &mut self,
-        handle: OfferHandle,
-        revision: u32,
-        verdict: Result<(), WireError>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn judge(&mut self, handle: OfferHandle, revision: u32, verdict: Result<(), WireError>) {
         let Some(offered) = self.offers.all.get_mut(&handle) else { return };
         if offered.revision == revision && offered.verdict.as_ref() != Some(&verdict) {
             offered.verdict = Some(verdict.clone());
-            effects.push(LinkEffect::Offer(handle, OfferItem::Verdict(verdict)));
+            self.effects.push_back(LinkEffect::Offer(handle, OfferItem::Verdict(verdict)));
         }
     }
 
-    fn refuse_offers(&mut self, error: &WireError, effects: &mut Vec<LinkEffect>) {
+    fn refuse_offers(&mut self, error: &WireError) {
         let all: Vec<_> =
             self.offers.all.iter().map(|(handle, offered)| (*handle, offered.revision)).collect();
         for (handle, revision) in all {
-            self.judge(handle, revision, Err(error.clone()), effects);
+            self.judge(handle, revision, Err(error.clone()));
         }
     }
 

@@ -357,25 +357,30 @@ impl Subs {
     }
 
     /// It is over.
-    pub(super) fn end(&mut self, handle: SubHandle, end: SubEnd, effects: &mut Vec<LinkEffect>) {
-        let Some(sub) = self.table.remove(&handle) else { return };
+    #[must_use]
+    pub(super) fn end(&mut self, handle: SubHandle, end: SubEnd) -> Option<LinkEffect> {
+        let sub = self.table.remove(&handle)?;
         if sub.wish.is_some() {
             self.handled.remove(&handle);
         }
         self.unname(sub.id, handle);
         let end = if sub.stage == Stage::Leaving { SubEnd::Unsubscribed } else { end };
-        effects.push(LinkEffect::Sub(handle, SubItem::Ended(end)));
+        Some(LinkEffect::Sub(handle, SubItem::Ended(end)))
     }
 
     /// All of them are over.
-    pub(super) fn end_all(&mut self, end: &SubEnd, effects: &mut Vec<LinkEffect>) {
-        for handle in self.table.keys().copied().collect::<Vec<_>>() {
-            self.end(handle, end.clone(), effects);
-        }
+    #[must_use]
+    pub(super) fn end_all(&mut self, end: &SubEnd) -> Vec<LinkEffect> {
+        let handles: Vec<_> = self.table.keys().copied().collect();
+        handles.into_iter().filter_map(|handle| self.end(handle, end.clone())).collect()
     }
 }
 
 impl Link {
+    pub(super) fn end_sub(&mut self, handle: SubHandle, end: SubEnd) {
+        self.effects.extend(self.subs.end(handle, end));
+    }
+
     /// Reads a topic. The first thing that its reader gets is [`SubItem::Opened`], or why it cannot be; a broker
     /// that cannot be reached for `timeout_ms` is such a reason.
     pub fn subscribe(
@@ -383,7 +388,6 @@ impl Link {
         now: Now,
         wish: SubscribeParams,
         timeout_ms: u64,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<SubHandle, WireError> {
         if self.ended {
             return Err(WireError::new(ErrorCode::LeaseExpired, "the session is over"));
@@ -397,7 +401,7 @@ impl Link {
         }
         let handle = SubHandle(self.subs.last + 1);
         let purpose = Purpose::Subscribe(handle, Box::new(wish.clone()));
-        let number = self.ask(purpose, Method::Subscribe, &wish, effects)?;
+        let number = self.ask(purpose, Method::Subscribe, &wish)?;
         self.subs.last = handle.0;
         self.subs.table.insert(handle, Sub::new(Some(wish)));
         self.requests.expires(number, now.at.plus(timeout_ms));
@@ -406,15 +410,15 @@ impl Link {
     }
 
     /// Reads a topic no more. [`SubEnd::Unsubscribed`] says when the broker knows. Inboxes cannot be left.
-    pub fn unsubscribe(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+    pub fn unsubscribe(&mut self, handle: SubHandle) {
         let Some(sub) = self.subs.table.get_mut(&handle).filter(|sub| sub.wish.is_some()) else { return };
         match sub.stage {
             Stage::Leaving => {}
             // When its answer comes there is nobody any more, and the broker is told then.
-            Stage::Opening => self.subs.end(handle, SubEnd::Unsubscribed, effects),
+            Stage::Opening => self.end_sub(handle, SubEnd::Unsubscribed),
             Stage::Open => {
                 sub.stage = Stage::Leaving;
-                self.leave(handle, effects);
+                self.leave(handle);
             }
         }
         self.wake = self.next_deadline();
@@ -427,7 +431,6 @@ impl Link {
         handle: SubHandle,
         limit: u64,
         timeout_ms: u64,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<RequestNumber, WireError> {
         self.room()?;
         let gone = || WireError::new(ErrorCode::NotFound, "that subscription is over");
@@ -437,7 +440,7 @@ impl Link {
         let number = match sub.id.clone() {
             Some(sub_id) => {
                 let params = FetchParams { sub_id, limit };
-                self.ask(Purpose::Fetch(handle, limit), Method::Fetch, &params, effects)?
+                self.ask(Purpose::Fetch(handle, limit), Method::Fetch, &params)?
             }
             None => self.requests.park(Purpose::Fetch(handle, limit)),
         };
@@ -451,7 +454,6 @@ impl Link {
         number: RequestNumber,
         handle: SubHandle,
         outcome: Result<FetchResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         let outcome = outcome.map(|result| {
             let mut taken = Vec::new();
@@ -460,34 +462,34 @@ impl Link {
                     // One of them showed that the reader must begin again.
                     break;
                 }
-                let handed = self.take(handle, Box::new(delivery), true, effects);
-                taken.extend(handed.and_then(|handed| self.run_came(handle, handed, effects)));
+                let handed = self.take(handle, Box::new(delivery), true);
+                taken.extend(handed.and_then(|handed| self.run_came(handle, handed)));
             }
             taken
         });
-        effects.push(LinkEffect::Fetched(number, outcome));
+        self.effects.push_back(LinkEffect::Fetched(number, outcome));
     }
 
     /// Tells the broker that nobody reads it any more.
-    pub(super) fn leave(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn leave(&mut self, handle: SubHandle) {
         if let Some(sub_id) = self.subs.id(handle).cloned()
             && self.current.is_some()
         {
             let params = UnsubscribeParams { sub_id };
-            let _ = self.ask(Purpose::Unsubscribe(Some(handle)), Method::Unsubscribe, &params, effects);
+            let _ = self.ask(Purpose::Unsubscribe(Some(handle)), Method::Unsubscribe, &params);
         }
     }
 
     /// Subscribes again by itself, from where nothing is lost; for as long as it takes.
-    pub(super) fn recreate(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn recreate(&mut self, handle: SubHandle) {
         let Some(sub) = self.subs.table.get_mut(&handle) else { return };
         let Some(wish) = sub.again() else { return };
         sub.stage = Stage::Opening;
         let old = sub.id.take();
         self.subs.unname(old, handle);
         let purpose = Purpose::Subscribe(handle, Box::new(wish.clone()));
-        if let Err(error) = self.ask(purpose, Method::Subscribe, &wish, effects) {
-            self.subs.end(handle, SubEnd::refused(&error), effects);
+        if let Err(error) = self.ask(purpose, Method::Subscribe, &wish) {
+            self.end_sub(handle, SubEnd::refused(&error));
         }
     }
 
@@ -496,24 +498,23 @@ impl Link {
         handle: SubHandle,
         wish: &SubscribeParams,
         outcome: Result<SubscribeResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         match outcome {
-            Err(error) if self.is_past_the_end(handle, wish, &error) => self.begin_again(handle, effects),
-            Err(error) => self.subs.end(handle, SubEnd::refused(&error), effects),
+            Err(error) if self.is_past_the_end(handle, wish, &error) => self.begin_again(handle),
+            Err(error) => self.end_sub(handle, SubEnd::refused(&error)),
             Ok(result) if self.subs.beginning_again(handle).is_some_and(|again| again != *wish) => {
                 // Its log has another history since it was asked for.
-                self.reopen(handle, result.sub_id, effects);
+                self.reopen(handle, result.sub_id);
             }
-            Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result, effects),
+            Ok(result) if self.subs.contains(handle) => self.opened_sub(handle, result),
             // Nobody wants it any more; unless somebody asked for the very same since, which is the same one.
             Ok(result) => {
                 if !self.subs.table.values().any(|sub| sub.is(wish)) {
-                    self.stranger(result.sub_id, effects);
+                    self.stranger(result.sub_id);
                 }
             }
         }
-        self.settle_early(effects);
+        self.settle_early();
     }
 
     /// Whether a subscription that is made again would begin beyond the end of its log: that ended further on before.
@@ -525,47 +526,49 @@ impl Link {
     }
 
     /// A subscription whose log is shorter than it was is made again from the earliest entry.
-    pub(super) fn begin_again(&mut self, handle: SubHandle, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn begin_again(&mut self, handle: SubHandle) {
         if self.subs.table.get(&handle).is_some_and(|sub| sub.rewound) {
             // Another subscription to the same topic has found it out.
-            return self.recreate(handle, effects);
+            return self.recreate(handle);
         }
         let own = self.subs.table.get(&handle).map(|sub| sub.books.keys().cloned().collect::<BTreeSet<_>>());
         let own = own.unwrap_or_default();
         let logs = self.subs.rewind(self.broker_wall(), |log, _| own.contains(log));
-        effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs: logs.into_iter().collect() }));
-        self.recreate(handle, effects);
+        self.effects.push_back(LinkEffect::Deliver(SessionEvent::HistoryRewound {
+            logs: logs.into_iter().collect(),
+        }));
+        self.recreate(handle);
     }
 
     /// A message turned out to be new although its place was settled: the numbers of `log` name other messages than they did.
-    pub(super) fn history_changed(&mut self, log: &str, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn history_changed(&mut self, log: &str) {
         let begin_again = self.subs.rewind_log(self.broker_wall(), log);
         let logs = vec![log.to_owned()];
-        effects.push(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
+        self.effects.push_back(LinkEffect::Deliver(SessionEvent::HistoryRewound { logs }));
         if !begin_again.is_empty() {
             // What was settled by the old names goes before they mean nothing.
-            self.settle_unless_paused(effects);
+            self.settle_unless_paused();
         }
         for handle in begin_again {
             if let Some(id) = self.subs.id(handle).cloned() {
-                self.reopen(handle, id, effects);
+                self.reopen(handle, id);
             }
         }
     }
 
     /// Makes a subscription again when the broker has ended what it has of it: until then it would answer with that one.
-    fn reopen(&mut self, handle: SubHandle, sub_id: SubId, effects: &mut Vec<LinkEffect>) {
+    fn reopen(&mut self, handle: SubHandle, sub_id: SubId) {
         let Some(sub) = self.subs.table.get_mut(&handle) else { return };
         sub.stage = Stage::Opening;
         let old = sub.id.take();
         self.subs.unname(old, handle);
         let params = UnsubscribeParams { sub_id };
-        if let Err(error) = self.ask(Purpose::Reopen(handle), Method::Unsubscribe, &params, effects) {
-            self.subs.end(handle, SubEnd::refused(&error), effects);
+        if let Err(error) = self.ask(Purpose::Reopen(handle), Method::Unsubscribe, &params) {
+            self.end_sub(handle, SubEnd::refused(&error));
         }
     }
 
-    fn opened_sub(&mut self, handle: SubHandle, result: SubscribeResult, effects: &mut Vec<LinkEffect>) {
+    fn opened_sub(&mut self, handle: SubHandle, result: SubscribeResult) {
         self.subs.rename(handle, result.sub_id.clone());
         let opened_at = self.broker_wall();
         let Some(sub) = self.subs.table.get_mut(&handle) else { return };
@@ -582,26 +585,26 @@ impl Link {
             }
         }
         if !std::mem::replace(&mut sub.told, true) {
-            effects.push(LinkEffect::Sub(handle, SubItem::Opened(result)));
+            self.effects.push_back(LinkEffect::Sub(handle, SubItem::Opened(result)));
         }
-        effects.extend(gaps.into_iter().map(|gap| LinkEffect::Sub(handle, gap)));
-        self.send_waiting(effects);
+        self.effects.extend(gaps.into_iter().map(|gap| LinkEffect::Sub(handle, gap)));
+        self.send_waiting();
     }
 
     /// Looks again at deliveries that came before it was known whose they are.
-    pub(super) fn settle_early(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn settle_early(&mut self) {
         for delivery in std::mem::take(&mut self.subs.early) {
-            self.delivered(Box::new(delivery), effects);
+            self.delivered(Box::new(delivery));
         }
     }
 
     /// A delivery came.
-    pub(super) fn delivered(&mut self, delivery: Box<Delivery>, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn delivered(&mut self, delivery: Box<Delivery>) {
         match self.subs.ids.get(&delivery.sub_id).copied() {
             Some(handle) => {
                 let leaving = self.subs.table.get(&handle).is_none_or(|sub| sub.stage == Stage::Leaving);
-                if !leaving && let Some(handed) = self.take(handle, delivery, false, effects) {
-                    self.hand_on(handle, handed, effects);
+                if !leaving && let Some(handed) = self.take(handle, delivery, false) {
+                    self.hand_on(handle, handed);
                 }
             }
             None if self.hands.holding || !self.subs.at(Stage::Opening).is_empty() => {
@@ -609,24 +612,24 @@ impl Link {
                     self.subs.early.push(*delivery);
                 }
             }
-            None => self.stranger(delivery.sub_id, effects),
+            None => self.stranger(delivery.sub_id),
         }
     }
 
     /// The broker believes in a subscription that nobody has.
-    fn stranger(&mut self, sub_id: SubId, effects: &mut Vec<LinkEffect>) {
+    fn stranger(&mut self, sub_id: SubId) {
         let implicit = matches!(sub_id.as_str(), "inbox" | "member");
         if !implicit && self.subs.strangers.insert(sub_id.clone()) {
             let params = UnsubscribeParams { sub_id };
-            let _ = self.ask(Purpose::Unsubscribe(None), Method::Unsubscribe, &params, effects);
+            let _ = self.ask(Purpose::Unsubscribe(None), Method::Unsubscribe, &params);
         }
     }
 
     /// `event subscription`.
-    pub(super) fn subscription_event(&mut self, event: SubscriptionEvent, effects: &mut Vec<LinkEffect>) {
+    pub(super) fn subscription_event(&mut self, event: SubscriptionEvent) {
         let Some(handle) = self.subs.ids.get(&event.sub_id).copied() else { return };
         match event.kind {
-            SubscriptionEventKind::Closed => self.subs.end(handle, SubEnd::closed(event.reason), effects),
+            SubscriptionEventKind::Closed => self.end_sub(handle, SubEnd::closed(event.reason)),
             SubscriptionEventKind::Gap => {
                 let from = event.from.map_or(0, U53::get);
                 let to = event.to.map_or(from, U53::get);
@@ -638,7 +641,7 @@ impl Link {
                     missed = sub.book(&log).gap(from, to);
                 }
                 if let Some((from, to)) = missed {
-                    effects.push(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
+                    self.effects.push_back(LinkEffect::Sub(handle, SubItem::Gap { partition, from, to }));
                 }
             }
         }

@@ -14,11 +14,12 @@
 //! again under its id, before its younger ones, and the broker knows it. A refusal is another matter: forgotten, the row
 //! might be taken after younger ones. So a batch ends with the first row that is not accepted.
 //!
-//! How to drive it: tell it what happens, and carry out the effects in their order. [`Drain::found`] for every lane with
+//! How to drive it: tell it what happens. [`Drain::found`] for every lane with
 //! rows at a start and [`Drain::queued`] for every row from then on; [`Drain::compared`], [`Drain::attached`] and [`Drain::detached`] as the
 //! session gets and loses its socket; [`Drain::taken`], [`Drain::settled`] and [`Drain::expired`] when the disk has
 //! answered, [`Drain::answered`] and [`Drain::probed`] when the broker has; [`Drain::tick`] no later than
-//! [`Drain::next_deadline`], and whenever something was queued.
+//! [`Drain::next_deadline`], and whenever something was queued. Effects queue up inside until [`Drain::poll_effect`] gives
+//! them out; poll until nothing is left after each call.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -103,7 +104,7 @@ pub enum DiskFault {
 
 /// What the drain wants done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum DrainEffect {
     /// Begin to take rows of a lane, up to so many; answered by [`Drain::taken`]. What is marked as sent in it was taken by
     /// a drain that ended before the disk took its last words.
     Take(LaneId, usize),
@@ -157,7 +158,8 @@ pub struct Drain {
     /// Hours that a row may wait, while a socket carries the session.
     max_age_hours: Option<u64>,
     sweep: Sweep,
-    effects: Vec<Effect>,
+    /// What is to be done, in this order; the shell takes all of it after each call, so the lanes bound it.
+    effects: VecDeque<DrainEffect>,
 }
 
 impl Drain {
@@ -171,7 +173,7 @@ impl Drain {
             asked: false,
             max_age_hours: None,
             sweep: Sweep::Resting(now.at),
-            effects: Vec::new(),
+            effects: VecDeque::new(),
         }
     }
 
@@ -193,12 +195,12 @@ impl Drain {
 
     /// A socket carries the session, to a broker with which rows may wait so many hours. What is too old goes before
     /// anything is sent.
-    pub fn attached(&mut self, now: Now, max_age_hours: u64) -> Vec<Effect> {
+    pub fn attached(&mut self, now: Now, max_age_hours: u64) {
         self.max_age_hours = Some(max_age_hours);
         if self.sweep != Sweep::UnderWay {
             self.sweep(now);
         }
-        self.pump(now)
+        self.pump(now);
     }
 
     /// None does.
@@ -208,7 +210,7 @@ impl Drain {
     }
 
     /// The disk has taken rows of a lane, or has not.
-    pub fn taken(&mut self, now: Now, lane: LaneId, rows: Result<Vec<Outgoing>, DiskFault>) -> Vec<Effect> {
+    pub fn taken(&mut self, now: Now, lane: LaneId, rows: Result<Vec<Outgoing>, DiskFault>) {
         if matches!(self.lanes.get(&lane), Some(Lane::Taking)) {
             self.lanes.remove(&lane);
             match rows {
@@ -217,33 +219,27 @@ impl Drain {
                 Err(_) => self.schedule.refused(now.at, lane, DISK_MS),
             }
         }
-        self.pump(now)
+        self.pump(now);
     }
 
     /// The broker has answered, or there was no answer.
-    pub fn answered(
-        &mut self,
-        now: Now,
-        lane: LaneId,
-        answer: Result<&SendResult, &WireError>,
-    ) -> Vec<Effect> {
+    pub fn answered(&mut self, now: Now, lane: LaneId, answer: Result<&SendResult, &WireError>) {
         match answer {
             Err(error) if error.code == ErrorCode::LeaseExpired => {
                 // The lease may be the receiver's, or our own: then the message is not to blame.
-                self.effects.push(Effect::Probe(lane, Box::new(error.clone())));
-                std::mem::take(&mut self.effects)
+                self.effects.push_back(DrainEffect::Probe(lane, Box::new(error.clone())));
             }
             answer => self.judged(now, lane, judge(answer, false)),
         }
     }
 
     /// It is known whether our own session is over, after a refusal that said that a lease is.
-    pub fn probed(&mut self, now: Now, lane: LaneId, refusal: &WireError, over: bool) -> Vec<Effect> {
-        self.judged(now, lane, judge(Err(refusal), over))
+    pub fn probed(&mut self, now: Now, lane: LaneId, refusal: &WireError, over: bool) {
+        self.judged(now, lane, judge(Err(refusal), over));
     }
 
     /// A settlement is on the disk, or is not.
-    pub fn settled(&mut self, now: Now, lane: LaneId, outcome: Result<Settled, DiskFault>) -> Vec<Effect> {
+    pub fn settled(&mut self, now: Now, lane: LaneId, outcome: Result<Settled, DiskFault>) {
         if matches!(self.lanes.get(&lane), Some(Lane::Settling(..)))
             && let Some(Lane::Settling(settlement, wait)) = self.lanes.remove(&lane)
         {
@@ -260,32 +256,37 @@ impl Drain {
                 (Err(DiskFault::ForGood), _) => self.schedule.refused(now.at, lane, DISK_MS),
             }
         }
-        self.pump(now)
+        self.pump(now);
     }
 
     /// A slice of rows was given up, so many; or the disk did not.
-    pub fn expired(&mut self, now: Now, rows: Result<u64, DiskFault>) -> Vec<Effect> {
+    pub fn expired(&mut self, now: Now, rows: Result<u64, DiskFault>) {
         match rows {
             Ok(0) => self.swept(now, AGEING_MS),
             Ok(_) => self.sweep(now),
             // Nothing is sent meanwhile that may be too old.
             Err(_) => self.sweep = Sweep::Resting(now.at.plus(DISK_MS)),
         }
-        self.pump(now)
+        self.pump(now);
     }
 
     /// Time has passed, or something was queued.
-    pub fn tick(&mut self, now: Now) -> Vec<Effect> {
+    pub fn tick(&mut self, now: Now) {
         while let Some(lane) = self.again.pop_due(now.at) {
             if let Some(Lane::Settling(settlement, wait)) = self.lanes.get_mut(&lane) {
                 settlement.next_attempt_at = now.wall.saturating_add(wait.unwrap_or(0));
-                self.effects.push(Effect::Settle(settlement.clone()));
+                self.effects.push_back(DrainEffect::Settle(settlement.clone()));
             }
         }
         if self.max_age_hours.is_some() && matches!(self.sweep, Sweep::Resting(due) if now.at >= due) {
             self.sweep(now);
         }
-        self.pump(now)
+        self.pump(now);
+    }
+
+    /// The next thing that the shell is to do.
+    pub fn poll_effect(&mut self) -> Option<DrainEffect> {
+        self.effects.pop_front()
     }
 
     /// When [`Drain::tick`] is due.
@@ -318,15 +319,14 @@ impl Drain {
     }
 
     /// Takes what may be taken now.
-    fn pump(&mut self, now: Now) -> Vec<Effect> {
+    fn pump(&mut self, now: Now) {
         let taken = self.schedule.take(now.at);
         // While others wait for a turn, a turn is one row.
         let limit = if self.schedule.has_waiting() { 1 } else { BATCH };
         for lane in taken {
             self.lanes.insert(lane, Lane::Taking);
-            self.effects.push(Effect::Take(lane, limit));
+            self.effects.push_back(DrainEffect::Take(lane, limit));
         }
-        std::mem::take(&mut self.effects)
     }
 
     /// Begins to send a batch; if no socket carries the session any more, it is given back.
@@ -372,10 +372,10 @@ impl Drain {
             let id = format!("{}-{}", row.params.client_message_id, row.attempts);
             row.params.client_message_id = id.parse().unwrap_or(row.params.client_message_id);
         }
-        self.effects.push(Effect::Send(lane, Box::new(row)));
+        self.effects.push_back(DrainEffect::Send(lane, Box::new(row)));
     }
 
-    fn judged(&mut self, now: Now, lane: LaneId, verdict: Verdict) -> Vec<Effect> {
+    fn judged(&mut self, now: Now, lane: LaneId, verdict: Verdict) {
         match self.lanes.remove(&lane) {
             Some(Lane::Sending(mut batch)) => {
                 let done = matches!(verdict, Verdict::Done(_));
@@ -394,7 +394,7 @@ impl Drain {
             Some(other) => _ = self.lanes.insert(lane, other),
             None => {}
         }
-        self.pump(now)
+        self.pump(now);
     }
 
     /// Has the end of a batch written down.
@@ -410,7 +410,7 @@ impl Drain {
         let unsent = rest.into_iter().map(|row| row.id).collect();
         let next_attempt_at = now.wall.saturating_add(wait.unwrap_or(0));
         let settlement = Box::new(Settlement { lane, verdicts, unsent, next_attempt_at, take });
-        self.effects.push(Effect::Settle(settlement.clone()));
+        self.effects.push_back(DrainEffect::Settle(settlement.clone()));
         self.lanes.insert(lane, Lane::Settling(settlement, wait));
     }
 
@@ -422,7 +422,7 @@ impl Drain {
         match self.ageing.cutoff(now, hours) {
             Some(cutoff) => {
                 self.sweep = Sweep::UnderWay;
-                self.effects.push(Effect::Expire(cutoff));
+                self.effects.push_back(DrainEffect::Expire(cutoff));
             }
             None => self.swept(now, AGEING_MS),
         }

@@ -37,7 +37,7 @@ struct World {
     ledger: Ledger,
     now: Now,
     /// Asked for and not done yet.
-    asked: VecDeque<Effect>,
+    asked: VecDeque<DrainEffect>,
     accepted: Vec<u64>,
     last: u64,
     commits: u64,
@@ -66,8 +66,8 @@ impl World {
     }
 
     fn attach(&mut self) {
-        let asked = self.drain.attached(self.now, HOURS);
-        self.asked.extend(asked);
+        self.drain.attached(self.now, HOURS);
+        self.gather();
     }
 
     fn pass(&mut self, ms: u64) {
@@ -76,8 +76,13 @@ impl World {
     }
 
     fn tick(&mut self) {
-        let asked = self.drain.tick(self.now);
-        self.asked.extend(asked);
+        self.drain.tick(self.now);
+        self.gather();
+    }
+
+    /// Takes up what the drain wants done.
+    fn gather(&mut self) {
+        self.asked.extend(std::iter::from_fn(|| self.drain.poll_effect()));
     }
 
     fn queue(&mut self, to: &str) -> u64 {
@@ -108,22 +113,22 @@ impl World {
     fn step(&mut self, disk: Result<(), DiskFault>, fate: Fate) -> bool {
         let Some(effect) = self.asked.pop_front() else { return false };
         let now = self.now;
-        let more = match effect {
-            Effect::Take(lane, limit) => {
+        match effect {
+            DrainEffect::Take(lane, limit) => {
                 self.commits += 1;
                 let rows = disk.map(|()| self.ledger.take(lane, limit));
                 self.drain.taken(now, lane, rows)
             }
-            Effect::Settle(settlement) => {
+            DrainEffect::Settle(settlement) => {
                 self.commits += 1;
                 let settled = disk.map(|()| self.ledger.settle(&settlement));
                 self.drain.settled(now, settlement.lane, settled)
             }
-            Effect::Expire(cutoff) => {
+            DrainEffect::Expire(cutoff) => {
                 let expired = disk.map(|()| self.ledger.expire(cutoff));
                 self.drain.expired(now, expired)
             }
-            Effect::Send(lane, row) => {
+            DrainEffect::Send(lane, row) => {
                 let known = self.accepted.contains(&row.params.client_message_id.as_str().parse().unwrap());
                 let code = match fate {
                     Fate::Accepted => None,
@@ -144,9 +149,9 @@ impl World {
                     }
                 }
             }
-            Effect::Probe(lane, error) => self.drain.probed(now, lane, &error, self.over),
-        };
-        self.asked.extend(more);
+            DrainEffect::Probe(lane, error) => self.drain.probed(now, lane, &error, self.over),
+        }
+        self.gather();
         let (held, bound) = self.drain.held();
         assert!(held <= bound);
         true
@@ -197,11 +202,11 @@ fn a_batch_ends_with_the_first_row_that_is_not_accepted() {
         world.run();
         (0..5).for_each(|_| _ = world.queue("a"));
         world.tick();
-        assert!(matches!(world.asked[0], Effect::Take(_, BATCH)));
+        assert!(matches!(world.asked[0], DrainEffect::Take(_, BATCH)));
         world.step(Ok(()), Fate::Accepted);
         world.step(Ok(()), Fate::Accepted);
         world.step(Ok(()), fate);
-        let Some(Effect::Settle(settlement)) = world.asked.front() else { panic!("{:?}", world.asked) };
+        let Some(DrainEffect::Settle(settlement)) = world.asked.front() else { panic!("{:?}", world.asked) };
         assert_eq!(settlement.unsent, [3, 4, 5], "{fate:?}: nothing passes it");
         world.step(Ok(()), Fate::Accepted);
         let statuses = [1, 2].map(|row| world.status(row));
@@ -307,14 +312,14 @@ fn what_is_too_old_goes_before_anything_is_sent_and_while_a_socket_stays() {
     world.drain = Drain::new(1, world.now);
     world.crash();
     world.attach();
-    assert!(matches!(world.asked.make_contiguous(), [Effect::Expire(_)]), "nothing leaves before");
+    assert!(matches!(world.asked.make_contiguous(), [DrainEffect::Expire(_)]), "nothing leaves before");
     world.step(Err(DiskFault::ForNow), Fate::Accepted);
     assert!(world.asked.is_empty(), "not even when the disk is slow to say");
     world.pass(DISK_MS);
     world.run();
     assert_eq!((world.status(old), world.accepted.as_slice()), (Status::Dead, [young].as_slice()));
     world.pass(AGEING_MS);
-    assert!(matches!(world.asked.make_contiguous(), [Effect::Expire(_)]));
+    assert!(matches!(world.asked.make_contiguous(), [DrainEffect::Expire(_)]));
 }
 
 #[test]
@@ -347,7 +352,7 @@ fn nothing_passes_a_row_whose_time_was_over_before_that_is_on_the_disk() {
     let behind = world.queue("a");
     world.pass(1_000);
     world.attach();
-    while !matches!(world.asked.front(), Some(Effect::Settle(_))) {
+    while !matches!(world.asked.front(), Some(DrainEffect::Settle(_))) {
         assert!(world.step(Ok(()), Fate::Accepted), "what lapsed is written down");
         assert_eq!(world.accepted, [0u64; 0], "before anything leaves");
     }

@@ -39,17 +39,17 @@ pub(crate) fn place(params: &SubscribeParams) -> Place {
 
 impl Process {
     /// What the application does when its process begins.
-    pub(crate) fn open_shop(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
-        self.make_topics(now, effects);
+    pub(crate) fn open_shop(&mut self, now: Now) {
+        self.make_topics(now);
         for (id, letter) in self.memo.unanswered.clone() {
-            self.send(now, id, letter, true, false, effects);
+            self.send(now, id, letter, true, false);
         }
-        self.call_again(now, effects);
-        self.offer_all(now, effects);
+        self.call_again(now);
+        self.offer_all(now);
     }
 
     /// Topics are made before anybody uses them: a topic that is made by its first use has one partition.
-    fn make_topics(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    fn make_topics(&mut self, now: Now) {
         for (index, (name, partitions)) in TOPICS.into_iter().enumerate() {
             let asked =
                 self.asked.values().any(|asked| matches!(asked, Asked::Topic(other) if *other == index));
@@ -58,7 +58,7 @@ impl Process {
                 continue;
             }
             let params = TopicCreateParams { name, partitions, retention_ms: None };
-            if let Ok(number) = self.link.request(now, Method::TopicsCreate, &params, PATIENCE_MS, effects) {
+            if let Ok(number) = self.link.request(now, Method::TopicsCreate, &params, PATIENCE_MS) {
                 self.asked.insert(number, Asked::Topic(index));
             }
         }
@@ -68,39 +68,39 @@ impl Process {
         self.topics.len() == TOPICS.len()
     }
 
-    fn subscribe(&mut self, now: Now, params: SubscribeParams, effects: &mut Vec<LinkEffect>) {
+    fn subscribe(&mut self, now: Now, params: SubscribeParams) {
         let (place, from_start) = (place(&params), params.from == From::Earliest);
         let asked = self.refused.contains(&place) || self.subs.values().any(|other| *other == place);
         if !self.has_topics() || asked {
             return;
         }
-        if let Ok(handle) = self.link.subscribe(now, params, PATIENCE_MS, effects) {
+        if let Ok(handle) = self.link.subscribe(now, params, PATIENCE_MS) {
             self.seen.push(Seen::Subscribes(self.life, place.clone(), from_start));
             self.subs.insert(handle, place);
         }
     }
 
     /// The application's turn.
-    pub(crate) fn app(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn app(&mut self, now: Now, world: u64) {
         if self.ended {
             return;
         }
         if self.desk.is_some() {
             self.desk_turn(now, world);
         } else {
-            self.settle_due(world, effects);
+            self.settle_due(world);
         }
-        self.answer_runs(now, world, effects);
-        self.make_topics(now, effects);
+        self.answer_runs(now, world);
+        self.make_topics(now);
         if self.has_topics() && !std::mem::replace(&mut self.reading, true) {
             for params in self.role.reads.clone() {
-                self.subscribe(now, params, effects);
+                self.subscribe(now, params);
             }
         }
         if self.calm {
-            self.calm_down(now, effects);
+            self.calm_down(now);
         } else if self.desk.is_none() {
-            self.live(now, world, effects);
+            self.live(now, world);
         }
         let again = self.desk.as_ref().and_then(|desk| desk.again());
         let next = self.hand.values().map(|work| work.due).chain(again).chain(self.runs_due());
@@ -110,30 +110,30 @@ impl Process {
     }
 
     /// Faults are over: everything that comes is done, and nothing new is begun.
-    fn calm_down(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    fn calm_down(&mut self, now: Now) {
         if self.status != Status::Idle && !self.asked.values().any(|asked| matches!(asked, Asked::Status(_)))
         {
-            self.set_status(now, Status::Idle, effects);
+            self.set_status(now, Status::Idle);
         }
         for params in self.role.reads.clone() {
-            self.subscribe(now, params, effects);
+            self.subscribe(now, params);
         }
-        self.offer_all(now, effects);
+        self.offer_all(now);
         if !self.looks.is_empty() && self.asked.is_empty() {
-            self.look_on(now, effects);
+            self.look_on(now);
         }
     }
 
-    fn live(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
-        self.call_somebody(now, world, effects);
-        self.reconsider_offers(now, effects);
+    fn live(&mut self, now: Now, world: u64) {
+        self.call_somebody(now, world);
+        self.reconsider_offers(now);
         if self.role.sends_every_ms > 0 && world >= self.send_at && self.asked.len() < OUTSTANDING {
             self.send_at = world + self.rng.around(self.role.sends_every_ms);
-            self.send_something(now, effects);
+            self.send_something(now);
         }
         if self.role.moody && self.rng.chance(15) {
             let status = [Status::Idle, Status::Working, Status::Dnd][self.rng.below(3) as usize];
-            self.set_status(now, status, effects);
+            self.set_status(now, status);
         }
         if self.rng.chance(3) {
             let open: Vec<SubHandle> = self.subs.keys().copied().filter(|handle| handle.0 > 2).collect();
@@ -141,24 +141,24 @@ impl Process {
                 && let Some(place) = self.subs.get(&handle)
             {
                 self.seen.push(Seen::Unsubscribes(self.life, place.clone()));
-                self.link.unsubscribe(handle, effects);
+                self.link.unsubscribe(handle);
             }
         }
         if self.rng.chance(10)
             && let Some(params) = self.rng.pick(&self.role.reads)
         {
-            self.subscribe(now, params, effects);
+            self.subscribe(now, params);
         }
     }
 
-    fn set_status(&mut self, now: Now, status: Status, effects: &mut Vec<LinkEffect>) {
+    fn set_status(&mut self, now: Now, status: Status) {
         let wire = match status {
             Status::Idle => WireStatus::Idle,
             Status::Working => WireStatus::Working,
             Status::Dnd => WireStatus::Dnd,
         };
         let patch = ProfilePatch { status: Some(wire), ..ProfilePatch::default() };
-        if let Ok(number) = self.link.set_profile(now, &patch, PATIENCE_MS, effects) {
+        if let Ok(number) = self.link.set_profile(now, &patch, PATIENCE_MS) {
             self.status = status;
             self.seen.push(Seen::Status(self.life, status));
             self.asked.insert(number, Asked::Status(status));
@@ -167,33 +167,33 @@ impl Process {
 
     // Sending.
 
-    fn send_something(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    fn send_something(&mut self, now: Now) {
         if self.rng.chance(60)
             && let Some((id, letter)) = self.rng.pick(&self.memo.accepted)
         {
-            return self.send(now, id, letter, true, false, effects);
+            return self.send(now, id, letter, true, false);
         }
         if self.rng.chance(25)
             && let Some((id, mut letter)) = self.rng.pick(&self.memo.accepted)
         {
             letter.body.push('!');
-            return self.send(now, id, letter, false, true, effects);
+            return self.send(now, id, letter, false, true);
         }
         self.memo.last_id += 1;
         let id = format!("{}-{}", self.role.ordinal, self.memo.last_id);
         let letter = self.letter();
         self.memo.unanswered.insert(id.clone(), letter.clone());
-        self.send(now, id.clone(), letter, false, false, effects);
-        self.inquire(now, &id, effects);
+        self.send(now, id.clone(), letter, false, false);
+        self.inquire(now, &id);
     }
 
     /// Asks right behind a message what became of it.
-    fn inquire(&mut self, now: Now, id: &str, effects: &mut Vec<LinkEffect>) {
+    fn inquire(&mut self, now: Now, id: &str) {
         if !self.inquires.as_mut().is_some_and(|rng| rng.chance(200)) {
             return;
         }
         let params = SendStatusParams { client_message_ids: id.parse().into_iter().collect() };
-        if let Ok(number) = self.link.request(now, Method::SendStatus, &params, PATIENCE_MS, effects) {
+        if let Ok(number) = self.link.request(now, Method::SendStatus, &params, PATIENCE_MS) {
             let key = Key { member: self.role.member, id: id.to_owned() };
             self.seen.push(Seen::Inquires(self.life, key.clone()));
             self.asked.insert(number, Asked::Fate(key));
@@ -206,20 +206,12 @@ impl Process {
         some_letter(&mut self.rng, &self.names, topics, body)
     }
 
-    fn send(
-        &mut self,
-        now: Now,
-        id: String,
-        letter: Letter,
-        again: bool,
-        contradicts: bool,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn send(&mut self, now: Now, id: String, letter: Letter, again: bool, contradicts: bool) {
         let key = Key { member: self.role.member, id: id.clone() };
         let Some(params) = params_of(&self.names, &id, &letter) else { return };
         let receipt_ms = (!matches!(letter.to, To::Topic(_)) && !contradicts).then_some(PATIENCE_MS);
         let patience = Patience { answer_ms: PATIENCE_MS, receipt_ms };
-        if let Ok(number) = self.link.send(now, &params, patience, effects) {
+        if let Ok(number) = self.link.send(now, &params, patience) {
             let (life, key, letter) = (self.life, key, letter);
             self.seen.push(Seen::Sends {
                 life,
@@ -456,7 +448,7 @@ impl Process {
         }
     }
 
-    fn settle_due(&mut self, world: u64, effects: &mut Vec<LinkEffect>) {
+    fn settle_due(&mut self, world: u64) {
         let due: Vec<_> = self.hand.iter().filter(|(_, work)| work.due <= world).map(|(id, _)| *id).collect();
         for id in due {
             let dice = if self.calm { 0 } else { self.rng.below(100) };
@@ -494,7 +486,7 @@ impl Process {
             };
             let Work { place, spot, lane, .. } = work;
             self.seen.push(Seen::Settles(self.life, place.clone(), spot.clone(), lane, verb));
-            let number = self.link.settle(id, link, effects);
+            let number = self.link.settle(id, link);
             self.settling.insert(number, (place, spot, lane, verb));
         }
     }

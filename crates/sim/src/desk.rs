@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use tenure_kit::Now;
-use tenure_link::{DeliveryId, LinkEffect, RequestNumber, Verb as LinkVerb};
+use tenure_link::{DeliveryId, RequestNumber, Verb as LinkVerb};
 use tenure_outbox::age::max_age_hours;
 use tenure_outbox::arrival::Recipient;
-use tenure_outbox::drain::{DiskFault, Effect};
+use tenure_outbox::drain::{DiskFault, DrainEffect};
 use tenure_outbox::requeue::Lookup;
 use tenure_outbox::window::window;
 use tenure_outbox::{Drain, FoundLane, LaneId, Outgoing, Place as Placed, Settled, intake};
@@ -78,10 +78,10 @@ impl Process {
 
     /// A row is on the disk, in this lane.
     pub(crate) fn queued(&mut self, now: Now, world: u64, lane: LaneId) -> Vec<Wish> {
-        self.with(now, world, |process, _| {
+        self.with(now, world, |process| {
             process.drive(now, |drain, now| {
                 drain.queued(lane);
-                drain.tick(now)
+                drain.tick(now);
             });
         })
     }
@@ -93,7 +93,7 @@ impl Process {
         lane: LaneId,
         rows: Result<Vec<Outgoing>, DiskFault>,
     ) -> Vec<Wish> {
-        self.with(now, world, |process, _| process.drive(now, |drain, now| drain.taken(now, lane, rows)))
+        self.with(now, world, |process| process.drive(now, |drain, now| drain.taken(now, lane, rows)))
     }
 
     pub(crate) fn settled(
@@ -103,11 +103,11 @@ impl Process {
         lane: LaneId,
         outcome: Result<Settled, DiskFault>,
     ) -> Vec<Wish> {
-        self.with(now, world, |process, _| process.drive(now, |drain, now| drain.settled(now, lane, outcome)))
+        self.with(now, world, |process| process.drive(now, |drain, now| drain.settled(now, lane, outcome)))
     }
 
     pub(crate) fn expired(&mut self, now: Now, world: u64, rows: Result<u64, DiskFault>) -> Vec<Wish> {
-        self.with(now, world, |process, _| process.drive(now, |drain, now| drain.expired(now, rows)))
+        self.with(now, world, |process| process.drive(now, |drain, now| drain.expired(now, rows)))
     }
 
     /// The inbox has a message, for the first time if so; or could not take it.
@@ -118,7 +118,7 @@ impl Process {
         id: DeliveryId,
         new: Result<bool, DiskFault>,
     ) -> Vec<Wish> {
-        self.with(now, world, |process, effects| process.next_step(world, id, intake::kept(new), effects))
+        self.with(now, world, |process| process.next_step(world, id, intake::kept(new)))
     }
 
     // What the link tells it.
@@ -190,9 +190,7 @@ impl Process {
         let todo = intake::came(&recipient, &message);
         let keeping = Keeping { work, recipient, message: Box::new(message), again: None };
         desk.keeping.insert(id, keeping);
-        let mut effects = std::mem::take(&mut self.effects);
-        self.next_step(world, id, todo, &mut effects);
-        self.effects = effects;
+        self.next_step(world, id, todo);
     }
 
     /// Its turn: what the disk could not take is tried again.
@@ -207,13 +205,13 @@ impl Process {
         self.drive(now, |drain, now| drain.tick(now));
     }
 
-    fn next_step(&mut self, world: u64, id: DeliveryId, todo: intake::Todo, effects: &mut Vec<LinkEffect>) {
+    fn next_step(&mut self, world: u64, id: DeliveryId, todo: intake::Todo) {
         let Some(desk) = &mut self.desk else { return };
         let Some(keeping) = desk.keeping.get_mut(&id) else { return };
         if todo.settle {
             let Work { place, spot, lane, .. } = keeping.work.clone();
             self.seen.push(Seen::Settles(self.life, place.clone(), spot.clone(), lane, Verb::Ack));
-            let number = self.link.settle(id, LinkVerb::Ack, effects);
+            let number = self.link.settle(id, LinkVerb::Ack);
             self.settling.insert(number, (place, spot, lane, Verb::Ack));
         }
         match todo.keep_after_ms {
@@ -230,23 +228,25 @@ impl Process {
     }
 
     /// Lets the drain act, and does what it wants done.
-    fn drive(&mut self, now: Now, act: impl FnOnce(&mut Drain, Now) -> Vec<Effect>) {
+    fn drive(&mut self, now: Now, act: impl FnOnce(&mut Drain, Now)) {
         let Some(desk) = &mut self.desk else { return };
-        for effect in act(&mut desk.drain, now) {
-            let Some(desk) = &mut self.desk else { return };
+        act(&mut desk.drain, now);
+        while let Some(desk) = &mut self.desk
+            && let Some(effect) = desk.drain.poll_effect()
+        {
             match effect {
-                Effect::Take(lane, limit) => desk.jobs.push(Job::Take(lane, limit)),
-                Effect::Settle(settlement) => desk.jobs.push(Job::Settle(settlement)),
-                Effect::Expire(cutoff) => desk.jobs.push(Job::Expire(cutoff)),
-                Effect::Send(lane, row) => self.send_row(now, lane, &row),
-                Effect::Probe(lane, refusal) => self.probe(now, lane, refusal),
+                DrainEffect::Take(lane, limit) => desk.jobs.push(Job::Take(lane, limit)),
+                DrainEffect::Settle(settlement) => desk.jobs.push(Job::Settle(settlement)),
+                DrainEffect::Expire(cutoff) => desk.jobs.push(Job::Expire(cutoff)),
+                DrainEffect::Send(lane, row) => self.send_row(now, lane, &row),
+                DrainEffect::Probe(lane, refusal) => self.probe(now, lane, refusal),
             }
         }
     }
 
     fn send_row(&mut self, now: Now, lane: LaneId, row: &Outgoing) {
         let key = Key { member: self.role.member, id: row.params.client_message_id.to_string() };
-        let asked = self.link.request(now, Method::Send, &row.params, REQUEST_MS, &mut self.effects);
+        let asked = self.link.request(now, Method::Send, &row.params, REQUEST_MS);
         match (asked, letter_of(&self.names, &row.params)) {
             (Ok(number), Some(letter)) => {
                 let (life, again) = (self.life, row.attempts > 1);
@@ -264,8 +264,8 @@ impl Process {
     /// Asks the broker about a row that a person wants sent anew.
     pub(crate) fn look_up(&mut self, now: Now, world: u64, row: u64, id: &str, attempts: u32) -> Vec<Wish> {
         let params = SendStatusParams { client_message_ids: id.parse().into_iter().collect() };
-        self.with(now, world, |process, effects| {
-            let asked = process.link.request(now, Method::SendStatus, &params, REQUEST_MS, effects);
+        self.with(now, world, |process| {
+            let asked = process.link.request(now, Method::SendStatus, &params, REQUEST_MS);
             if let (Ok(number), Some(desk)) = (asked, &mut process.desk) {
                 desk.lookups.insert(number, (row, attempts));
             }
@@ -273,7 +273,7 @@ impl Process {
     }
 
     fn probe(&mut self, now: Now, lane: LaneId, refusal: Box<WireError>) {
-        let asked = self.link.request(now, Method::Ping, &Empty {}, REQUEST_MS, &mut self.effects);
+        let asked = self.link.request(now, Method::Ping, &Empty {}, REQUEST_MS);
         match (asked, &mut self.desk) {
             (Ok(number), Some(desk)) => _ = desk.probes.insert(number, (lane, refusal)),
             (Ok(_), None) => {}

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use tenure_kit::Now;
-use tenure_link::LinkEffect;
 use tenure_proto::WireError;
 use tenure_proto::dead::{DeadListParams, DeadListResult};
 use tenure_proto::ids::RunId;
@@ -38,7 +37,7 @@ pub(crate) enum Look {
 
 impl Process {
     /// Asks everything in turn.
-    pub(crate) fn look_on(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn look_on(&mut self, now: Now) {
         let Some(look) = self.looks.pop() else { return };
         let (link, timeout) = (&mut self.link, LOOK_MS);
         let limit = Some(U53::saturating(200));
@@ -46,27 +45,27 @@ impl Process {
             Look::Fates(ids) => {
                 let client_message_ids = ids.iter().filter_map(|id| id.parse().ok()).collect();
                 let params = SendStatusParams { client_message_ids };
-                link.request(now, Method::SendStatus, &params, timeout, effects)
+                link.request(now, Method::SendStatus, &params, timeout)
             }
             Look::History(log, from) => {
                 let params = HistoryParams { log: log.clone(), from: Some(U53::saturating(*from)), limit };
-                link.request(now, Method::History, &params, timeout, effects)
+                link.request(now, Method::History, &params, timeout)
             }
             Look::Dead(log, after, _) => {
                 let params = DeadListParams { log: log.clone(), after: Some(U53::saturating(*after)), limit };
-                link.request(now, Method::DeadList, &params, timeout, effects)
+                link.request(now, Method::DeadList, &params, timeout)
             }
             Look::Run(_, run_id) => {
                 let params = RunIdParams { run_id: *run_id };
-                link.request(now, Method::RunGet, &params, timeout, effects)
+                link.request(now, Method::RunGet, &params, timeout)
             }
             Look::Services => {
                 let params = ServicesListParams { all: true, ..ServicesListParams::default() };
-                link.request(now, Method::ServicesList, &params, timeout, effects)
+                link.request(now, Method::ServicesList, &params, timeout)
             }
             Look::Present(after, _) => {
                 let params = PresenceListParams { after: *after, ..PresenceListParams::default() };
-                link.request(now, Method::PresenceList, &params, timeout, effects)
+                link.request(now, Method::PresenceList, &params, timeout)
             }
         };
         match asked {

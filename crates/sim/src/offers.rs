@@ -1,7 +1,7 @@
 //! What applications offer each other: names that several want, held through everything that breaks.
 
 use tenure_kit::Now;
-use tenure_link::{LinkEffect, OfferHandle, OfferItem};
+use tenure_link::{OfferHandle, OfferItem};
 use tenure_proto::service::{ServiceKind, ServiceMetadata, ServiceOffer};
 
 use crate::process::Process;
@@ -9,13 +9,13 @@ use crate::seen::Seen;
 
 impl Process {
     /// Offers everything that its role says, and it does not offer yet.
-    pub(crate) fn offer_all(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn offer_all(&mut self, now: Now) {
         for name in self.role.offers.clone() {
-            self.offer(now, &name, effects);
+            self.offer(now, &name);
         }
     }
 
-    fn offer(&mut self, now: Now, name: &str, effects: &mut Vec<LinkEffect>) {
+    fn offer(&mut self, now: Now, name: &str) {
         if self.offers.values().any(|offered| offered == name) {
             return;
         }
@@ -26,14 +26,14 @@ impl Process {
             metadata: ServiceMetadata::default(),
             degraded: false,
         };
-        if let Ok(handle) = self.link.offer(now, offer, effects) {
+        if let Ok(handle) = self.link.offer(now, offer) {
             self.seen.push(Seen::Offers(self.life, name.to_owned()));
             self.offers.insert(handle, name.to_owned());
         }
     }
 
     /// Changes its mind now and then: gives a name up, wants one again, or says that its target fails.
-    pub(crate) fn reconsider_offers(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn reconsider_offers(&mut self, now: Now) {
         if self.role.offers.is_empty() {
             return;
         }
@@ -43,18 +43,18 @@ impl Process {
                 && let Some(name) = self.offers.remove(&handle)
             {
                 self.seen.push(Seen::Withdraws(self.life, name));
-                self.link.withdraw_offer(now, handle, effects);
+                self.link.withdraw_offer(now, handle);
             }
         }
         if self.rng.chance(20)
             && let Some(name) = self.rng.pick(&self.role.offers)
         {
-            self.offer(now, &name, effects);
+            self.offer(now, &name);
         }
         if self.rng.chance(10) {
             let open: Vec<OfferHandle> = self.offers.keys().copied().collect();
             if let Some(handle) = self.rng.pick(&open) {
-                self.link.change_offer(now, handle, |offer| offer.degraded = !offer.degraded, effects);
+                self.link.change_offer(now, handle, |offer| offer.degraded = !offer.degraded);
             }
         }
     }

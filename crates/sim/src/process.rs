@@ -90,7 +90,6 @@ pub(crate) struct Process {
     pub(crate) tags: VecDeque<String>,
     pub(crate) socks: BTreeMap<SockId, WireId>,
     pub(crate) rng: Rng,
-    pub(crate) effects: Vec<LinkEffect>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) memo: Memo,
     pub(crate) asked: BTreeMap<RequestNumber, Asked>,
@@ -171,7 +170,6 @@ impl Process {
             token: None,
             tags: VecDeque::new(),
             socks: BTreeMap::new(),
-            effects: Vec::new(),
             seen,
             memo,
             asked: BTreeMap::new(),
@@ -202,36 +200,36 @@ impl Process {
         if role.serves {
             process.link.serve_runs();
         }
-        process.link.start(now, &mut process.effects);
+        process.link.start(now);
         Some(process)
     }
 
     /// Lets the application begin: once, after it was made.
     pub(crate) fn begin(&mut self, now: Now, world: u64) -> Vec<Wish> {
-        self.with(now, world, |process, effects| process.open_shop(now, effects))
+        self.with(now, world, |process| process.open_shop(now))
     }
 
     /// A socket did something.
     pub(crate) fn input(&mut self, now: Now, world: u64, input: LinkInput) -> Vec<Wish> {
-        self.with(now, world, |process, effects| process.link.handle(now, input, effects))
+        self.with(now, world, |process| process.link.handle(now, input))
     }
 
     /// A deadline of the link has come.
     pub(crate) fn tick(&mut self, now: Now, world: u64) -> Vec<Wish> {
-        self.with(now, world, |process, effects| {
-            process.link.tick(now, effects);
+        self.with(now, world, |process| {
+            process.link.tick(now);
             process.desk_turn(now, world);
         })
     }
 
     /// The application's turn.
     pub(crate) fn act(&mut self, now: Now, world: u64) -> Vec<Wish> {
-        self.with(now, world, |process, effects| process.app(now, world, effects))
+        self.with(now, world, |process| process.app(now, world))
     }
 
     pub(crate) fn bye(&mut self, now: Now, world: u64) -> Vec<Wish> {
         self.seen.push(Seen::Bye(self.life));
-        self.with(now, world, |process, effects| process.link.bye(now, effects))
+        self.with(now, world, |process| process.link.bye(now))
     }
 
     /// Its session, as the wire spells it.
@@ -245,18 +243,12 @@ impl Process {
     }
 
     /// One turn: `act`, then everything that the link asks for, then what leaves together at its end.
-    pub(crate) fn with(
-        &mut self,
-        now: Now,
-        world: u64,
-        act: impl FnOnce(&mut Process, &mut Vec<LinkEffect>),
-    ) -> Vec<Wish> {
+    pub(crate) fn with(&mut self, now: Now, world: u64, act: impl FnOnce(&mut Process)) -> Vec<Wish> {
         let mut wishes = Vec::new();
-        let mut effects = std::mem::take(&mut self.effects);
-        act(self, &mut effects);
+        act(self);
         let mut flushed = false;
         loop {
-            effects.append(&mut self.effects);
+            let effects: Vec<_> = std::iter::from_fn(|| self.link.poll_effect()).collect();
             if effects.is_empty() {
                 if flushed {
                     // Before anything else: a session that is over still says its last words.
@@ -264,11 +256,11 @@ impl Process {
                     return jobs.into_iter().flatten().map(Wish::Disk).chain(wishes).collect();
                 }
                 flushed = true;
-                self.link.flush(now, &mut effects);
+                self.link.flush(now);
                 continue;
             }
             let ending = effects.iter().any(|effect| matches!(effect, LinkEffect::Ended(_)));
-            for effect in std::mem::take(&mut effects) {
+            for effect in effects {
                 match effect {
                     LinkEffect::Dial(sock) => wishes.push(Wish::Dial(sock)),
                     LinkEffect::Send(sock, bytes) => wishes.push(Wish::Send(sock, bytes)),

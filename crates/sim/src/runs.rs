@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use tenure_kit::Now;
-use tenure_link::{CallEnd, CallHandle, CallItem, LinkEffect, Piece, ServedHandle, ServedItem};
+use tenure_link::{CallEnd, CallHandle, CallItem, Piece, ServedHandle, ServedItem};
 use tenure_proto::WireError;
 use tenure_proto::error::ErrorCode;
 use tenure_proto::ids::RunId;
@@ -52,14 +52,14 @@ pub(crate) fn plan(input: &str) -> Option<(u64, &str)> {
 
 impl Process {
     /// Calls that a process before this one began are taken up again.
-    pub(crate) fn call_again(&mut self, now: Now, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn call_again(&mut self, now: Now) {
         for (id, calling) in self.memo.calls.clone() {
-            self.call(now, id, calling, true, effects);
+            self.call(now, id, calling, true);
         }
     }
 
     /// Calls somebody who answers, now and then.
-    pub(crate) fn call_somebody(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn call_somebody(&mut self, now: Now, world: u64) {
         if self.role.calls_every_ms == 0 || world < self.call_at || self.calls.len() >= OUTSTANDING {
             return;
         }
@@ -71,10 +71,10 @@ impl Process {
         let input = format!("{}.{}/{}/{end}", self.life.slot.0, id, self.rng.below(8));
         let calling = Calling { to, input, timeout_ms: self.rng.between(10_000, 120_000) };
         self.memo.calls.insert(id.clone(), calling.clone());
-        self.call(now, id, calling, false, effects);
+        self.call(now, id, calling, false);
     }
 
-    fn call(&mut self, now: Now, id: String, calling: Calling, again: bool, effects: &mut Vec<LinkEffect>) {
+    fn call(&mut self, now: Now, id: String, calling: Calling, again: bool) {
         let Some(session) = self.names.session_key(calling.to) else { return };
         let params = RunStartParams {
             to: Address::Session(session),
@@ -83,7 +83,7 @@ impl Process {
             timeout_ms: Some(U53::saturating(calling.timeout_ms)),
             from_seq: None,
         };
-        if let Ok(handle) = self.link.call(now, params, PATIENCE_MS, effects) {
+        if let Ok(handle) = self.link.call(now, params, PATIENCE_MS) {
             let key = Key { member: self.role.member, id };
             let Calling { to, input, timeout_ms } = calling;
             self.seen.push(Seen::Calls { life: self.life, key: key.clone(), to, input, timeout_ms, again });
@@ -158,31 +158,31 @@ impl Process {
     }
 
     /// Says what is due to be said, and reads and cancels what is.
-    pub(crate) fn answer_runs(&mut self, now: Now, world: u64, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn answer_runs(&mut self, now: Now, world: u64) {
         for handle in std::mem::take(&mut self.read_calls) {
-            self.link.call_read(handle, effects);
+            self.link.call_read(handle);
         }
         for (key, run_id) in std::mem::take(&mut self.cancels) {
             let params = RunIdParams { run_id };
-            if let Ok(number) = self.link.request(now, Method::RunCancel, &params, PATIENCE_MS, effects) {
+            if let Ok(number) = self.link.request(now, Method::RunCancel, &params, PATIENCE_MS) {
                 self.seen.push(Seen::Cancels(self.life, key));
                 self.asked.insert(number, Asked::Cancel);
             }
         }
         let due = |(_, serving): &(&ServedHandle, &Serving)| !serving.ending && serving.due <= world;
         for handle in self.served.iter().filter(due).map(|(handle, _)| *handle).collect::<Vec<_>>() {
-            self.say(world, handle, effects);
+            self.say(world, handle);
         }
     }
 
-    fn say(&mut self, world: u64, handle: ServedHandle, effects: &mut Vec<LinkEffect>) {
+    fn say(&mut self, world: u64, handle: ServedHandle) {
         let wait = if self.calm { 1 } else { self.rng.around(self.role.work_ms.max(20)) };
         let Some(serving) = self.served.get_mut(&handle) else { return };
         serving.due = world + wait;
         let (pieces, end) = plan(&serving.input).unwrap_or_default();
         if serving.said < pieces && !serving.cancelled {
             let piece = Piece::new(Value::String(format!("{}#{}", serving.input, serving.said + 1)));
-            match self.link.run_chunk(handle, piece, effects) {
+            match self.link.run_chunk(handle, piece) {
                 Ok(_) => serving.said += 1,
                 // The broker has yet to answer the ones before.
                 Err(error) if error.code == ErrorCode::Busy => {}
@@ -193,7 +193,7 @@ impl Process {
             let end = end_of(&serving.input, serving.cancelled);
             serving.ended = Some(fate(&end));
             self.seen.push(Seen::RunEnds(self.life, serving.run.to_string(), fate(&end)));
-            self.link.run_end(handle, end, effects);
+            self.link.run_end(handle, end);
         }
     }
 

@@ -73,12 +73,11 @@ impl Serving {
     }
 
     /// The session is over.
-    pub(crate) fn end_all(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn end_all(&mut self) -> impl Iterator<Item = LinkEffect> + use<> {
         self.runs.clear();
-        for (handle, _) in std::mem::take(&mut self.table).into_iter().filter(|(_, run)| !run.given_up) {
-            let error = WireError::new(ErrorCode::LeaseExpired, "the session is over");
-            effects.push(LinkEffect::Served(handle, ServedItem::Over(error)));
-        }
+        let living = std::mem::take(&mut self.table).into_iter().filter(|(_, run)| !run.given_up);
+        let over = || WireError::new(ErrorCode::LeaseExpired, "the session is over");
+        living.map(move |(handle, _)| LinkEffect::Served(handle, ServedItem::Over(over())))
     }
 }
 
@@ -107,12 +106,7 @@ impl Link {
 
     /// Hands a message on: to its reader, or, when it is a run and runs are answered here, to who answers them.
     /// Gives it back when it is its reader's.
-    pub(crate) fn run_came(
-        &mut self,
-        sub: SubHandle,
-        handed: Handed,
-        effects: &mut Vec<LinkEffect>,
-    ) -> Option<Handed> {
+    pub(crate) fn run_came(&mut self, sub: SubHandle, handed: Handed) -> Option<Handed> {
         let inbox = matches!(sub, SubHandle::INBOX | SubHandle::MEMBER);
         let Some(delivery) = handed.id.filter(|_| self.serving.on && inbox) else { return Some(handed) };
         if handed.delivery.message.kind != MessageKind::Run {
@@ -131,29 +125,24 @@ impl Link {
             Served { run, delivery, next: 1, unanswered: BTreeMap::new(), ending: false, given_up: false };
         serving.table.insert(handle, served);
         serving.runs.insert(run, handle);
-        effects.push(LinkEffect::Served(handle, ServedItem::Came(run, handed.delivery)));
+        self.effects.push_back(LinkEffect::Served(handle, ServedItem::Came(run, handed.delivery)));
         let early = serving.early_cancels.iter().position(|early| *early == run);
         if early.and_then(|at| serving.early_cancels.remove(at)).is_some() {
-            effects.push(LinkEffect::Served(handle, ServedItem::Cancelled));
+            self.effects.push_back(LinkEffect::Served(handle, ServedItem::Cancelled));
         }
         None
     }
 
     /// Hands a message of a subscription on.
-    pub(crate) fn hand_on(&mut self, sub: SubHandle, handed: Handed, effects: &mut Vec<LinkEffect>) {
-        if let Some(handed) = self.run_came(sub, handed, effects) {
-            effects.push(LinkEffect::Sub(sub, SubItem::Message(handed)));
+    pub(crate) fn hand_on(&mut self, sub: SubHandle, handed: Handed) {
+        if let Some(handed) = self.run_came(sub, handed) {
+            self.effects.push_back(LinkEffect::Sub(sub, SubItem::Message(handed)));
         }
     }
 
     /// Sends a piece of an answer and gives its number; [`ServedItem::Taken`] tells when the broker has it. Refused with
     /// `too_large` or `busy` it has no number, and the run goes on; otherwise the run is over.
-    pub fn run_chunk(
-        &mut self,
-        handle: ServedHandle,
-        piece: Piece,
-        effects: &mut Vec<LinkEffect>,
-    ) -> Result<u64, WireError> {
+    pub fn run_chunk(&mut self, handle: ServedHandle, piece: Piece) -> Result<u64, WireError> {
         let served = self.serving.table.get(&handle).filter(|served| !served.ending).ok_or_else(over)?;
         if piece.bytes > self.policy.max_payload {
             let text = format!(
@@ -169,7 +158,7 @@ impl Link {
         }
         let seq = served.next;
         let params = RunChunkParams { run_id: served.run, seq: U53::saturating(seq), data: piece.data };
-        self.ask_in_order(Purpose::Chunk(handle, seq), Method::RunChunk, &params, effects)?;
+        self.ask_in_order(Purpose::Chunk(handle, seq), Method::RunChunk, &params)?;
         if let Some(served) = self.serving.table.get_mut(&handle) {
             served.next += 1;
             served.unanswered.insert(seq, cost);
@@ -179,7 +168,7 @@ impl Link {
 
     /// Says how a run ended; [`ServedItem::Ended`] tells when the broker has it. An answer that is too large for it ends
     /// the run with that error.
-    pub fn run_end(&mut self, handle: ServedHandle, end: RunEnd, effects: &mut Vec<LinkEffect>) {
+    pub fn run_end(&mut self, handle: ServedHandle, end: RunEnd) {
         let max_payload = self.policy.max_payload;
         let Some(served) = self.serving.table.get_mut(&handle).filter(|served| !served.ending) else {
             return;
@@ -189,10 +178,10 @@ impl Link {
         let message = end.error.as_ref().map_or(0, |error| error.message.len());
         let bytes = [end.result.as_ref(), details].into_iter().flatten().map(json_bytes).sum::<usize>();
         let end = if bytes.saturating_add(message) > max_payload { end_too_large(max_payload) } else { end };
-        self.say_end(handle, end, effects);
+        self.say_end(handle, end);
     }
 
-    fn say_end(&mut self, handle: ServedHandle, end: RunEnd, effects: &mut Vec<LinkEffect>) {
+    fn say_end(&mut self, handle: ServedHandle, end: RunEnd) {
         let Some(served) = self.serving.table.get(&handle) else { return };
         let params = RunEndParams {
             run_id: served.run,
@@ -204,34 +193,28 @@ impl Link {
         };
         let answer = params.result.is_some();
         let purpose = Purpose::End(handle, answer);
-        if let Err(error) = self.ask_in_order(purpose, Method::RunEnd, &params, effects) {
+        if let Err(error) = self.ask_in_order(purpose, Method::RunEnd, &params) {
             // More than fits into any frame.
-            self.end_refused(handle, answer, error, effects);
+            self.end_refused(handle, answer, error);
         }
     }
 
     /// The broker has a chunk, or will not have it.
-    pub(crate) fn chunk_answered(
-        &mut self,
-        handle: ServedHandle,
-        seq: u64,
-        outcome: Result<(), WireError>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(crate) fn chunk_answered(&mut self, handle: ServedHandle, seq: u64, outcome: Result<(), WireError>) {
         let Some(served) = self.serving.table.get_mut(&handle) else { return };
         served.unanswered.remove(&seq);
         match outcome {
-            Ok(()) => effects.push(LinkEffect::Served(handle, ServedItem::Taken(seq))),
+            Ok(()) => self.effects.push_back(LinkEffect::Served(handle, ServedItem::Taken(seq))),
             // The end may have been taken on an earlier socket, and this piece with it: its own answer tells.
             Err(error) if is_over(error.code) && served.ending => {}
-            Err(error) if is_over(error.code) => self.run_over(handle, error, effects),
+            Err(error) if is_over(error.code) => self.run_over(handle, error),
             Err(error) => {
                 // The broker waits for that number, and nobody has anything else to say under it.
                 (served.next, served.ending, served.given_up) = (seq, true, true);
                 self.requests.forget_run(handle);
-                effects.push(LinkEffect::Served(handle, ServedItem::Over(error.clone())));
+                self.effects.push_back(LinkEffect::Served(handle, ServedItem::Over(error.clone())));
                 let end = RunEnd { status: RunEndStatus::Error, result: None, error: Some(error) };
-                self.say_end(handle, end, effects);
+                self.say_end(handle, end);
             }
         }
     }
@@ -242,48 +225,41 @@ impl Link {
         handle: ServedHandle,
         answer: bool,
         outcome: Result<(), WireError>,
-        effects: &mut Vec<LinkEffect>,
     ) {
         if let Err(error) = outcome {
-            return self.end_refused(handle, answer, error, effects);
+            return self.end_refused(handle, answer, error);
         }
         if let Some(served) = self.serving.remove(handle) {
             self.run_settled(served.delivery);
             if !served.given_up {
-                effects.push(LinkEffect::Served(handle, ServedItem::Ended));
+                self.effects.push_back(LinkEffect::Served(handle, ServedItem::Ended));
             }
         }
     }
 
-    fn end_refused(
-        &mut self,
-        handle: ServedHandle,
-        answer: bool,
-        error: WireError,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    fn end_refused(&mut self, handle: ServedHandle, answer: bool, error: WireError) {
         if answer && error.code == ErrorCode::TooLarge {
             let end = end_too_large(self.policy.max_payload);
-            return self.say_end(handle, end, effects);
+            return self.say_end(handle, end);
         }
-        self.run_over(handle, error, effects);
+        self.run_over(handle, error);
     }
 
     /// A run is over without us.
-    pub(crate) fn run_over(&mut self, handle: ServedHandle, error: WireError, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn run_over(&mut self, handle: ServedHandle, error: WireError) {
         if let Some(served) = self.serving.remove(handle) {
             self.requests.forget_run(handle);
             self.forgo(served.delivery);
             if !served.given_up {
-                effects.push(LinkEffect::Served(handle, ServedItem::Over(error)));
+                self.effects.push_back(LinkEffect::Served(handle, ServedItem::Over(error)));
             }
         }
     }
 
     /// `event run` with a word to a callee.
-    pub(crate) fn run_cancelled(&mut self, run: RunId, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn run_cancelled(&mut self, run: RunId) {
         match self.serving.runs.get(&run) {
-            Some(handle) => effects.push(LinkEffect::Served(*handle, ServedItem::Cancelled)),
+            Some(handle) => self.effects.push_back(LinkEffect::Served(*handle, ServedItem::Cancelled)),
             None => {
                 self.serving.early_cancels.push_back(run);
                 if self.serving.early_cancels.len() > EARLY_CANCELS {
@@ -299,44 +275,39 @@ impl Link {
     }
 
     /// Events were lost: asks of every run whether it is still wanted.
-    pub(crate) fn ask_runs(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn ask_runs(&mut self) {
         for handle in self.serving.table.keys().copied().collect::<Vec<_>>() {
-            self.ask_run(handle, effects);
+            self.ask_run(handle);
         }
     }
 
     /// The broker has taken the delivery of a run back.
-    pub(crate) fn run_lost(&mut self, delivery: DeliveryId, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn run_lost(&mut self, delivery: DeliveryId) {
         let mut table = self.serving.table.iter();
         let handle = table.find(|(_, served)| served.delivery == delivery).map(|(handle, _)| *handle);
         if let Some(handle) = handle {
-            self.ask_run(handle, effects);
+            self.ask_run(handle);
         }
     }
 
-    fn ask_run(&mut self, handle: ServedHandle, effects: &mut Vec<LinkEffect>) {
+    fn ask_run(&mut self, handle: ServedHandle) {
         // One whose end is under way hears the same from that.
         let Some(served) = self.serving.table.get(&handle).filter(|served| !served.ending) else { return };
         let params = RunIdParams { run_id: served.run };
         // A frame of a hundred bytes fits everywhere.
-        let _ = self.ask(Purpose::Look(handle), Method::RunGet, &params, effects);
+        let _ = self.ask(Purpose::Look(handle), Method::RunGet, &params);
     }
 
     /// How a run stands, as its callee asked.
-    pub(crate) fn look_answered(
-        &mut self,
-        handle: ServedHandle,
-        outcome: Result<RunGetResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(crate) fn look_answered(&mut self, handle: ServedHandle, outcome: Result<RunGetResult, WireError>) {
         let served = self.serving.table.get(&handle);
         if served.is_none_or(|served| served.ending) {
             return;
         }
         match outcome {
             Ok(result) if matches!(result.state, RunState::Queued | RunState::Running) => {}
-            Ok(result) => self.run_over(handle, result.error.unwrap_or_else(over), effects),
-            Err(error) => self.run_over(handle, error, effects),
+            Ok(result) => self.run_over(handle, result.error.unwrap_or_else(over)),
+            Err(error) => self.run_over(handle, error),
         }
     }
 }

@@ -123,21 +123,23 @@ impl Calls {
         self.table.iter().filter_map(of).collect()
     }
 
-    pub(crate) fn end(&mut self, handle: CallHandle, end: CallEnd, effects: &mut Vec<LinkEffect>) {
-        if self.table.remove(&handle).is_some() {
-            effects.push(LinkEffect::Call(handle, CallItem::Ended(end)));
-        }
+    #[must_use]
+    pub(crate) fn end(&mut self, handle: CallHandle, end: CallEnd) -> Option<LinkEffect> {
+        self.table.remove(&handle).map(|_| LinkEffect::Call(handle, CallItem::Ended(end)))
     }
 
     /// The session is over.
-    pub(crate) fn end_all(&mut self, end: &SubEnd, effects: &mut Vec<LinkEffect>) {
-        for handle in self.table.keys().copied().collect::<Vec<_>>() {
-            self.end(handle, CallEnd::Session(end.clone()), effects);
-        }
+    pub(crate) fn end_all(&mut self, end: &SubEnd) -> impl Iterator<Item = LinkEffect> + use<> {
+        let (all, end) = (std::mem::take(&mut self.table), CallEnd::Session(end.clone()));
+        all.into_keys().map(move |handle| LinkEffect::Call(handle, CallItem::Ended(end.clone())))
     }
 }
 
 impl Link {
+    pub(crate) fn end_call(&mut self, handle: CallHandle, end: CallEnd) {
+        self.effects.extend(self.calls.end(handle, end));
+    }
+
     /// Calls somebody. What comes of it comes as [`LinkEffect::Call`]; it is given up when no broker has taken it in
     /// `timeout_ms`, and never after that.
     pub fn call(
@@ -145,7 +147,6 @@ impl Link {
         now: Now,
         params: RunStartParams,
         timeout_ms: u64,
-        effects: &mut Vec<LinkEffect>,
     ) -> Result<CallHandle, WireError> {
         self.room()?;
         if self.calls.table.len() >= CALLS {
@@ -154,7 +155,7 @@ impl Link {
         }
         let handle = CallHandle(self.calls.last + 1);
         let first = RunStartParams { from_seq: Some(U53::saturating(1)), ..params.clone() };
-        let number = self.ask(Purpose::Start(handle), Method::RunStart, &first, effects)?;
+        let number = self.ask(Purpose::Start(handle), Method::RunStart, &first)?;
         self.calls.last = handle.0;
         self.calls.table.insert(handle, Call::new(params));
         self.requests.expires(number, now.at.plus(timeout_ms));
@@ -163,11 +164,11 @@ impl Link {
     }
 
     /// The reader has taken a chunk.
-    pub fn call_read(&mut self, handle: CallHandle, effects: &mut Vec<LinkEffect>) {
+    pub fn call_read(&mut self, handle: CallHandle) {
         let Some(call) = self.calls.table.get_mut(&handle) else { return };
         let bytes = call.unread.pop_front().unwrap_or(0);
         call.unread_bytes = call.unread_bytes.saturating_sub(bytes);
-        self.catch_up(handle, effects);
+        self.catch_up(handle);
     }
 
     /// The caller has asked for its run to be stopped. A broker that starts again does not know it: then it is told once
@@ -184,58 +185,53 @@ impl Link {
     }
 
     /// Asks for what `handle` has missed, when its reader can take it.
-    fn catch_up(&mut self, handle: CallHandle, effects: &mut Vec<LinkEffect>) {
+    fn catch_up(&mut self, handle: CallHandle) {
         let Some(call) = self.calls.table.get(&handle) else { return };
         if !call.behind || call.asking || !call.has_room() {
             return;
         }
         let Some(params) = self.calls.spelled(handle) else { return };
-        match self.ask(Purpose::Start(handle), Method::RunStart, &params, effects) {
+        match self.ask(Purpose::Start(handle), Method::RunStart, &params) {
             Ok(_) => {
                 if let Some(call) = self.calls.table.get_mut(&handle) {
                     call.asking = true;
                 }
             }
-            Err(error) => self.calls.end(handle, CallEnd::Refused(error), effects),
+            Err(error) => self.end_call(handle, CallEnd::Refused(error)),
         }
     }
 
     /// Events were lost: every call asks for what might have been among them.
-    pub(crate) fn ask_calls(&mut self, effects: &mut Vec<LinkEffect>) {
+    pub(crate) fn ask_calls(&mut self) {
         for handle in self.calls.table.keys().copied().collect::<Vec<_>>() {
             if let Some(call) = self.calls.table.get_mut(&handle) {
                 call.behind = true;
             }
-            self.catch_up(handle, effects);
+            self.catch_up(handle);
         }
     }
 
     /// `run.start` is answered; its chunks and its end follow as events.
-    pub(crate) fn call_answered(
-        &mut self,
-        handle: CallHandle,
-        outcome: Result<RunStartResult, WireError>,
-        effects: &mut Vec<LinkEffect>,
-    ) {
+    pub(crate) fn call_answered(&mut self, handle: CallHandle, outcome: Result<RunStartResult, WireError>) {
         let result = match outcome {
             Ok(result) => result,
-            Err(error) => return self.calls.end(handle, CallEnd::Refused(error), effects),
+            Err(error) => return self.end_call(handle, CallEnd::Refused(error)),
         };
         let Some(call) = self.calls.table.get_mut(&handle) else { return };
         (call.asking, call.behind) = (false, false);
         if call.cancelled {
             let params = RunIdParams { run_id: result.run_id };
             // A frame of a hundred bytes fits everywhere; of a run that has ended it changes nothing.
-            let _ = self.ask(Purpose::Cancel(handle), Method::RunCancel, &params, effects);
+            let _ = self.ask(Purpose::Cancel(handle), Method::RunCancel, &params);
         }
         let Some(call) = self.calls.table.get_mut(&handle) else { return };
         if call.run.replace(result.run_id).is_none() {
-            effects.push(LinkEffect::Call(handle, CallItem::Started(result)));
+            self.effects.push_back(LinkEffect::Call(handle, CallItem::Started(result)));
         }
     }
 
     /// `event run` of a run that somebody calls; gives it back when nobody does.
-    pub(crate) fn call_event(&mut self, event: RunEvent, effects: &mut Vec<LinkEffect>) -> Option<RunEvent> {
+    pub(crate) fn call_event(&mut self, event: RunEvent) -> Option<RunEvent> {
         let handles = self.calls.of(event.run_id);
         if handles.is_empty() {
             return Some(event);
@@ -245,11 +241,11 @@ impl Link {
             match (&event.end, event.seq.map(U53::get)) {
                 (Some(end), seq) if !call.behind => {
                     let gap = seq.is_some_and(|seq| seq > call.next);
-                    self.calls.end(handle, CallEnd::Run { end: end.clone(), gap }, effects);
+                    self.end_call(handle, CallEnd::Run { end: end.clone(), gap });
                 }
                 (None, Some(seq)) => {
                     let item = call.chunk(seq, event.data.as_ref().unwrap_or(&Value::Null));
-                    effects.extend(item.map(|item| LinkEffect::Call(handle, item)));
+                    self.effects.extend(item.map(|item| LinkEffect::Call(handle, item)));
                 }
                 // It is asked for again, or says nothing.
                 _ => {}

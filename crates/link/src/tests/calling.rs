@@ -21,7 +21,7 @@ fn params(key: &str) -> tenure_proto::run::RunStartParams {
 impl Peer {
     fn try_call(&mut self, key: &str) -> Result<(CallHandle, Vec<LinkEffect>), tenure_proto::WireError> {
         let world = &mut self.world;
-        let handle = world.link.call(world.now, params(key), 20_000, &mut world.effects)?;
+        let handle = world.link.call(world.now, params(key), 20_000)?;
         Ok((handle, world.take()))
     }
 
@@ -52,7 +52,7 @@ impl Peer {
 
     fn read(&mut self, handle: CallHandle) -> Vec<LinkEffect> {
         let world = &mut self.world;
-        world.link.call_read(handle, &mut world.effects);
+        world.link.call_read(handle);
         world.take()
     }
 }
@@ -259,7 +259,7 @@ fn the_end_of_the_session_is_the_end_of_its_calls() {
     peer.call("k", RUN);
     peer.try_call("other").unwrap();
     let world = &mut peer.world;
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     let end = SubEnd::ClientShutdown;
     assert_eq!(said(&peer.world.pass(1_000)), [format!("1 {end}"), format!("2 {end}")]);
 }

@@ -29,7 +29,6 @@ struct World {
     now: Now,
     /// The broker's clock when ours was at zero.
     broker_wall: u64,
-    effects: Vec<LinkEffect>,
 }
 
 /// Of every broker, unless a test sets it otherwise: 1,700,000,500,000 at the first challenge.
@@ -59,18 +58,17 @@ fn config() -> LinkConfig {
 impl World {
     fn new() -> World {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world =
-            World { link: Link::new(config(), 7, now), now, broker_wall: BROKER_WALL, effects: Vec::new() };
-        world.link.start(now, &mut world.effects);
+        let mut world = World { link: Link::new(config(), 7, now), now, broker_wall: BROKER_WALL };
+        world.link.start(now);
         world
     }
 
     fn take(&mut self) -> Vec<LinkEffect> {
-        std::mem::take(&mut self.effects)
+        std::iter::from_fn(|| self.link.poll_effect()).collect()
     }
 
     fn input(&mut self, input: LinkInput) -> Vec<LinkEffect> {
-        self.link.handle(self.now, input, &mut self.effects);
+        self.link.handle(self.now, input);
         self.take()
     }
 
@@ -83,7 +81,7 @@ impl World {
         let until = self.now.at.plus(ms);
         while let Some(due) = self.link.next_deadline().filter(|due| *due <= until) {
             self.jump(due.since(self.now.at));
-            self.link.tick(self.now, &mut self.effects);
+            self.link.tick(self.now);
         }
         self.jump(until.since(self.now.at));
         self.take()

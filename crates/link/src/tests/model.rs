@@ -241,16 +241,11 @@ struct Play {
 impl Play {
     fn new(seed: u64, shared: bool) -> Play {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World {
-            link: Link::new(config(), seed, now),
-            now,
-            broker_wall: BROKER_WALL,
-            effects: Vec::new(),
-        };
-        world.link.start(now, &mut world.effects);
+        let mut world = World { link: Link::new(config(), seed, now), now, broker_wall: BROKER_WALL };
+        world.link.start(now);
         let mut wish = wish("jobs", shared.then_some("crew"));
         (wish.from, wish.prefetch) = (From::Earliest, PREFETCH as u32);
-        world.link.subscribe(now, wish, u64::MAX / 2, &mut world.effects).unwrap();
+        world.link.subscribe(now, wish, u64::MAX / 2).unwrap();
         let broker = Broker {
             shared,
             leased: false,
@@ -295,7 +290,7 @@ impl Play {
                     self.sock = Some(sock);
                     self.to_broker.clear();
                     self.to_client.clear();
-                    self.world.link.handle(self.world.now, LinkInput::Opened(sock), &mut self.world.effects);
+                    self.world.link.handle(self.world.now, LinkInput::Opened(sock));
                     let challenge = json!({"nonce": "n", "ts": 1, "broker": "b"});
                     self.to_client
                         .push_back(json!({"type": "event", "event": "challenge", "data": challenge}));
@@ -328,7 +323,7 @@ impl Play {
             for lost in [&mut self.to_broker, &mut self.to_client, &mut self.broker.out] {
                 lost.clear();
             }
-            self.world.link.handle(self.world.now, LinkInput::Gone(sock, None), &mut self.world.effects);
+            self.world.link.handle(self.world.now, LinkInput::Gone(sock, None));
         }
     }
 
@@ -343,7 +338,7 @@ impl Play {
     fn deliver_to_client(&mut self) {
         if let (Some(frame), Some(sock)) = (self.to_client.pop_front(), self.sock) {
             let bytes = serde_json::to_vec(&frame).unwrap();
-            self.world.link.handle(self.world.now, LinkInput::Frame(sock, bytes), &mut self.world.effects);
+            self.world.link.handle(self.world.now, LinkInput::Frame(sock, bytes));
         }
     }
 
@@ -356,11 +351,11 @@ impl Play {
         match if ack_only { 0 } else { self.roll(6) } {
             4 => {
                 let nack = Verb::Nack { delay_ms: None, dead: false, reason: None };
-                self.world.link.settle(id, nack, &mut self.world.effects);
+                self.world.link.settle(id, nack);
             }
             5 => self.world.link.forgo(id),
             _ => {
-                let number = self.world.link.settle(id, Verb::Ack, &mut self.world.effects);
+                let number = self.world.link.settle(id, Verb::Ack);
                 self.acking.insert(number, seq);
             }
         }
@@ -368,7 +363,7 @@ impl Play {
 
     fn pass(&mut self, ms: u64) {
         self.world.jump(ms);
-        self.world.link.tick(self.world.now, &mut self.world.effects);
+        self.world.link.tick(self.world.now);
     }
 
     fn step(&mut self) {
@@ -384,7 +379,7 @@ impl Play {
             3..=10 => self.deliver_to_broker(),
             11..=20 => self.deliver_to_client(),
             21..=26 => self.act(false),
-            27..=29 => self.world.link.flush(self.world.now, &mut self.world.effects),
+            27..=29 => self.world.link.flush(self.world.now),
             _ => self.pass(if self.sock.is_some() { 1 } else { 500 }),
         }
         self.absorb();
@@ -397,7 +392,7 @@ impl Play {
             self.deliver_to_client();
             self.absorb();
             self.act(true);
-            self.world.link.flush(self.world.now, &mut self.world.effects);
+            self.world.link.flush(self.world.now);
             self.absorb();
             if self.sock.is_none() {
                 self.pass(500);

@@ -19,13 +19,13 @@ fn offer(name: &str) -> ServiceOffer {
 impl Peer {
     fn try_offer(&mut self, offer: ServiceOffer) -> Result<(OfferHandle, Vec<LinkEffect>), WireError> {
         let world = &mut self.world;
-        let handle = world.link.offer(world.now, offer, &mut world.effects)?;
+        let handle = world.link.offer(world.now, offer)?;
         Ok((handle, world.take()))
     }
 
     fn withdraw(&mut self, handle: OfferHandle) -> Vec<LinkEffect> {
         let world = &mut self.world;
-        world.link.withdraw_offer(world.now, handle, &mut world.effects);
+        world.link.withdraw_offer(world.now, handle);
         world.take()
     }
 
@@ -153,13 +153,13 @@ fn a_change_is_said_at_once_and_a_verdict_on_what_was_is_not_told() {
     let (db, effects) = peer.try_offer(offer("db")).unwrap();
     let first = one(&effects, "service.renew");
     let world = &mut peer.world;
-    world.link.change_offer(world.now, db, |offer| offer.degraded = true, &mut world.effects);
+    world.link.change_offer(world.now, db, |offer| offer.degraded = true);
     let second = one(&world.take(), "service.renew");
     assert_eq!(second["params"]["services"][0]["degraded"], json!(true));
     assert_eq!(peer.judge(&first, &[("db", Some("name_taken"))]), Vec::<String>::new());
     assert_eq!(peer.judge(&second, &[("db", None)]), ["1 ok"]);
     let world = &mut peer.world;
-    world.link.change_offer(world.now, db, |offer| offer.degraded = true, &mut world.effects);
+    world.link.change_offer(world.now, db, |offer| offer.degraded = true);
     assert!(world.take().is_empty(), "nothing has changed");
 }
 
@@ -175,7 +175,7 @@ fn a_session_offers_so_many_and_each_name_once_and_hears_its_end() {
     assert_eq!(twice.code, tenure_proto::ErrorCode::NameTaken);
     assert!(peer.world.link.census().iter().all(|count| count.fits()));
     let world = &mut peer.world;
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     let effects = world.pass(2_000);
     assert!(ended(&effects).is_some());
     assert_eq!(told(&effects).len(), tenure_proto::limits::SERVICES_PER_SESSION);

@@ -49,9 +49,8 @@ impl Peer {
 
     pub(super) fn with(config: LinkConfig) -> Peer {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world =
-            World { link: Link::new(config, 7, now), now, broker_wall: BROKER_WALL, effects: Vec::new() };
-        world.link.start(now, &mut world.effects);
+        let mut world = World { link: Link::new(config, 7, now), now, broker_wall: BROKER_WALL };
+        world.link.start(now);
         let sock = World::dialled(&world.take());
         let mut peer = Peer { world, sock, seq: 1, max_payload: 1_000_000 };
         let hello = peer.world.challenge(sock);
@@ -131,7 +130,7 @@ impl Peer {
 
     pub(super) fn ask_subscribe(&mut self, wish: SubscribeParams) -> (SubHandle, Vec<LinkEffect>) {
         let world = &mut self.world;
-        let handle = world.link.subscribe(world.now, wish, 20_000, &mut world.effects).unwrap();
+        let handle = world.link.subscribe(world.now, wish, 20_000).unwrap();
         (handle, world.take())
     }
 
@@ -149,12 +148,12 @@ impl Peer {
     }
 
     pub(super) fn settle(&mut self, id: DeliveryId, verb: Verb) -> SettleNumber {
-        self.world.link.settle(id, verb, &mut self.world.effects)
+        self.world.link.settle(id, verb)
     }
 
     pub(super) fn flush(&mut self) -> Vec<LinkEffect> {
         let world = &mut self.world;
-        world.link.flush(world.now, &mut world.effects);
+        world.link.flush(world.now);
         world.take()
     }
 
@@ -166,7 +165,7 @@ impl Peer {
 
     pub(super) fn request(&mut self, method: Method, params: Value) -> RequestNumber {
         let world = &mut self.world;
-        world.link.request(world.now, method, &params, 20_000, &mut world.effects).unwrap()
+        world.link.request(world.now, method, &params, 20_000).unwrap()
     }
 }
 

@@ -37,7 +37,7 @@ fn a_subscribe_that_nobody_answers_ends_disconnected_and_its_late_answer_is_undo
     assert!(sent(&peer.welcome("kept", "resumed", None)).is_empty(), "nobody wants it any more");
 
     let mut world = World::new();
-    let wanted = world.link.subscribe(world.now, wish("jobs", None), 1_000, &mut world.effects).unwrap();
+    let wanted = world.link.subscribe(world.now, wish("jobs", None), 1_000).unwrap();
     assert_eq!(ends(&world.pass(1_000)), [(wanted, SubEnd::Disconnected)], "no broker at all");
 }
 
@@ -134,7 +134,7 @@ fn a_reader_that_never_reads_holds_a_bounded_number() {
     let taken: usize = (1..100).map(|seq| messages(&peer.deliver("s1", seq, 1)).len()).sum();
     assert_eq!(taken, 8);
     let world = &mut peer.world;
-    world.link.fetch(world.now, handle, 5, 20_000, &mut world.effects).unwrap();
+    world.link.fetch(world.now, handle, 5, 20_000).unwrap();
     let frame = only(&peer.world.take(), "fetch");
     assert_eq!(frame["params"], json!({"subId": "s1", "limit": 5}));
     let pulled =
@@ -149,7 +149,7 @@ fn a_fetch_follows_its_subscription_to_another_name() {
     let mut peer = Peer::new();
     let handle = peer.subscribe(Some("crew"), "s1", 1);
     let world = &mut peer.world;
-    world.link.fetch(world.now, handle, 5, 20_000, &mut world.effects).unwrap();
+    world.link.fetch(world.now, handle, 5, 20_000).unwrap();
     peer.world.take();
     peer.cut();
     let effects =
@@ -213,14 +213,14 @@ fn what_was_done_is_not_missed() {
 fn unsubscribing_ends_when_the_broker_knows() {
     let mut peer = Peer::new();
     let handle = peer.subscribe(None, "s1", 1);
-    peer.world.link.unsubscribe(handle, &mut peer.world.effects);
+    peer.world.link.unsubscribe(handle);
     let frame = only(&peer.world.take(), "unsubscribe");
     assert!(peer.deliver("s1", 1, 1).is_empty(), "nobody reads any more");
     assert_eq!(ends(&peer.reply(id_of(&frame), json!({}))), [(handle, SubEnd::Unsubscribed)]);
 
     // Broken off, the reconciliation says it: what is not listed is dropped.
     let handle = peer.subscribe(None, "s2", 1);
-    peer.world.link.unsubscribe(handle, &mut peer.world.effects);
+    peer.world.link.unsubscribe(handle);
     peer.world.take();
     assert_eq!(peer.cut()["reconcile"]["subscriptions"], json!([]));
     let closed =
@@ -232,7 +232,7 @@ fn unsubscribing_ends_when_the_broker_knows() {
     // Before it is open, its answer is undone.
     let (handle, effects) = peer.ask_subscribe(wish("jobs", None));
     let frame = only(&effects, "subscribe");
-    peer.world.link.unsubscribe(handle, &mut peer.world.effects);
+    peer.world.link.unsubscribe(handle);
     assert_eq!(ends(&peer.world.take()), [(handle, SubEnd::Unsubscribed)]);
     let effects = peer.reply(id_of(&frame), json!({"subId": "s3", "startSeq": {}}));
     assert_eq!(only(&effects, "unsubscribe")["params"]["subId"], "s3");
@@ -243,9 +243,9 @@ fn one_reader_per_topic_group_and_partition() {
     let mut peer = Peer::new();
     let handle = peer.subscribe(None, "s1", 1);
     let world = &mut peer.world;
-    let twin = world.link.subscribe(world.now, wish("jobs", None), 20_000, &mut world.effects);
+    let twin = world.link.subscribe(world.now, wish("jobs", None), 20_000);
     assert_eq!(twin.unwrap_err().code.as_str(), "conflict");
-    peer.world.link.unsubscribe(handle, &mut peer.world.effects);
+    peer.world.link.unsubscribe(handle);
     peer.world.take();
     peer.ask_subscribe(wish("jobs", None));
 }
@@ -270,7 +270,7 @@ fn an_answer_that_nobody_waits_for_does_not_undo_a_twin_that_somebody_does() {
     let mut peer = Peer::new();
     let (first, effects) = peer.ask_subscribe(wish("jobs", None));
     let frames = [only(&effects, "subscribe")];
-    peer.world.link.unsubscribe(first, &mut peer.world.effects);
+    peer.world.link.unsubscribe(first);
     peer.world.take();
     let (second, effects) = peer.ask_subscribe(wish("jobs", None));
     let frames = [&frames[0], &only(&effects, "subscribe")];
@@ -314,7 +314,7 @@ fn what_was_given_back_or_let_go_is_still_ahead_of_the_position() {
 fn a_name_that_the_broker_gives_again_belongs_to_the_newer_reader() {
     let mut peer = Peer::new();
     let old = peer.subscribe(None, "s1", 1);
-    peer.world.link.unsubscribe(old, &mut peer.world.effects);
+    peer.world.link.unsubscribe(old);
     let leaving = only(&peer.world.take(), "unsubscribe");
     let new = peer.subscribe(None, "s1", 1);
     assert_eq!(ends(&peer.reply(id_of(&leaving), json!({}))), [(old, SubEnd::Unsubscribed)]);
@@ -337,7 +337,7 @@ fn a_delivery_that_overtook_its_answer_on_a_lost_socket_is_not_handed_out() {
 #[test]
 fn fetches_count_among_what_the_application_may_ask() {
     let (mut world, _) = World::attached();
-    let mut fetch = || world.link.fetch(world.now, SubHandle::INBOX, 1, 60_000, &mut world.effects);
+    let mut fetch = || world.link.fetch(world.now, SubHandle::INBOX, 1, 60_000);
     for _ in 0..tenure_proto::limits::MAX_INFLIGHT {
         fetch().unwrap();
     }

@@ -173,7 +173,7 @@ fn a_subscription_opened_while_the_hello_was_under_way_is_made_again() {
     let frame = only(&effects, "subscribe");
     // The machine slept: a new socket says hello beside the old one, which then answers.
     peer.world.jump(40_000);
-    peer.world.link.tick(peer.world.now, &mut peer.world.effects);
+    peer.world.link.tick(peer.world.now);
     let effects = peer.world.take();
     assert_eq!(ends(&effects), [(handle, SubEnd::Disconnected)], "its own time is over as well");
     let next = World::dialled(&effects);

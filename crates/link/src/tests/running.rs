@@ -213,14 +213,9 @@ struct Play {
 impl Play {
     fn new(seed: u64) -> Play {
         let now = Now { at: Millis(1_000), wall: 1_700_000_000_000 };
-        let mut world = World {
-            link: Link::new(config(), seed, now),
-            now,
-            broker_wall: BROKER_WALL,
-            effects: Vec::new(),
-        };
+        let mut world = World { link: Link::new(config(), seed, now), now, broker_wall: BROKER_WALL };
         world.link.serve_runs();
-        world.link.start(now, &mut world.effects);
+        world.link.start(now);
         let mut heard = BTreeMap::new();
         for run in 0..RUNS {
             let params = RunStartParams {
@@ -230,7 +225,7 @@ impl Play {
                 timeout_ms: None,
                 from_seq: None,
             };
-            let call = world.link.call(now, params, u64::MAX / 2, &mut world.effects).unwrap();
+            let call = world.link.call(now, params, u64::MAX / 2).unwrap();
             heard.insert(call, Heard { next: 1, ends: 0 });
         }
         let (runs, ring, out) = (Vec::new(), VecDeque::new(), VecDeque::new());
@@ -262,7 +257,7 @@ impl Play {
             match effect {
                 LinkEffect::Dial(sock) => {
                     self.sock = Some(sock);
-                    self.world.link.handle(self.world.now, LinkInput::Opened(sock), &mut self.world.effects);
+                    self.world.link.handle(self.world.now, LinkInput::Opened(sock));
                     let challenge = json!({"nonce": "n", "ts": 1, "broker": "b"});
                     self.to_client
                         .push_back(json!({"type": "event", "event": "challenge", "data": challenge}));
@@ -289,7 +284,7 @@ impl Play {
                 assert!(!gap || restarted, "seed {seed}: nothing is missing without a start");
                 assert_eq!(data, json!(seq), "seed {seed}");
                 heard.next = seq + 1;
-                self.world.link.call_read(call, &mut self.world.effects);
+                self.world.link.call_read(call);
             }
             CallItem::Ended(CallEnd::Run { end, gap }) => {
                 assert_eq!(end.result, Some(json!(CHUNKS)), "seed {seed}");
@@ -318,7 +313,7 @@ impl Play {
                 lost.clear();
             }
             self.broker.attached = false;
-            self.world.link.handle(self.world.now, LinkInput::Gone(sock, None), &mut self.world.effects);
+            self.world.link.handle(self.world.now, LinkInput::Gone(sock, None));
         }
     }
 
@@ -335,7 +330,7 @@ impl Play {
     fn deliver_to_client(&mut self) {
         if let (Some(frame), Some(sock)) = (self.to_client.pop_front(), self.sock) {
             let bytes = serde_json::to_vec(&frame).unwrap();
-            self.world.link.handle(self.world.now, LinkInput::Frame(sock, bytes), &mut self.world.effects);
+            self.world.link.handle(self.world.now, LinkInput::Frame(sock, bytes));
         }
     }
 
@@ -343,14 +338,14 @@ impl Play {
     fn act(&mut self) {
         let at = self.roll(RUNS as u64) as usize;
         let Some((run, next)) = self.work.iter().nth(at).map(|(run, next)| (*run, *next)) else { return };
-        let (link, effects) = (&mut self.world.link, &mut self.world.effects);
+        let link = &mut self.world.link;
         if next <= CHUNKS {
-            let seq = link.run_chunk(run, Piece::new(json!(next)), effects).unwrap();
+            let seq = link.run_chunk(run, Piece::new(json!(next))).unwrap();
             assert_eq!(seq, next, "seed {}", self.seed);
             self.work.insert(run, next + 1);
         } else {
             let (status, result) = (RunEndStatus::Ok, Some(json!(CHUNKS)));
-            link.run_end(run, RunEnd { status, result, error: None }, effects);
+            link.run_end(run, RunEnd { status, result, error: None });
             self.work.remove(&run);
         }
     }
@@ -367,10 +362,10 @@ impl Play {
             23..=28 => self.act(),
             _ => {
                 self.world.jump(if self.sock.is_some() { 1 } else { 500 });
-                self.world.link.tick(self.world.now, &mut self.world.effects);
+                self.world.link.tick(self.world.now);
             }
         }
-        self.world.link.flush(self.world.now, &mut self.world.effects);
+        self.world.link.flush(self.world.now);
         self.absorb();
     }
 }
@@ -390,7 +385,7 @@ fn every_run_is_answered_once_and_what_is_missing_is_told() {
             play.act();
             if play.sock.is_none() {
                 play.world.jump(500);
-                play.world.link.tick(play.world.now, &mut play.world.effects);
+                play.world.link.tick(play.world.now);
             }
             play.absorb();
         }

@@ -31,7 +31,7 @@ fn to_session() -> String {
 fn send(peer: &mut Peer, to: &str, id: &str, receipt_ms: Option<u64>) -> (RequestNumber, Value) {
     let patience = Patience { answer_ms: 20_000, receipt_ms };
     let world = &mut peer.world;
-    let number = world.link.send(world.now, &message(to, id), patience, &mut world.effects).unwrap();
+    let number = world.link.send(world.now, &message(to, id), patience).unwrap();
     (number, only(&world.take(), "send"))
 }
 
@@ -193,6 +193,6 @@ fn a_receipt_is_not_waited_for_without_end_nor_in_vain() {
     let mut peer = Peer::new();
     let patience = Patience { answer_ms: 20_000, receipt_ms: Some(1) };
     let world = &mut peer.world;
-    let topic = world.link.send(world.now, &message("topic:jobs", "m"), patience, &mut world.effects);
+    let topic = world.link.send(world.now, &message("topic:jobs", "m"), patience);
     assert_eq!(topic.unwrap_err().code.as_str(), "bad_request");
 }

@@ -67,13 +67,13 @@ impl Peer {
         data: Value,
     ) -> Result<Vec<LinkEffect>, tenure_proto::WireError> {
         let world = &mut self.world;
-        world.link.run_chunk(handle, Piece::new(data), &mut world.effects)?;
+        world.link.run_chunk(handle, Piece::new(data))?;
         Ok(world.take())
     }
 
     fn finish(&mut self, handle: ServedHandle, end: RunEnd) -> Vec<LinkEffect> {
         let world = &mut self.world;
-        world.link.run_end(handle, end, &mut world.effects);
+        world.link.run_end(handle, end);
         world.take()
     }
 }
@@ -271,7 +271,7 @@ fn the_end_of_the_session_is_the_end_of_the_work() {
     let handle = peer.run(1);
     peer.piece(handle, json!(1)).unwrap();
     let world = &mut peer.world;
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     assert_eq!(told(&peer.world.pass(1_000)), ["1 over lease_expired"]);
 }
 
@@ -279,7 +279,7 @@ fn the_end_of_the_session_is_the_end_of_the_work() {
 fn a_run_that_is_pulled_is_answered_too() {
     let mut peer = Peer::serving();
     let world = &mut peer.world;
-    let asked = world.link.fetch(world.now, SubHandle::INBOX, 10, 20_000, &mut world.effects);
+    let asked = world.link.fetch(world.now, SubHandle::INBOX, 10, 20_000);
     asked.unwrap();
     let frame = only(&world.take(), "fetch");
     let pulled = json!({"messages": [run_delivery(1, 1), delivery("inbox", INBOX, 2, 1)]});

@@ -125,7 +125,7 @@ fn silence_for_two_ticks_is_death_and_pings_go_out_every_interval() {
 fn after_a_sleep_the_old_socket_is_probed_beside_a_new_dial_and_kept_if_it_answers() {
     let (mut world, sock) = World::attached();
     world.jump(40_000);
-    world.link.tick(world.now, &mut world.effects);
+    world.link.tick(world.now);
     let effects = world.take();
     let next = World::dialled(&effects);
     assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Ping(s) if *s == sock)));
@@ -139,7 +139,7 @@ fn after_a_sleep_the_old_socket_is_probed_beside_a_new_dial_and_kept_if_it_answe
 fn after_a_sleep_a_silent_socket_gives_way_to_the_new_one() {
     let (mut world, old) = World::attached();
     world.jump(40_000);
-    world.link.tick(world.now, &mut world.effects);
+    world.link.tick(world.now);
     let next = World::dialled(&world.take());
     world.challenge(next);
     assert!(delivered(&world.tick_event(old, 1)).is_empty(), "old numbers mean nothing after the new hello");
@@ -157,12 +157,12 @@ fn what_the_old_socket_took_after_the_new_hello_was_written_is_said_again() {
     let ok = |id: &Value| json!({"type": "res", "id": id, "ok": true, "result": {}});
     let set = |world: &mut World, status: Status| {
         let patch = ProfilePatch { status: Some(status), ..ProfilePatch::default() };
-        world.link.set_profile(world.now, &patch, 5_000, &mut world.effects).unwrap();
+        world.link.set_profile(world.now, &patch, 5_000).unwrap();
         world.take()
     };
     let (mut world, old) = World::attached();
     world.jump(40_000);
-    world.link.tick(world.now, &mut world.effects);
+    world.link.tick(world.now);
     let next = World::dialled(&world.take());
     assert_eq!(world.challenge(next)["params"]["profile"]["status"], "idle");
     let (id, _) = status(&set(&mut world, Status::Working)).remove(0);
@@ -183,7 +183,7 @@ fn what_the_old_socket_took_after_the_new_hello_was_written_is_said_again() {
     // Nothing is said if the hello said it.
     world.frame(next, ok(&said[0].0));
     world.jump(40_000);
-    world.link.tick(world.now, &mut world.effects);
+    world.link.tick(world.now);
     let third = World::dialled(&world.take());
     assert_eq!(world.challenge(third)["params"]["profile"]["status"], "dnd");
     assert!(status(&world.answer(third, "kept", "resumed", 1)).is_empty());
@@ -193,7 +193,7 @@ fn what_the_old_socket_took_after_the_new_hello_was_written_is_said_again() {
 fn a_wall_clock_that_runs_ahead_is_a_sleep_too() {
     let (mut world, _) = World::attached();
     world.now.wall += 60_000;
-    world.link.tick(world.now, &mut world.effects);
+    world.link.tick(world.now);
     World::dialled(&world.take());
 }
 
@@ -214,9 +214,7 @@ fn a_dial_and_a_hello_each_give_up_after_five_seconds() {
 fn requests_survive_a_break_are_answered_once_and_time_out() {
     let (mut world, sock) = World::attached();
     let now = world.now;
-    let ask = |world: &mut World| {
-        world.link.request(now, Method::Ping, &Empty {}, 20_000, &mut world.effects).unwrap()
-    };
+    let ask = |world: &mut World| world.link.request(now, Method::Ping, &Empty {}, 20_000).unwrap();
     let (first, second) = (ask(&mut world), ask(&mut world));
     assert_eq!(sent(&world.take()).len(), 2);
     let answer = |id: &str| json!({"type": "res", "id": id, "ok": true, "result": {"ts": 1}});
@@ -237,25 +235,25 @@ fn requests_survive_a_break_are_answered_once_and_time_out() {
 #[test]
 fn bye_is_said_and_ends_the_session_answered_or_not() {
     let (mut world, sock) = World::attached();
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     let effects = world.take();
     assert_eq!(sent(&effects)[0]["method"], "bye");
     assert_eq!(ended(&world.closing(sock, &Closing::new(Reason::Bye))), Some(End::Bye));
 
     let (mut world, _) = World::attached();
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     assert_eq!(ended(&world.pass(1_000)), Some(End::Bye));
 
     let mut world = World::new();
     world.take();
-    world.link.bye(world.now, &mut world.effects);
+    world.link.bye(world.now);
     assert_eq!(ended(&world.take()), Some(End::Bye));
 }
 
 #[test]
 fn open_requests_are_answered_when_the_session_ends() {
     let (mut world, sock) = World::attached();
-    world.link.request(world.now, Method::Ping, &Empty {}, 20_000, &mut world.effects).unwrap();
+    world.link.request(world.now, Method::Ping, &Empty {}, 20_000).unwrap();
     world.take();
     let effects = world.closing(sock, &Closing::new(Reason::Kicked));
     assert!(effects.iter().any(|effect| matches!(effect, LinkEffect::Answer(_, Err(_)))));
@@ -266,13 +264,13 @@ fn open_requests_are_answered_when_the_session_ends() {
 fn the_profile_of_the_next_hello_is_the_newest() {
     let (mut world, sock) = World::attached();
     let patch = ProfilePatch { summary: Some("busy".into()), ..ProfilePatch::default() };
-    world.link.set_profile(world.now, &patch, 1_000, &mut world.effects).unwrap();
+    world.link.set_profile(world.now, &patch, 1_000).unwrap();
     world.take();
     world.input(LinkInput::Gone(sock, None));
     let sock = world.redial();
     assert_eq!(world.challenge(sock)["params"]["profile"]["summary"], "busy");
     let empty = ProfilePatch { name: Some(String::new()), ..ProfilePatch::default() };
-    assert!(world.link.set_profile(world.now, &empty, 1_000, &mut world.effects).is_err());
+    assert!(world.link.set_profile(world.now, &empty, 1_000).is_err());
 }
 
 #[test]
@@ -280,13 +278,8 @@ fn patience_grows_once_the_lease_is_gone() {
     let mut longest = 0;
     for seed in 0..200 {
         let now = Now { at: Millis(1_000), wall: 0 };
-        let mut world = World {
-            link: Link::new(config(), seed, now),
-            now,
-            broker_wall: BROKER_WALL,
-            effects: Vec::new(),
-        };
-        world.link.start(now, &mut world.effects);
+        let mut world = World { link: Link::new(config(), seed, now), now, broker_wall: BROKER_WALL };
+        world.link.start(now);
         let mut sock = World::dialled(&world.take());
         for _ in 0..40 {
             world.input(LinkInput::Gone(sock, None));
@@ -306,13 +299,8 @@ fn ten_seconds_attached_forgive_earlier_failures() {
     let longest_wait = |attached_ms: u64| {
         let waits = (0..200).map(|seed| {
             let now = Now { at: Millis(1_000), wall: 0 };
-            let mut world = World {
-                link: Link::new(config(), seed, now),
-                now,
-                broker_wall: BROKER_WALL,
-                effects: Vec::new(),
-            };
-            world.link.start(now, &mut world.effects);
+            let mut world = World { link: Link::new(config(), seed, now), now, broker_wall: BROKER_WALL };
+            world.link.start(now);
             let mut sock = World::dialled(&world.take());
             for _ in 0..4 {
                 world.input(LinkInput::Gone(sock, None));
@@ -368,7 +356,7 @@ fn waiting_says_what_for() {
 fn a_request_that_the_broker_would_not_read_is_refused_at_once() {
     let ask = |world: &mut World, bytes: usize| {
         let params = json!({"x": "y".repeat(bytes)});
-        world.link.request(world.now, Method::Ping, &params, 20_000, &mut world.effects)
+        world.link.request(world.now, Method::Ping, &params, 20_000)
     };
     let mut world = World::new();
     assert!(ask(&mut world, 70_000).is_ok(), "before the hello the default holds");
@@ -390,7 +378,7 @@ fn a_close_over_a_large_frame_answers_the_largest_and_sends_the_rest_again() {
         let (mut world, sock) = World::attached();
         for bytes in [10, 1_000, 100] {
             let params = json!({"x": "y".repeat(bytes)});
-            world.link.request(world.now, Method::Ping, &params, 20_000, &mut world.effects).unwrap();
+            world.link.request(world.now, Method::Ping, &params, 20_000).unwrap();
         }
         world.take();
         let effects = close(&mut world, sock);

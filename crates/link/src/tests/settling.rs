@@ -264,7 +264,7 @@ fn goodbye_lets_acks_leave_first() {
     peer.subscribe(None, "s1", 1);
     let id = peer.hand("s1", 1);
     peer.settle(id, Verb::Ack);
-    peer.world.link.bye(peer.world.now, &mut peer.world.effects);
+    peer.world.link.bye(peer.world.now);
     let methods: Vec<_> = sent(&peer.world.take()).iter().map(|f| f["method"].clone()).collect();
     assert_eq!(methods, ["ack", "bye"]);
 }

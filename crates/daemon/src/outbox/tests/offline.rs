@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tenure_kit::{Millis, Now};
 use tenure_outbox::Drain;
-use tenure_outbox::drain::{BATCH, Effect};
+use tenure_outbox::drain::{BATCH, DrainEffect};
 use tenure_proto::message::SendResult;
 use tenure_proto::number::U53;
 
@@ -18,7 +18,7 @@ struct Day {
     outbox: Outbox,
     drain: Drain,
     now: Now,
-    asked: VecDeque<Effect>,
+    asked: VecDeque<DrainEffect>,
     accepted: u64,
     /// The last number that came for each target.
     last: BTreeMap<String, u64>,
@@ -57,35 +57,40 @@ impl Day {
 
     async fn step(&mut self) -> bool {
         let Some(effect) = self.asked.pop_front() else { return false };
-        let more = match effect {
-            Effect::Take(lane, limit) => {
+        match effect {
+            DrainEffect::Take(lane, limit) => {
                 self.commits += 1;
                 let rows = self.outbox.take(lane, limit).await.unwrap();
                 self.drain.taken(self.now, lane, Ok(rows))
             }
-            Effect::Settle(settlement) => {
+            DrainEffect::Settle(settlement) => {
                 self.commits += 1;
                 let (lane, wall) = (settlement.lane, self.now.wall);
                 let settled = self.outbox.settle(*settlement, wall).await.unwrap();
                 self.drain.settled(self.now, lane, Ok(settled))
             }
-            Effect::Expire(cutoff) => {
+            DrainEffect::Expire(cutoff) => {
                 let rows = self.outbox.expire(mesh(), cutoff, self.now.wall).await.unwrap();
                 self.drain.expired(self.now, Ok(rows))
             }
-            Effect::Send(lane, row) => {
+            DrainEffect::Send(lane, row) => {
                 let result = self.arrives(&row.params);
                 self.drain.answered(self.now, lane, Ok(&result))
             }
-            Effect::Probe(..) => panic!("nobody's lease has ended"),
-        };
-        self.asked.extend(more);
+            DrainEffect::Probe(..) => panic!("nobody's lease has ended"),
+        }
+        self.gather();
         true
     }
 
     fn tick(&mut self) {
-        let asked = self.drain.tick(self.now);
-        self.asked.extend(asked);
+        self.drain.tick(self.now);
+        self.gather();
+    }
+
+    /// Takes up what the drain wants done.
+    fn gather(&mut self) {
+        self.asked.extend(std::iter::from_fn(|| self.drain.poll_effect()));
     }
 }
 
@@ -105,8 +110,8 @@ async fn a_day_offline_drains_in_order_and_nobody_new_waits_for_it() {
     for from in (0..ROWS).step_by(1_000) {
         day.hand_over("old", from..from + 1_000).await;
     }
-    let asked = day.drain.attached(day.now, 144);
-    day.asked.extend(asked);
+    day.drain.attached(day.now, 144);
+    day.gather();
     let mut news = 0;
     while day.accepted < ROWS {
         assert!(day.step().await, "the drain stands still at {}", day.accepted);
