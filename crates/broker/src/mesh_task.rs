@@ -186,7 +186,6 @@ pub(crate) async fn run(
         unwritten: false,
         reads,
         unread: Vec::new(),
-        effects: Vec::new(),
         read_ahead: Vec::new(),
     };
     task.run(inbox).await;
@@ -213,7 +212,6 @@ struct MeshTask {
     reads: Reads,
     /// Reads that nobody takes, of which the mesh has not heard.
     unread: Vec<ReadId>,
-    effects: Vec<Effect>,
     /// Shares of what this round was told was read.
     read_ahead: Vec<ReadAheadShare>,
 }
@@ -243,19 +241,19 @@ impl MeshTask {
             }
             let now = self.shared.clock.now();
             for (conn, at) in self.heard.take() {
-                self.mesh.handle(now, Input::Alive { conn, at }, &mut self.effects);
+                self.mesh.handle(now, Input::Alive { conn, at });
             }
             for msg in msgs.drain(..) {
                 self.handle(now, msg);
             }
             self.own_up(now);
             if now.at >= self.mesh.next_deadline() {
-                self.mesh.tick(now, &mut self.effects);
+                self.mesh.tick(now);
                 not_before = now.at.plus(together_ms);
             }
             let (looked, frozen_ms) = self.mesh.last_look();
             self.shared.looked(looked, self.frozen_before_ms + frozen_ms);
-            self.mesh.flush(&mut self.effects);
+            self.mesh.flush();
             self.carry_out();
         }
     }
@@ -286,14 +284,14 @@ impl MeshTask {
         if let Input::Closed { conn, .. } = &input {
             self.mailboxes.remove(conn);
         }
-        self.mesh.handle(now, input, &mut self.effects);
+        self.mesh.handle(now, input);
     }
 
     /// The writer lost something: all that was asked of it is lost, as it may rest on that.
     fn fail(&mut self, now: Now) {
         self.carry_out();
         let through = self.writes.fail_all();
-        self.mesh.handle(now, Input::Failed { through }, &mut self.effects);
+        self.mesh.handle(now, Input::Failed { through });
     }
 
     /// Tells the mesh what nobody took.
@@ -303,16 +301,15 @@ impl MeshTask {
         }
         for id in std::mem::take(&mut self.unread) {
             let found = StoreFound::Unavailable;
-            self.mesh.handle(now, Input::Found { id, found }, &mut self.effects);
+            self.mesh.handle(now, Input::Found { id, found });
         }
     }
 
     fn carry_out(&mut self) {
-        let mut effects = std::mem::take(&mut self.effects);
         let read = std::mem::take(&mut self.read_ahead);
         let read = (!read.is_empty()).then(|| Arc::new(read));
         let read = read.as_ref();
-        for effect in effects.drain(..) {
+        while let Some(effect) = self.mesh.poll_effect() {
             match effect {
                 Effect::Respond { conn, request, outcome } => {
                     self.put(conn, Out::Respond(request, Box::new(outcome)), read)
@@ -355,7 +352,6 @@ impl MeshTask {
                 }
             }
         }
-        self.effects = effects;
         self.show();
     }
 

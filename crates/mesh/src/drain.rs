@@ -100,23 +100,22 @@ impl Mesh {
         reason: String,
         restart_in_ms: Option<u64>,
         deadline_ms: u64,
-        effects: &mut Vec<Effect>,
     ) {
         if self.drain.is_some() {
             return;
         }
-        self.health_version += 1;
+        self.sessions.health_version += 1;
         // The next start finds private readers where they are now.
-        self.messages.floors_due = Some(now);
-        let sessions = self.conns.len();
+        self.messages.write_floors_at(now);
+        let sessions = self.sessions.online();
         let told = reason.clone();
         let spread = spread(sessions, self.config.lease_ttl_ms);
         // Whoever is told to go has the time to be told.
         let deadline_ms = deadline_ms.max(MOMENT_MS);
         self.drain = Some(Drain::new(now, reason, restart_in_ms, deadline_ms, spread));
         let note = Note::DrainStarted { reason: told, sessions, restart_in_ms, deadline_ms };
-        effects.push(Effect::Note(note));
-        for session in self.conns.values().copied().collect::<Vec<_>>() {
+        self.effects.push_back(Effect::Note(note));
+        for session in self.sessions.all_online() {
             self.say_shutdown(session);
         }
     }
@@ -131,14 +130,14 @@ impl Mesh {
     /// A session that was admitted during a drain is told as well.
     pub(crate) fn greet_late(&mut self, session: SessionKey) {
         if let Some(drain) = &mut self.drain {
-            drain.back.set(session, self.now.plus(MOMENT_MS));
+            drain.back.set(session, self.clock.now().plus(MOMENT_MS));
             self.say_shutdown(session);
         }
     }
 
     fn say_shutdown(&mut self, session: SessionKey) {
         let Some(drain) = &self.drain else { return };
-        let now = self.now;
+        let now = self.clock.now();
         let event = EventBody::Shutdown(Shutdown {
             reason: drain.reason.clone(),
             restart_expected_ms: drain.restart_at.map(|at| U53::saturating(at.since(now))),
@@ -157,18 +156,18 @@ impl Mesh {
     }
 
     /// Sockets are answered by the effects from `from` on.
-    pub(crate) fn count_answers(&mut self, from: usize, effects: &[Effect]) {
-        for effect in effects.iter().skip(from) {
-            let Effect::Respond { conn, .. } = effect else { continue };
-            let Some((session, carrier)) = self.carrier(*conn) else { continue };
+    pub(crate) fn count_answers(&mut self, from: usize) {
+        for index in from..self.effects.len() {
+            let Some(&Effect::Respond { conn, .. }) = self.effects.get(index) else { continue };
+            let Some((session, carrier)) = self.carrier(conn) else { continue };
             carrier.unanswered = carrier.unanswered.saturating_sub(1);
             self.may_be_drained(session);
         }
     }
 
     fn carrier(&mut self, conn: ConnId) -> Option<(SessionKey, &mut Carrier)> {
-        let session = self.conns.get(&conn).copied()?;
-        match &mut self.leases.get_mut(&session)?.state {
+        let session = self.sessions.carried_by(conn)?;
+        match &mut self.sessions.lease_mut(&session)?.state {
             State::Online(carrier) => Some((session, carrier)),
             _ => None,
         }
@@ -183,12 +182,12 @@ impl Mesh {
 
     /// Whether a session has been told everything, waits for no answer, and has nothing in hand to settle.
     fn has_all(&self, session: &SessionKey) -> bool {
-        let Some(lease) = self.leases.get(session).filter(|_| self.caught_up.contains(session)) else {
+        let Some(lease) = self.sessions.lease(session).filter(|_| self.sessions.is_caught_up(session)) else {
             return false;
         };
         let State::Online(carrier) = &lease.state else { return false };
         // A run goes on through a restart: nobody waits for its end.
-        let settles = |(group, seq)| self.messages.run_at(group, seq).is_none();
+        let settles = |(group, seq)| self.run_at(group, seq).is_none();
         let in_hand = lease.subs.iter().any(|(_, sub)| sub.pushed_entries().any(settles));
         carrier.unanswered == 0 && carrier.muted == Muted::No && !in_hand
     }
@@ -196,23 +195,25 @@ impl Mesh {
     /// Whether there is somebody to wait for. Who waits for the store has an open socket as well.
     fn is_waited_for(&self, drain: &Drain) -> bool {
         // More than came back are here, so one of them has not got all: it would be closed.
-        let others = self.conns.len() > drain.back.len();
-        !self.awaiting.is_empty() || others || self.conns.values().any(|session| !self.has_all(session))
+        let others = self.sessions.online() > drain.back.len();
+        self.store.waiting() > 0
+            || others
+            || self.sessions.all_online().iter().any(|session| !self.has_all(session))
     }
 
-    fn close_for_drain(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    fn close_for_drain(&mut self, session: SessionKey) {
         let Some(drain) = &self.drain else { return };
-        let Some(conn) = self.leases.get(&session).and_then(|lease| lease.conn()) else { return };
+        let Some(conn) = self.sessions.lease(&session).and_then(|lease| lease.conn()) else { return };
         let reason = if drain.restart_at.is_some() { Reason::Restart } else { Reason::GoingAway };
-        let closing = Closing::new(reason).retry_after(drain.reconnect_after(self.now, &session));
-        self.hang_up(conn, closing, reason.as_str(), effects);
+        let closing = Closing::new(reason).retry_after(drain.reconnect_after(self.clock.now(), &session));
+        self.hang_up(conn, closing, reason.as_str());
         if mutant::on(Mutant::DrainEndsLeases) {
-            self.expire(session, effects);
+            self.expire(session);
         }
     }
 
     /// Closes who has nothing to wait for, and ends the drain: everybody is gone, or the deadline has come.
-    pub(crate) fn check_drain(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn check_drain(&mut self, now: Millis) {
         let Some(drain) = &mut self.drain else { return };
         while let Some(session) = drain.back.pop_due(now) {
             drain.looked_for.insert(session);
@@ -220,34 +221,34 @@ impl Mesh {
         for session in std::mem::take(&mut drain.looked_for) {
             let stays = self.drain.as_ref().is_some_and(|drain| drain.back.has(&session));
             if !stays && self.has_all(&session) {
-                self.close_for_drain(session, effects);
+                self.close_for_drain(session);
             }
         }
         let Some(drain) = self.drain.as_ref().filter(|drain| !drain.over) else { return };
         if now < drain.deadline && self.is_waited_for(drain) {
             return;
         }
-        for session in self.conns.values().copied().collect::<Vec<_>>() {
-            self.close_for_drain(session, effects);
+        for session in self.sessions.all_online() {
+            self.close_for_drain(session);
         }
-        for session in self.knocking.values().copied().collect::<Vec<_>>() {
+        for session in self.sessions.pending_hellos() {
             let refusal = self.drain.as_ref().map(|drain| drain.refusal(now, &session));
             if let Some(refusal) = refusal {
-                self.turn_away(session, || refusal, effects);
+                self.turn_away(session, || refusal);
             }
         }
-        self.refuse_compared(now, effects);
+        self.refuse_compared(now);
         // A lease whose end is on its way to the store must not be put there again behind it.
         let changed = |lease: &Lease| lease.dirty && !matches!(lease.state, State::Ending(..));
-        let dirty: Vec<_> = self.leases.iter().filter(|(_, l)| changed(l)).map(|(s, _)| *s).collect();
+        let dirty: Vec<_> = self.sessions.leases().filter(|(_, l)| changed(l)).map(|(s, _)| *s).collect();
         for session in dirty {
-            self.store_particulars(now, session, effects);
+            self.store_particulars(now, session);
         }
-        self.write_everything(effects);
+        self.write_everything();
         if let Some(drain) = &mut self.drain {
             drain.over = true;
         }
-        effects.push(Effect::Drained);
+        self.effects.push_back(Effect::Drained);
     }
 }
 

@@ -5,29 +5,23 @@ use std::sync::Arc;
 use tenure_kit::cidr::Cidr;
 use tenure_proto::LogName;
 use tenure_proto::close::Closing;
-use tenure_proto::dead::{DeadDropResult, DeadRetryResult};
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome, Snapshot, StateVersion};
 use tenure_proto::ids::{ConnId, Epoch, GrantId, LeaseId, MemberKey, RequestId, RunId, SessionKey, SubId};
-use tenure_proto::message::{SendResult, SendStatusResult, SettleResult};
-use tenure_proto::method::{HealthResult, PingResult, PresenceListResult};
 use tenure_proto::name::{MeshName, ServiceName, TopicName};
-use tenure_proto::reconcile::ReconcileResult;
-use tenure_proto::run::{RunGetResult, RunStartResult, RunsListResult};
-use tenure_proto::service::{ServiceRenewResult, ServicesListResult};
-use tenure_proto::subscribe::SubscribeResult;
 use tenure_proto::tag::TagParts;
-use tenure_proto::topic::{GroupsListResult, TopicsListResult};
+use tenure_proto::wire::*;
 
 use crate::access::admin::{OperateId, Operated};
 use crate::config::MeshConfig;
+use crate::conn::frames::Render;
 use crate::input::Banned;
 use crate::messages::envelope::Entry;
-use crate::services::route::{Opening, RouteId, Target};
+use crate::services::route::{RouteId, Target};
 use crate::services::service;
 use crate::sessions::presence::Delta;
-use crate::store::record::{DeadEntry, GroupId, StoreRead, StoreWrite};
+use crate::store::record::{GroupId, StoreRead, StoreWrite};
 
 /// The number of a write; rises by one, commits in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,56 +152,42 @@ impl Push {
     }
 }
 
-/// An answer.
-#[derive(Clone, Debug)]
-pub enum Answer {
-    /// `{}`.
-    Empty,
-    /// To `hello`.
-    Hello(Box<HelloAnswer>),
-    /// To `ping`.
-    Ping(PingResult),
-    /// To `presence.list`.
-    PresenceList(Box<PresenceListResult>),
-    /// To `services.list`.
-    ServicesList(Box<ServicesListResult>),
-    /// To `service.renew`.
-    Renewed(ServiceRenewResult),
-    /// To `relay.open`: what the ticket says that the connection signs.
-    RelayOpen(Box<Opening>),
-    /// To `health`.
-    Health(Box<HealthResult>),
-    /// To `send`.
-    Send(Box<SendResult>),
-    /// To `run.start`.
-    RunStart(RunStartResult),
-    /// To `run.get`.
-    RunGet(Box<RunGetResult>),
-    /// To `runs.list`.
-    RunsList(Box<RunsListResult>),
-    /// To `send.status`.
-    Statuses(SendStatusResult),
-    /// To `subscribe`.
-    Subscribe(SubscribeResult),
-    /// To `fetch`.
-    Fetch(Vec<Push>),
-    /// To `ack`, `nack` and `progress`.
-    Settle(SettleResult),
-    /// To `reconcile`.
-    Reconcile(Box<ReconcileResult>),
-    /// To `history`: the entries, and where to go on.
-    History(Vec<Arc<Entry>>, Vec<u64>, Option<u64>),
-    /// To `topics.list`.
-    Topics(TopicsListResult),
-    /// To `groups.list`.
-    Groups(GroupsListResult),
-    /// To `dead.list`: the letters, and after which seq to go on.
-    Dead(Vec<DeadEntry>, Option<u64>),
-    /// To `dead.retry`.
-    DeadRetry(DeadRetryResult),
-    /// To `dead.drop`.
-    DeadDrop(DeadDropResult),
+/// How the result of a row is kept in an [`Answer`].
+macro_rules! kept {
+    ($result:ident) => { $result };
+    ($result:ident boxed) => { Box<$result> };
+    ($result:ident rendered) => { <$result as Render>::From };
 }
+
+macro_rules! answers {
+    (@enum [$($done:tt)*]) => {
+        /// An answer.
+        #[derive(Clone, Debug)]
+        pub enum Answer {
+            /// `{}`.
+            Empty,
+            /// To `hello`.
+            Hello(Box<HelloAnswer>),
+            /// To `ack`, `nack` and `progress`.
+            Settle(SettleResult),
+            $($done)*
+        }
+    };
+    (@enum [$($done:tt)*] $variant:ident $name:literal $params:tt ($result:ident none) $right:ident $size:ident; $($rest:tt)*) => {
+        answers!(@enum [$($done)*] $($rest)*);
+    };
+    (@enum [$($done:tt)*] $variant:ident $name:literal $params:tt ($result:ident shared) $right:ident $size:ident; $($rest:tt)*) => {
+        answers!(@enum [$($done)*] $($rest)*);
+    };
+    (@enum [$($done:tt)*] $variant:ident $name:literal $params:tt ($($result:ident)*) $right:ident $size:ident; $($rest:tt)*) => {
+        answers!(@enum [$($done)* #[doc = concat!("To `", $name, "`.")] $variant(kept!($($result)*)),] $($rest)*);
+    };
+    ($($row:tt)*) => {
+        answers!(@enum [] $($row)*);
+    };
+}
+
+tenure_proto::with_methods!(answers);
 
 /// What the mesh knows for the result of `hello`; the shell adds what it knows and signs the token.
 #[derive(Clone, Debug)]

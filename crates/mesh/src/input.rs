@@ -4,27 +4,16 @@ use std::fmt;
 
 use tenure_kit::cidr::Cidr;
 use tenure_kit::time::Millis;
-use tenure_proto::dead::{DeadDropParams, DeadListParams, DeadRetryParams};
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, SessionKey};
-use tenure_proto::message::{HistoryParams, NackParams, SendStatusParams, TagsParams};
-use tenure_proto::method::{Method, PresenceListParams, StoreHealth};
 use tenure_proto::name::{Cap, ServiceName};
-use tenure_proto::peer::{Profile, ProfilePatch};
-use tenure_proto::reconcile::ReconcileParams;
-use tenure_proto::run::{RunChunkParams, RunEndParams, RunIdParams, RunsListParams};
-use tenure_proto::service::{RelayOpenParams, ServiceRenewParams, ServiceWithdrawParams, ServicesListParams};
-use tenure_proto::subscribe::{FetchParams, SubscribeParams, UnsubscribeParams};
-use tenure_proto::topic::{
-    GroupDeleteParams, GroupsListParams, TopicCreateParams, TopicDeleteParams, TopicsListParams,
-};
+use tenure_proto::peer::Profile;
 
 use crate::access::admin::{OperateId, Operation};
+pub use crate::call::Call;
 use crate::config::MeshConfig;
 use crate::conn::admit::Admission;
 use crate::effect::{ReadId, WriteId};
-use crate::messages::prepare::Prepared;
-use crate::runs::start::Start;
 use crate::services::route::{By, RouteId, Want};
 use crate::store::record::{StoreFound, StoreOutcome};
 
@@ -215,118 +204,6 @@ impl std::str::FromStr for Banned {
             ("session", key) => key.parse().map(Banned::Session).map_err(|_| bad()),
             ("address", network) => network.parse().map(Banned::Network),
             _ => Err(bad()),
-        }
-    }
-}
-
-/// A request that the mesh answers.
-#[derive(Clone, Debug)]
-pub enum Call {
-    /// `bye`.
-    Bye,
-    /// `ping`.
-    Ping,
-    /// `presence.list`.
-    PresenceList(PresenceListParams),
-    /// `profile.set`.
-    ProfileSet(Box<ProfilePatch>),
-    /// `services.list`.
-    ServicesList(ServicesListParams),
-    /// `service.renew`.
-    ServiceRenew(ServiceRenewParams),
-    /// `service.withdraw`.
-    ServiceWithdraw(ServiceWithdrawParams),
-    /// `relay.open`.
-    RelayOpen(RelayOpenParams),
-    /// `health`, with what the shell knows of the store.
-    Health(StoreHealth),
-    /// `send`.
-    Send(Box<Prepared>),
-    /// `run.start`.
-    RunStart(Box<Start>),
-    /// `run.chunk`.
-    RunChunk(RunChunkParams),
-    /// `run.end`.
-    RunEnd(Box<RunEndParams>),
-    /// `run.cancel`.
-    RunCancel(RunIdParams),
-    /// `run.get`.
-    RunGet(RunIdParams),
-    /// `runs.list`.
-    RunsList(RunsListParams),
-    /// `send.status`.
-    SendStatus(SendStatusParams),
-    /// `subscribe`.
-    Subscribe(SubscribeParams),
-    /// `unsubscribe`.
-    Unsubscribe(UnsubscribeParams),
-    /// `fetch`.
-    Fetch(FetchParams),
-    /// `ack`.
-    Ack(TagsParams),
-    /// `nack`.
-    Nack(NackParams),
-    /// `progress`.
-    Progress(TagsParams),
-    /// `reconcile`.
-    Reconcile(Box<ReconcileParams>),
-    /// `history`.
-    History(HistoryParams),
-    /// `topics.list`.
-    TopicsList(TopicsListParams),
-    /// `topics.create`.
-    TopicsCreate(TopicCreateParams),
-    /// `topics.delete`.
-    TopicsDelete(TopicDeleteParams),
-    /// `groups.list`.
-    GroupsList(GroupsListParams),
-    /// `groups.delete`.
-    GroupsDelete(GroupDeleteParams),
-    /// `dead.list`.
-    DeadList(DeadListParams),
-    /// `dead.retry`.
-    DeadRetry(DeadRetryParams),
-    /// `dead.drop`.
-    DeadDrop(DeadDropParams),
-}
-
-impl Call {
-    /// Which method it is of.
-    pub const fn method(&self) -> Method {
-        match self {
-            Call::Bye => Method::Bye,
-            Call::Ping => Method::Ping,
-            Call::PresenceList(_) => Method::PresenceList,
-            Call::ProfileSet(_) => Method::ProfileSet,
-            Call::ServicesList(_) => Method::ServicesList,
-            Call::ServiceRenew(_) => Method::ServiceRenew,
-            Call::ServiceWithdraw(_) => Method::ServiceWithdraw,
-            Call::RelayOpen(_) => Method::RelayOpen,
-            Call::Health(_) => Method::Health,
-            Call::Send(_) => Method::Send,
-            Call::RunStart(_) => Method::RunStart,
-            Call::RunChunk(_) => Method::RunChunk,
-            Call::RunEnd(_) => Method::RunEnd,
-            Call::RunCancel(_) => Method::RunCancel,
-            Call::RunGet(_) => Method::RunGet,
-            Call::RunsList(_) => Method::RunsList,
-            Call::SendStatus(_) => Method::SendStatus,
-            Call::Subscribe(_) => Method::Subscribe,
-            Call::Unsubscribe(_) => Method::Unsubscribe,
-            Call::Fetch(_) => Method::Fetch,
-            Call::Ack(_) => Method::Ack,
-            Call::Nack(_) => Method::Nack,
-            Call::Progress(_) => Method::Progress,
-            Call::Reconcile(_) => Method::Reconcile,
-            Call::History(_) => Method::History,
-            Call::TopicsList(_) => Method::TopicsList,
-            Call::TopicsCreate(_) => Method::TopicsCreate,
-            Call::TopicsDelete(_) => Method::TopicsDelete,
-            Call::GroupsList(_) => Method::GroupsList,
-            Call::GroupsDelete(_) => Method::GroupsDelete,
-            Call::DeadList(_) => Method::DeadList,
-            Call::DeadRetry(_) => Method::DeadRetry,
-            Call::DeadDrop(_) => Method::DeadDrop,
         }
     }
 }

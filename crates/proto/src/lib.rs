@@ -38,6 +38,7 @@ pub mod peer;
 pub mod pointer;
 pub mod reconcile;
 pub mod relay;
+pub mod right;
 pub mod run;
 #[cfg(any(test, feature = "schema"))]
 pub mod schema;
@@ -51,6 +52,7 @@ pub mod topic;
 mod value;
 #[cfg(any(test, feature = "schema"))]
 pub mod vectors;
+pub mod wire;
 
 pub use close::{Closing, Reason};
 pub use codec::Codec;

@@ -218,6 +218,8 @@ pub const SERVICES_PER_MESH: usize = 65_536;
 pub const SERVICES_PER_RENEWAL: usize = 256;
 /// Runs of a hello's snapshot.
 pub const SNAPSHOT_RUNS: usize = 100;
+/// Bytes of a page of `runs.list`, about.
+pub const RUNS_PAGE_BYTES: usize = PAGE * 512;
 /// Services of a hello's snapshot, and of one page of `services.list`.
 pub const SERVICES_PAGE: usize = 500;
 /// Bytes of those, about, past which a page ends.

@@ -15,36 +15,17 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::close::{Closing, Reason};
-use crate::dead::{
-    DeadDropParams, DeadDropResult, DeadListParams, DeadListResult, DeadRetryParams, DeadRetryResult,
-};
 use crate::error::{ErrorCode, WireError};
 use crate::event::{HealthEvent, Notice, PresenceEvent, Receipt, Resync, Shutdown, Tick};
-use crate::hello::{Challenge, HelloParams, HelloResult};
+use crate::hello::Challenge;
 use crate::ids::RequestId;
-use crate::message::{
-    Delivery, HistoryParams, HistoryResult, NackParams, SendParams, SendResult, SendStatusParams,
-    SendStatusResult, SettleResult, TagsParams,
-};
-use crate::method::{Empty, HealthResult, Method, PingResult, PresenceListParams, PresenceListResult};
+use crate::message::Delivery;
+use crate::method::Method;
 use crate::number::U53;
-use crate::peer::ProfilePatch;
-use crate::reconcile::{ReconcileParams, ReconcileResult};
-use crate::run::{
-    RunChunkParams, RunEndParams, RunEvent, RunGetResult, RunIdParams, RunStartParams, RunStartResult,
-    RunsListParams, RunsListResult,
-};
-use crate::service::{
-    RelayOpenParams, RelayOpenResult, ServiceEvent, ServiceRenewParams, ServiceRenewResult,
-    ServiceWithdrawParams, ServicesListParams, ServicesListResult,
-};
-use crate::subscribe::{
-    FetchParams, FetchResult, SubscribeParams, SubscribeResult, SubscriptionEvent, UnsubscribeParams,
-};
-use crate::topic::{
-    GroupDeleteParams, GroupsListParams, GroupsListResult, TopicCreateParams, TopicDeleteParams,
-    TopicsListParams, TopicsListResult,
-};
+use crate::run::RunEvent;
+use crate::service::ServiceEvent;
+use crate::subscribe::SubscriptionEvent;
+use crate::wire::*;
 
 /// Every schema: the name of its file, and the document.
 pub fn schemas() -> Vec<(&'static str, Value)> {
@@ -186,43 +167,18 @@ fn pascal(name: &str) -> String {
     name.split('.').map(upper_first).collect()
 }
 
-fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
-    match method {
-        Method::Hello => pair::<HelloParams, HelloResult>(book),
-        Method::Bye => pair::<Empty, Empty>(book),
-        Method::Ping => pair::<Empty, PingResult>(book),
-        Method::Reconcile => pair::<ReconcileParams, ReconcileResult>(book),
-        Method::PresenceList => pair::<PresenceListParams, PresenceListResult>(book),
-        Method::ProfileSet => pair::<ProfilePatch, Empty>(book),
-        Method::Health => pair::<Empty, HealthResult>(book),
-        Method::Send => pair::<SendParams, SendResult>(book),
-        Method::SendStatus => pair::<SendStatusParams, SendStatusResult>(book),
-        Method::Subscribe => pair::<SubscribeParams, SubscribeResult>(book),
-        Method::Unsubscribe => pair::<UnsubscribeParams, Empty>(book),
-        Method::Fetch => pair::<FetchParams, FetchResult>(book),
-        Method::Ack | Method::Progress => pair::<TagsParams, SettleResult>(book),
-        Method::Nack => pair::<NackParams, SettleResult>(book),
-        Method::History => pair::<HistoryParams, HistoryResult>(book),
-        Method::TopicsList => pair::<TopicsListParams, TopicsListResult>(book),
-        Method::TopicsCreate => pair::<TopicCreateParams, Empty>(book),
-        Method::TopicsDelete => pair::<TopicDeleteParams, Empty>(book),
-        Method::GroupsDelete => pair::<GroupDeleteParams, Empty>(book),
-        Method::GroupsList => pair::<GroupsListParams, GroupsListResult>(book),
-        Method::DeadList => pair::<DeadListParams, DeadListResult>(book),
-        Method::DeadRetry => pair::<DeadRetryParams, DeadRetryResult>(book),
-        Method::DeadDrop => pair::<DeadDropParams, DeadDropResult>(book),
-        Method::RunStart => pair::<RunStartParams, RunStartResult>(book),
-        Method::RunChunk => pair::<RunChunkParams, Empty>(book),
-        Method::RunEnd => pair::<RunEndParams, Empty>(book),
-        Method::RunCancel => pair::<RunIdParams, Empty>(book),
-        Method::RunGet => pair::<RunIdParams, RunGetResult>(book),
-        Method::RunsList => pair::<RunsListParams, RunsListResult>(book),
-        Method::ServicesList => pair::<ServicesListParams, ServicesListResult>(book),
-        Method::ServiceRenew => pair::<ServiceRenewParams, ServiceRenewResult>(book),
-        Method::ServiceWithdraw => pair::<ServiceWithdrawParams, Empty>(book),
-        Method::RelayOpen => pair::<RelayOpenParams, RelayOpenResult>(book),
-    }
+macro_rules! method_types {
+    ($($variant:ident $name:literal ($params:ident $($how:ident)*) ($result:ident $($made:ident)*) $right:ident $size:ident;)*) => {
+        fn method_types(book: &mut Book, method: Method) -> (Value, Value) {
+            match method {
+                Method::Hello => pair::<HelloParams, HelloResult>(book),
+                $(Method::$variant => pair::<$params, $result>(book),)*
+            }
+        }
+    };
 }
+
+crate::with_methods!(method_types);
 
 fn pair<P: JsonSchema, R: JsonSchema>(book: &mut Book) -> (Value, Value) {
     (book.client::<P>(), book.broker::<R>())

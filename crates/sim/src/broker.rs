@@ -122,7 +122,6 @@ pub(crate) struct Running {
     /// Whether the reader is at work.
     pub(crate) reading: bool,
     pub(crate) inputs: VecDeque<Input>,
-    effects: Vec<Effect>,
     beaten: u64,
     pub(crate) draining: bool,
 }
@@ -187,9 +186,8 @@ impl Broker {
         let mut mesh =
             Mesh::new(self.config.clone(), boot, house.broker_id.clone(), now, restored, found.messages)
                 .with_clocks(Clocks::at_start(now, found.run.believed_at));
-        let mut effects = Vec::new();
         for subject in &self.bans {
-            mesh.handle(now, Input::Ban { subject: *subject, on: true }, &mut effects);
+            mesh.handle(now, Input::Ban { subject: *subject, on: true });
         }
         self.running = Some(Running {
             mesh,
@@ -204,7 +202,6 @@ impl Broker {
             reads: VecDeque::new(),
             reading: false,
             inputs: VecDeque::new(),
-            effects,
             beaten: 0,
             draining: false,
         });
@@ -364,22 +361,21 @@ impl Broker {
                 self.carry_out(now);
                 let Some(running) = &mut self.running else { return };
                 let through = running.asking.fail_all();
-                running.mesh.handle(now, Input::Failed { through }, &mut running.effects);
+                running.mesh.handle(now, Input::Failed { through });
             } else if let Some(running) = &mut self.running {
-                running.mesh.handle(now, input, &mut running.effects);
+                running.mesh.handle(now, input);
             }
         }
         let Some(running) = &mut self.running else { return };
         if now.at >= running.mesh.next_deadline() {
-            running.mesh.tick(now, &mut running.effects);
+            running.mesh.tick(now);
         }
-        running.mesh.flush(&mut running.effects);
+        running.mesh.flush();
         self.carry_out(now);
     }
 
     fn carry_out(&mut self, now: Now) {
-        let Some(running) = &mut self.running else { return };
-        for effect in std::mem::take(&mut running.effects) {
+        while let Some(effect) = self.running.as_mut().and_then(|running| running.mesh.poll_effect()) {
             match effect {
                 Effect::Respond { conn, request, outcome } => {
                     if let Ok(Answer::Hello(hello)) = &outcome {

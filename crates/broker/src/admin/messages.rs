@@ -88,7 +88,7 @@ async fn page_of_topics(
     page.limit = page.limit.min(PAGE);
     match asking.ask(mesh, Act::Topics(page)).await? {
         Operated::Answer(answer) => match *answer {
-            Answer::Topics(list) => Ok(list),
+            Answer::TopicsList(list) => Ok(list),
             _ => Err(odd()),
         },
         _ => Err(odd()),
@@ -149,7 +149,7 @@ pub(crate) async fn groups_of(
     page.limit = page.limit.min(PAGE);
     match asking.ask(&mesh, Act::Groups(named(&topic)?, page)).await? {
         Operated::Answer(answer) => match *answer {
-            Answer::Groups(list) => Ok(shown(&Listed { rows: object(&list) })),
+            Answer::GroupsList(list) => Ok(shown(&Listed { rows: object(&list) })),
             _ => Err(odd()),
         },
         _ => Err(odd()),
@@ -200,7 +200,7 @@ pub(crate) async fn dead(
         return Err(odd());
     };
     match *answer {
-        Answer::Dead(letters, next) => {
+        Answer::DeadList((letters, next)) => {
             let list = frames::dead_list(letters, next);
             Ok(shown(&Listed { rows: object(&list) }))
         }

@@ -105,18 +105,19 @@ impl Banned {
 impl Mesh {
     /// Whom this mesh keeps out, in order.
     pub fn bans(&self) -> impl Iterator<Item = Banned> + '_ {
-        self.bans.all.keys().copied()
+        self.access.bans.all.keys().copied()
     }
 
     /// Keeps somebody out from here on. Looks at every lease once: it is a person's doing.
-    pub(crate) fn ban(&mut self, record: BanRecord, effects: &mut Vec<Effect>) {
+    pub(crate) fn ban(&mut self, record: BanRecord) {
         let subject = record.subject;
-        if !self.bans.has_room(&subject) {
-            return effects.push(Effect::Note(Note::BanRefused { subject }));
+        if !self.access.bans.has_room(&subject) {
+            return self.effects.push_back(Effect::Note(Note::BanRefused { subject }));
         }
-        self.bans.insert(record);
+        self.access.bans.insert(record);
         let means = |session: &SessionKey, lease: &Lease| subject.means(session, &lease.member, lease.from);
-        let (ends, rest): (Vec<_>, Vec<_>) = self.leases.iter().partition(|(key, lease)| means(key, lease));
+        let (ends, rest): (Vec<_>, Vec<_>) =
+            self.sessions.leases().partition(|(key, lease)| means(key, lease));
         // Somebody may come back for a lease from where nobody may.
         let knocks = |lease: &Lease| {
             let knock = lease.waiting();
@@ -127,49 +128,51 @@ impl Mesh {
         let waits: Vec<SessionKey> =
             rest.into_iter().filter(|(_, lease)| knocks(lease)).map(|(key, _)| *key).collect();
         let ends: Vec<SessionKey> = ends.into_iter().map(|(key, _)| *key).collect();
-        effects.push(Effect::Note(Note::BanSet { subject, on: true, leases: ends.len() }));
+        self.effects.push_back(Effect::Note(Note::BanSet { subject, on: true, leases: ends.len() }));
         if let Banned::Network(network) = subject {
-            effects.push(Effect::CutFrom { network });
+            self.effects.push_back(Effect::CutFrom { network });
         }
         for session in waits {
-            self.turn_away(session, refusal, effects);
+            self.turn_away(session, refusal);
         }
         for session in ends {
-            self.evict(session, Reason::Banned, effects);
+            self.evict(session, Reason::Banned);
         }
     }
 
-    pub(crate) fn unban(&mut self, subject: Banned, effects: &mut Vec<Effect>) {
-        self.bans.remove(&subject);
-        effects.push(Effect::Note(Note::BanSet { subject, on: false, leases: 0 }));
+    pub(crate) fn unban(&mut self, subject: Banned) {
+        self.access.bans.remove(&subject);
+        self.effects.push_back(Effect::Note(Note::BanSet { subject, on: false, leases: 0 }));
     }
 
     /// Whether the lease of `session` is of somebody who is kept out.
     pub(crate) fn is_banned(&self, session: &SessionKey) -> bool {
-        self.leases.get(session).is_some_and(|lease| self.bans.hold(session, &lease.member, lease.from))
+        self.sessions
+            .lease(session)
+            .is_some_and(|lease| self.access.bans.hold(session, &lease.member, lease.from))
     }
 
     /// Whether the lease of `session` is one that is to end.
     pub(crate) fn is_doomed(&self, session: &SessionKey) -> bool {
-        self.is_banned(session) || self.leases.get(session).is_some_and(|lease| lease.kicked)
+        self.is_banned(session) || self.sessions.lease(session).is_some_and(|lease| lease.kicked)
     }
 
     /// Ends a lease wherever it stands, because of a ban or a kick.
-    pub(crate) fn evict(&mut self, session: SessionKey, reason: Reason, effects: &mut Vec<Effect>) {
+    pub(crate) fn evict(&mut self, session: SessionKey, reason: Reason) {
         let kicked = reason == Reason::Kicked;
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.sessions.lease_mut(&session) {
             lease.kicked |= kicked;
         }
-        self.turn_away(session, if kicked { kick } else { refusal }, effects);
+        self.turn_away(session, if kicked { kick } else { refusal });
         // Not when the disk has the end of its lease: now.
         let why = if kicked { "kicked" } else { "banned" };
-        effects.push(Effect::Cut { session, name: None, reason: why });
-        if let Some(conn) = self.leases.get(&session).and_then(|lease| lease.conn()) {
-            self.hang_up_for(conn, reason, effects);
+        self.effects.push_back(Effect::Cut { session, name: None, reason: why });
+        if let Some(conn) = self.sessions.lease(&session).and_then(|lease| lease.conn()) {
+            self.hang_up_for(conn, reason);
         }
         // One that begins ends when the store has it; one that ends already needs no help.
-        if matches!(self.leases.get(&session).map(|lease| &lease.state), Some(State::Grace)) {
-            self.expire(session, effects);
+        if matches!(self.sessions.lease(&session).map(|lease| &lease.state), Some(State::Grace)) {
+            self.expire(session);
         }
     }
 }

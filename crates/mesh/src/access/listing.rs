@@ -17,22 +17,22 @@ impl Mesh {
         Ok(match act {
             Act::Overview => Operated::Overview(self.overview()),
             Act::Sessions(page) => {
-                let mut shown = self.leases.range((after(&page.after), Bound::Unbounded));
+                let mut shown = self.sessions.after(after(&page.after));
                 let infos = shown.by_ref().filter_map(|(key, lease)| self.session_info(key, lease));
                 let sessions = infos.take(limit(page)).collect();
                 Operated::Sessions(sessions, shown.next().is_some())
             }
             Act::Session(session) => {
                 self.known(session)?;
-                let info = self.leases.get(session).and_then(|lease| self.session_info(session, lease));
+                let info = self.sessions.lease(session).and_then(|lease| self.session_info(session, lease));
                 let gone = || WireError::new(ErrorCode::NoSuchSession, "this session is only just arriving");
                 Operated::Session(Box::new(info.ok_or_else(gone)?))
             }
-            Act::Members(page) => paged(&self.roll.members, page, Operated::Members),
-            Act::Invites(page) => paged(&self.roll.invites, page, Operated::Invites),
-            Act::Tokens(page) => paged(&self.roll.tokens, page, Operated::Tokens),
+            Act::Members(page) => paged(&self.access.roll.members, page, Operated::Members),
+            Act::Invites(page) => paged(&self.access.roll.invites, page, Operated::Invites),
+            Act::Tokens(page) => paged(&self.access.roll.tokens, page, Operated::Tokens),
             Act::Bans(page) => {
-                let mut rows = self.bans.after(page.after).cloned();
+                let mut rows = self.access.bans.after(page.after).cloned();
                 let bans = rows.by_ref().take(limit(page)).collect();
                 Operated::Bans(bans, rows.next().is_some())
             }
@@ -44,13 +44,13 @@ impl Mesh {
 
     fn overview(&self) -> Overview {
         Overview {
-            founded: self.roll.founded,
-            sessions: self.leases.len(),
-            online: self.conns.len(),
-            members: self.roll.members.len(),
-            topics: self.messages.topics.len(),
+            founded: self.access.roll.founded,
+            sessions: self.sessions.len(),
+            online: self.sessions.online(),
+            members: self.access.roll.members.len(),
+            topics: self.messages.topics(),
             runs: self.runs(),
-            bans: self.bans.len(),
+            bans: self.access.bans.len(),
             draining: self.is_draining(),
         }
     }
@@ -64,9 +64,9 @@ impl Mesh {
 
     /// A session as an operator sees it; nothing while the store is only being told of it.
     fn session_info(&self, session: &SessionKey, lease: &Lease) -> Option<SessionInfo> {
-        let peer = self.presence.get(session)?;
+        let peer = self.sessions.presence().get(session)?;
         Some(SessionInfo {
-            peer: self.debugged(self.now, peer.get()),
+            peer: self.debugged(self.clock.now(), peer.get()),
             from: lease.from,
             rights: lease.may,
             subscriptions: lease.subs.asked_for(),

@@ -7,43 +7,45 @@ use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 
+use crate::Mesh;
 use crate::access::setting;
-use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Rights, Roll, needs};
+use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Rights, Roll};
 use crate::conn::admit::{Admission, Refusal, Voucher};
 use crate::effect::Effect;
 use crate::input::Call;
 use crate::sessions::lease::{Lease, State};
 use crate::store::pending::Awaiting;
 use crate::store::record::StoreWrite;
-use crate::{Mesh, Settings};
 
 impl Mesh {
     /// The same mesh with what its store remembers of access: who may come in, who may not, and what operators have set.
     pub fn with_access(mut self, now: Now, restored: RestoredAccess) -> Mesh {
-        let keep_ended = self.roll.keep_ended;
-        self.roll = Roll::new(&restored);
-        self.roll.keep_ended = keep_ended;
+        let keep_ended = self.access.roll.keep_ended;
+        self.access.roll = Roll::new(&restored);
+        self.access.roll.keep_ended = keep_ended;
         for ban in restored.bans {
-            self.bans.insert(ban);
+            self.access.bans.insert(ban);
         }
         let (mut values, version) = (restored.settings, restored.settings_version);
         // One that an earlier program took is no reason to forget the others.
         let mut unset = setting::weed(&mut values);
-        self.settings = Settings { version, values };
-        match setting::apply(&self.base, &self.settings.values) {
-            Ok(config) => self.configure(now.at, config, &mut Vec::new()),
+        (self.settings.version, self.settings.values) = (version, values);
+        let config =
+            setting::apply(&self.settings.base, &self.settings.values).map_err(|error| error.message);
+        if let Err(reason) = config.and_then(|config| self.take_up(now.at, config)) {
             // The broker was started with other numbers since, and those win.
-            Err(error) => unset.push(error.message),
+            unset.push(reason);
         }
-        self.startup.unset = (!unset.is_empty()).then(|| unset.join("; "));
+        self.sessions.note_unset((!unset.is_empty()).then(|| unset.join("; ")));
         // By which token somebody came is not kept: what those may who are no members is known when they are back.
-        for lease in self.leases.values_mut() {
-            lease.may = self.roll.rights(&lease.member, None).narrowed(lease.caps.as_deref());
+        for lease in self.sessions.leases_mut().map(|(_, lease)| lease) {
+            lease.may = self.access.roll.rights(&lease.member, None).narrowed(lease.caps.as_deref());
         }
         // A ban that was on disk before the ends of what it banned.
-        let doomed: Vec<SessionKey> = self.leases.keys().filter(|key| self.is_doomed(key)).copied().collect();
+        let doomed: Vec<SessionKey> =
+            self.sessions.keys().filter(|key| self.is_doomed(key)).copied().collect();
         for session in doomed {
-            if let Some(lease) = self.leases.get_mut(&session) {
+            if let Some(lease) = self.sessions.lease_mut(&session) {
                 lease.granted_until = Some(Millis(0));
             }
             self.reschedule(session);
@@ -53,12 +55,12 @@ impl Mesh {
 
     /// Whether any key may join.
     pub fn is_open(&self) -> bool {
-        self.roll.is_open()
+        self.access.roll.is_open()
     }
 
     /// How a hello is let in, if it is.
     pub(crate) fn entry(&self, hello: &Admission) -> Result<Entry, Refusal> {
-        self.roll.entry(&hello.member, &hello.presented, self.shown).map_err(|error| {
+        self.access.roll.entry(&hello.member, &hello.presented, self.clock.shown()).map_err(|error| {
             let reason = if error.code == ErrorCode::Busy { Reason::Busy } else { Reason::Unauthorized };
             Refusal::new(error, reason)
         })
@@ -74,22 +76,22 @@ impl Mesh {
 
     /// What a session may from this hello on, which is let in by `token` if by any.
     pub(crate) fn rights_by(&self, hello: &Admission, token: Option<&GrantId>) -> Rights {
-        let Some(lease) = self.leases.get(&hello.session) else { return Rights::NONE };
+        let Some(lease) = self.sessions.lease(&hello.session) else { return Rights::NONE };
         let caps = match &hello.voucher {
             Voucher::Attested(caps) => caps.as_deref(),
             _ => lease.caps.as_deref(),
         };
-        self.roll.rights(&lease.member, token).narrowed(caps)
+        self.access.roll.rights(&lease.member, token).narrowed(caps)
     }
 
     /// Somebody who was invited becomes a member: the use of the invite and the member's row are one write. The hello goes
     /// on as a member's, whose lease is written behind it.
-    pub(crate) fn take_in(&mut self, hello: &Admission, entry: Entry, effects: &mut Vec<Effect>) {
+    pub(crate) fn take_in(&mut self, hello: &Admission, entry: Entry) {
         let Entry::Invited(invite) = entry else { return };
         let member = hello.member;
-        let changes = self.roll.redeem(member, &invite, self.wall);
+        let changes = self.access.roll.redeem(member, &invite, self.clock.wall());
         let audit = AuditRecord {
-            at: self.wall,
+            at: self.clock.wall(),
             who: format!("member:{member}"),
             from: hello.from.map(|from| from.to_string()).unwrap_or_default(),
             act: "member.join".to_owned(),
@@ -98,23 +100,23 @@ impl Mesh {
             details: serde_json::json!({"by": invite.by, "role": invite.role, "caps": invite.caps}),
         };
         let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit: Some(audit) }));
-        self.write_for(Awaiting::Joined(member, invite.id.clone()), write, effects);
+        self.write_for(Awaiting::Joined(member, invite.id.clone()), write);
     }
 
     /// The store could not take a member: it is none, and whoever is here as one is not.
-    pub(crate) fn not_joined(&mut self, member: MemberKey, invite: &GrantId, effects: &mut Vec<Effect>) {
-        self.roll.unredeem(&member, invite);
-        let here = self.leases.iter().filter(|(_, lease)| {
+    pub(crate) fn not_joined(&mut self, member: MemberKey, invite: &GrantId) {
+        self.access.roll.unredeem(&member, invite);
+        let here = self.sessions.leases().filter(|(_, lease)| {
             lease.member == member && lease.token.is_none() && matches!(lease.state, State::Online(_))
         });
         for session in here.map(|(session, _)| *session).collect::<Vec<_>>() {
-            self.evict(session, Reason::Kicked, effects);
+            self.evict(session, Reason::Kicked);
         }
     }
 
     /// Whether a session may do something.
     pub(crate) fn may(&self, session: SessionKey, right: Right) -> Result<(), WireError> {
-        match self.leases.get(&session) {
+        match self.sessions.lease(&session) {
             Some(lease) if !lease.may.allow(right) => {
                 let cap = right.as_str();
                 let text =
@@ -131,14 +133,14 @@ impl Mesh {
         if matches!(call, Call::Send(_) | Call::ServiceRenew(_)) {
             return None;
         }
-        self.may(session, needs(call.method())?).err()
+        self.may(session, call.method().needs()?).err()
     }
 
     /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease. Streams
     /// end of those who may have none any more, and what they offer is stale from here on.
-    pub(crate) fn recount_rights(&mut self, effects: &mut Vec<Effect>) {
-        let (roll, mut poorer) = (&self.roll, Vec::new());
-        for (session, lease) in &mut self.leases {
+    pub(crate) fn recount_rights(&mut self) {
+        let (roll, mut poorer) = (&self.access.roll, Vec::new());
+        for (session, lease) in self.sessions.leases_mut() {
             let may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
             let loses = |right| lease.may.allow(right) && !may.allow(right);
             if loses(Right::Serve) || loses(Right::Run) {
@@ -148,23 +150,23 @@ impl Mesh {
         }
         for (session, serves) in poorer {
             if serves {
-                self.lose_services(self.now, session, effects);
+                self.lose_services(self.clock.now(), session);
             }
-            effects.push(Effect::Cut { session, name: None, reason: "forbidden" });
+            self.effects.push_back(Effect::Cut { session, name: None, reason: "forbidden" });
         }
         let mute =
             |(session, lease): (&SessionKey, &Lease)| (!lease.may.allow(Right::Run)).then_some(*session);
-        for session in self.leases.iter().filter_map(mute).collect::<Vec<_>>() {
+        for session in self.sessions.leases().filter_map(mute).collect::<Vec<_>>() {
             self.lose_runs(session);
         }
     }
 
     /// Ends the sessions of which `gone` says so: they are let in no longer.
-    pub(crate) fn put_out(&mut self, gone: impl Fn(&Mesh, &SessionKey) -> bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn put_out(&mut self, gone: impl Fn(&Mesh, &SessionKey) -> bool) {
         let out: Vec<SessionKey> =
-            self.leases.keys().filter(|session| gone(self, session)).copied().collect();
+            self.sessions.keys().filter(|session| gone(self, session)).copied().collect();
         for session in out {
-            self.evict(session, Reason::Kicked, effects);
+            self.evict(session, Reason::Kicked);
         }
     }
 
@@ -173,6 +175,6 @@ impl Mesh {
         &self,
         values: &setting::Values,
     ) -> Result<Arc<crate::MeshConfig>, WireError> {
-        setting::apply(&self.base, values).map(Arc::new)
+        setting::apply(&self.settings.base, values).map(Arc::new)
     }
 }

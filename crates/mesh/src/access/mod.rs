@@ -17,14 +17,21 @@ pub(crate) mod members;
 pub(crate) mod operating;
 pub mod operator_auth;
 pub mod pattern;
+mod quota;
 mod record;
 mod roll;
 pub mod setting;
 
+use core::net::IpAddr;
+
+use tenure_kit::census::Count;
+use tenure_kit::rate::ACCOUNTS;
 use tenure_proto::error::WireError;
+use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 use tenure_proto::invite::{Invite, Role};
-use tenure_proto::method::Method;
 use tenure_proto::name::Cap;
+
+pub use tenure_proto::right::Right;
 
 pub use record::{
     AccessWrite, AuditEntry, AuditRecord, BanRecord, Change, InviteRecord, MemberRecord, RestoredAccess,
@@ -32,46 +39,67 @@ pub use record::{
 };
 pub use roll::{Entry, Grant, INVITES_MAX, Roll, TOKENS_MAX};
 
-/// Something that a session may be allowed to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Right {
-    /// Send messages, and make topics.
-    Send,
-    /// Read and settle messages.
-    Read,
-    /// Call agents, and answer.
-    Run,
-    /// Offer services.
-    Serve,
-    /// Invite others.
-    Admin,
+/// Who is let in, who is kept out, and how much members may ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    bans: bans::Bans,
+    roll: Roll,
+    quota: quota::Quota,
 }
 
-impl Right {
-    /// Every right, in the order of the contract.
-    pub const ALL: [Right; 5] = [Right::Send, Right::Read, Right::Run, Right::Serve, Right::Admin];
-
-    /// The cap that grants it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Right::Send => "send",
-            Right::Read => "read",
-            Right::Run => "run",
-            Right::Serve => "serve",
-            Right::Admin => "admin",
-        }
+impl Access {
+    /// Whether a ban keeps out somebody with these keys, from this address.
+    pub(crate) fn is_banned(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
+        self.bans.hold(session, member, from)
     }
 
-    /// The right that a cap of this name grants, if it is one that we know.
-    pub fn from_wire(text: &str) -> Option<Right> {
-        Right::ALL.into_iter().find(|right| right.as_str() == text)
+    /// Whether a ban keeps out this address.
+    pub(crate) fn is_address_banned(&self, from: IpAddr) -> bool {
+        self.bans.hold_address(from)
     }
 
-    /// The right that a cap grants; of one that grants none, a sentence that says which there are.
-    pub fn of(cap: &Cap) -> Result<Right, String> {
-        Right::from_wire(cap.as_str()).ok_or_else(|| {
-            format!("there is no cap {cap}; there are {}", Right::ALL.map(Right::as_str).join(", "))
-        })
+    /// Whether anybody may join.
+    pub(crate) fn is_open(&self) -> bool {
+        self.roll.is_open()
+    }
+
+    /// The bearer token that somebody comes by who is no member.
+    pub(crate) fn bearer(&self, member: &MemberKey, presented: &Presented) -> Option<GrantId> {
+        self.roll.bearer(member, presented)
+    }
+
+    /// When a bearer token ends, if it does.
+    pub(crate) fn token_end(&self, token: &GrantId) -> Option<u64> {
+        self.roll.token_end(token)
+    }
+
+    /// The use of an invite is on disk.
+    pub(crate) fn redeemed(&mut self, invite: &GrantId) {
+        self.roll.redeemed(invite);
+    }
+
+    /// The store could not take a grant; says whether an earlier one of the same holds all the same.
+    pub(crate) fn not_granted(&mut self, grant: &Grant) -> bool {
+        self.roll.not_granted(grant)
+    }
+
+    /// Whether invites that are over are kept, because the wall clock is not believed.
+    pub(crate) fn keep_ended(&mut self, keep: bool) {
+        self.roll.keep_ended = keep;
+    }
+
+    /// How full everything here is; `leases` and `writes` are how many there are that wait for either.
+    pub(crate) fn count(&self, counts: &mut Vec<Count>, leases: usize, writes: usize) {
+        let count = |what, size, bound| Count { what, size, bound };
+        counts.extend([
+            count("bans", self.bans.len(), bans::BANS_MAX),
+            count("members on the roll", self.roll.members.len(), tenure_proto::limits::MEMBERS_MAX),
+            count("invites", self.roll.invites.len(), INVITES_MAX),
+            count("tokens", self.roll.tokens.len(), TOKENS_MAX),
+            count("uses of invites that wait", self.roll.pending(), leases + writes),
+            count("changes of members that wait", self.roll.changing(), writes),
+            count("rates of members", self.quota.accounts(), ACCOUNTS),
+        ]);
     }
 }
 
@@ -113,27 +141,6 @@ impl Rights {
     /// Their names, in the order of the contract.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Right::ALL.into_iter().filter(move |right| self.allow(*right)).map(Right::as_str)
-    }
-}
-
-/// The right that a method needs; nothing for those that everybody who is let in may use. `relay.open` needs one by its
-/// role: to publish [`Right::Serve`], to connect [`Right::Run`].
-pub const fn needs(method: Method) -> Option<Right> {
-    match method {
-        Method::Hello | Method::Bye | Method::Ping | Method::Health => None,
-        Method::PresenceList | Method::ProfileSet | Method::ServicesList => None,
-        // What belongs to nobody any more is given up: that needs no right.
-        Method::Reconcile | Method::Unsubscribe | Method::ServiceWithdraw => None,
-        Method::Send | Method::SendStatus => Some(Right::Send),
-        Method::TopicsCreate | Method::TopicsDelete => Some(Right::Send),
-        Method::Subscribe | Method::Fetch | Method::History => Some(Right::Read),
-        Method::TopicsList | Method::GroupsList | Method::GroupsDelete => Some(Right::Read),
-        Method::Ack | Method::Nack | Method::Progress => Some(Right::Read),
-        Method::DeadList | Method::DeadRetry | Method::DeadDrop => Some(Right::Read),
-        Method::RunStart | Method::RunChunk | Method::RunEnd | Method::RunCancel => Some(Right::Run),
-        Method::RunGet | Method::RunsList => Some(Right::Run),
-        Method::ServiceRenew => Some(Right::Serve),
-        Method::RelayOpen => None,
     }
 }
 

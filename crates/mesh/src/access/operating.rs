@@ -1,10 +1,10 @@
-//! What operators do, and who asks.
+//! What operators do.
 
 use std::collections::BTreeMap;
 
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
+use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::invite::Role;
 use tenure_proto::limits::{LABEL_CHARS, PAGE};
 use tenure_proto::log::LogName;
@@ -18,30 +18,18 @@ use crate::Mesh;
 use crate::access::admin::{Act, OperateId, Operated, Operation};
 use crate::access::setting::Values;
 use crate::access::{AccessWrite, BanRecord, Change, Grant, MemberRecord, Right, Roll};
-use crate::effect::{Answer, Effect, Note};
+use crate::effect::{Effect, Note};
 use crate::input::Banned;
 use crate::messages::reads::{Purpose, seqs as check_seqs};
+use crate::reply::{Reply, ReplyTo};
 use crate::store::pending::Awaiting;
 use crate::store::record::{GroupId, StoreRead, StoreWrite};
 
-/// Who is to be answered.
-#[derive(Clone, Debug)]
-pub(crate) enum Asker {
-    /// A session, on this socket.
-    Socket(ConnId, RequestId),
-    /// An operator.
-    Operator(OperateId),
-}
-
-impl Asker {
-    /// The answer.
-    pub(crate) fn answer(self, outcome: Result<Answer, WireError>) -> Effect {
-        match self {
-            Asker::Socket(conn, request) => Effect::Respond { conn, request, outcome },
-            Asker::Operator(id) => {
-                let outcome = outcome.map(|answer| Operated::Answer(Box::new(answer)));
-                Effect::Operated { id, outcome }
-            }
+impl From<Reply> for Doing {
+    fn from(reply: Reply) -> Doing {
+        match reply {
+            Reply::Now(answer) => Doing::Tell(Operated::Answer(Box::new(answer))),
+            Reply::Later => Doing::Later,
         }
     }
 }
@@ -90,46 +78,40 @@ enum Out {
 
 impl Mesh {
     /// An operator asks something.
-    pub(crate) fn operate(
-        &mut self,
-        now: Millis,
-        id: OperateId,
-        operation: Operation,
-        effects: &mut Vec<Effect>,
-    ) {
-        let done = self.act(id, &operation.act, effects);
+    pub(crate) fn operate(&mut self, now: Millis, id: OperateId, operation: Operation) {
+        let done = self.act(id, &operation.act);
         let outcome = done.as_ref().err().map_or("ok", |error| error.code.as_str());
         if let Some((act, subject, _)) = operation.act.audited() {
-            effects.push(Effect::Note(Note::Operated { act, subject, outcome }));
+            self.effects.push_back(Effect::Note(Note::Operated { act, subject, outcome }));
         }
-        let audit = operation.audit(self.wall, outcome);
+        let audit = operation.audit(self.clock.wall(), outcome);
         match done {
-            Ok(Doing::Tell(answer)) => effects.push(Effect::Operated { id, outcome: Ok(answer) }),
+            Ok(Doing::Tell(answer)) => self.effects.push_back(Effect::Operated { id, outcome: Ok(answer) }),
             Ok(Doing::Later) => {}
             Ok(Doing::Write(changes, answer, after)) => {
                 let write = StoreWrite::Access(Box::new(AccessWrite { changes, audit }));
                 if after.answers() {
-                    self.write(write, effects);
+                    self.write(write);
                 } else {
-                    self.write_for(Awaiting::Operated(id, Box::new(answer)), write, effects);
+                    self.write_for(Awaiting::Operated(id, Box::new(answer)), write);
                 }
-                self.follow(now, id, after, effects);
+                self.follow(now, id, after);
             }
             Ok(Doing::Grant(change, answer, grant)) => {
                 let write = StoreWrite::Access(Box::new(AccessWrite { changes: vec![change], audit }));
-                self.write_for(Awaiting::Granted(id, Box::new((answer, grant))), write, effects);
-                self.recount_rights(effects);
+                self.write_for(Awaiting::Granted(id, Box::new((answer, grant))), write);
+                self.recount_rights();
             }
             Err(error) if audit.is_some() => {
                 let write = StoreWrite::Access(Box::new(AccessWrite { changes: Vec::new(), audit }));
-                self.write_for(Awaiting::Refused(id, Box::new(error)), write, effects);
+                self.write_for(Awaiting::Refused(id, Box::new(error)), write);
             }
-            Err(error) => effects.push(Effect::Operated { id, outcome: Err(error) }),
+            Err(error) => self.effects.push_back(Effect::Operated { id, outcome: Err(error) }),
         }
     }
 
     /// Decides about an operation. Nothing that a session could notice happens here.
-    fn act(&mut self, id: OperateId, act: &Act, effects: &mut Vec<Effect>) -> Result<Doing, WireError> {
+    fn act(&mut self, id: OperateId, act: &Act) -> Result<Doing, WireError> {
         let done = |changes| Ok(Doing::Write(changes, Operated::Done, After::Nothing));
         match act {
             Act::Found(owner) => self.found_mesh(*owner),
@@ -140,8 +122,9 @@ impl Mesh {
             }
             Act::PutMember { member, role, caps, name } => {
                 let name = name.as_deref().map(|name| label("name", name)).transpose()?;
-                let old = self.roll.members.get(member);
-                let fresh = MemberRecord { since: self.wall, name: String::new(), ..Roll::owner(*member, 0) };
+                let old = self.access.roll.members.get(member);
+                let fresh =
+                    MemberRecord { since: self.clock.wall(), name: String::new(), ..Roll::owner(*member, 0) };
                 let record = old.cloned().unwrap_or(MemberRecord { role: Role::Member, ..fresh });
                 let record = MemberRecord {
                     role: role.unwrap_or(record.role),
@@ -150,31 +133,31 @@ impl Mesh {
                     ..record
                 };
                 check_caps(record.caps.as_deref())?;
-                self.roll.change_member(&record)?;
+                self.access.roll.change_member(&record)?;
                 let answer = Operated::Member(Box::new(record.clone()));
                 Ok(Doing::Grant(Change::PutMember(record.clone()), answer, Grant::Member(record)))
             }
             Act::DropMember(member) => {
-                self.roll.drop_member(member)?;
+                self.access.roll.drop_member(member)?;
                 let after = After::PutOut(Out::Member(*member));
                 Ok(Doing::Write(vec![Change::DropMember(*member)], Operated::Done, after))
             }
             Act::RevokeInvite(id) => {
-                let record = self.roll.revoke(id, self.wall)?;
+                let record = self.access.roll.revoke(id, self.clock.wall())?;
                 done(vec![Change::PutInvite(record)])
             }
             Act::PutToken(token) => {
                 label("name", &token.name)?;
                 check_caps(token.caps.as_deref())?;
-                if token.expires_at.is_some_and(|end| end <= self.shown) {
+                if token.expires_at.is_some_and(|end| end <= self.clock.shown()) {
                     return Err(WireError::bad_request("expiresAt is in the past"));
                 }
-                self.roll.check_token(&token.id)?;
+                self.access.roll.check_token(&token.id)?;
                 let change = Change::PutToken(token.clone());
                 Ok(Doing::Grant(change, Operated::Done, Grant::Token(token.clone())))
             }
             Act::DropToken(id) => {
-                if !self.roll.drop_token(id) {
+                if !self.access.roll.drop_token(id) {
                     return Err(not_found("no such token"));
                 }
                 let after = After::PutOut(Out::Token(id.clone()));
@@ -182,15 +165,15 @@ impl Mesh {
             }
             Act::Ban(subject, reason) => {
                 label("reason", reason)?;
-                if !self.bans.has_room(subject) {
+                if !self.access.bans.has_room(subject) {
                     let text = "there are as many bans as there may be; lift some, or ban a network";
                     return Err(WireError::new(ErrorCode::Busy, text));
                 }
-                let ban = BanRecord { subject: *subject, reason: reason.clone(), since: self.wall };
+                let ban = BanRecord { subject: *subject, reason: reason.clone(), since: self.clock.wall() };
                 Ok(Doing::Write(vec![Change::PutBan(ban.clone())], Operated::Done, After::Ban(ban)))
             }
             Act::Unban(subject) => {
-                if !self.bans.contains(subject) {
+                if !self.access.bans.contains(subject) {
                     return Err(not_found("there is no such ban; see the list for how it was set"));
                 }
                 Ok(Doing::Write(vec![Change::DropBan(*subject)], Operated::Done, After::Unban(*subject)))
@@ -224,37 +207,33 @@ impl Mesh {
             Act::Topics(page) => {
                 let limit = U53::saturating(page.limit.clamp(1, PAGE) as u64);
                 let params = TopicsListParams { after: page.after.clone(), limit: Some(limit) };
-                self.topics_list(Asker::Operator(id), &params, effects)?;
-                Ok(Doing::Later)
+                self.topics_list(ReplyTo::Operator(id), &params).map(Doing::from)
             }
             Act::Groups(topic, page) => {
                 let limit = Some(U53::saturating(page.limit.clamp(1, PAGE) as u64));
                 let params = GroupsListParams { topic: topic.clone(), after: page.after.clone(), limit };
-                self.groups_list(Asker::Operator(id), &params, effects)?;
-                Ok(Doing::Later)
+                self.groups_list(ReplyTo::Operator(id), &params).map(Doing::from)
             }
             Act::Dead { log, page } => {
                 let log = self.any_log(log)?;
                 let (after, limit) = (page.after.unwrap_or(0), page.limit.clamp(1, PAGE) as u32);
-                self.list_dead(Asker::Operator(id), log, after, limit, effects);
-                Ok(Doing::Later)
+                Ok(Doing::from(self.list_dead(ReplyTo::Operator(id), log, after, limit)))
             }
             Act::LeaseEnds(page) => {
                 let limit = page.limit.clamp(1, crate::access::admin::LIST_PAGE) as u32;
                 let read = StoreRead::LeaseEnds { before: page.after, limit };
-                self.read(Purpose::LeaseEnds(id), read, effects);
+                self.read(Purpose::LeaseEnds(id), read);
                 Ok(Doing::Later)
             }
             Act::Audit(page) => {
                 let limit = page.limit.clamp(1, crate::access::admin::LIST_PAGE) as u32;
                 let read = StoreRead::Audit { before: page.after, limit };
-                self.read(Purpose::Audit(id), read, effects);
+                self.read(Purpose::Audit(id), read);
                 Ok(Doing::Later)
             }
             Act::Services(page) => {
                 let (after, limit) = (page.after.clone(), Some(U53::saturating(page.limit as u64)));
-                let answer = self.services_list(&ServicesListParams { all: true, after, limit })?;
-                Ok(Doing::Tell(Operated::Answer(Box::new(answer))))
+                self.services_list(&ServicesListParams { all: true, after, limit }).map(Doing::from)
             }
             look => self.listed(look).map(Doing::Tell),
         }
@@ -262,12 +241,12 @@ impl Mesh {
 
     /// A mesh that anybody could join becomes its owner's.
     fn found_mesh(&mut self, owner: MemberKey) -> Result<Doing, WireError> {
-        if !self.roll.is_open() {
+        if !self.access.roll.is_open() {
             return Err(Roll::taken());
         }
-        self.roll.founded = Some(self.wall);
-        self.roll.put_member(Roll::owner(owner, self.wall))?;
-        let changes = Roll::founding(owner, self.wall);
+        self.access.roll.founded = Some(self.clock.wall());
+        self.access.roll.put_member(Roll::owner(owner, self.clock.wall()))?;
+        let changes = Roll::founding(owner, self.clock.wall());
         Ok(Doing::Write(changes, Operated::Done, After::PutOut(Out::Strangers)))
     }
 
@@ -308,67 +287,61 @@ impl Mesh {
     }
 
     /// Does what was decided, behind the row that tells of it.
-    fn follow(&mut self, now: Millis, id: OperateId, after: After, effects: &mut Vec<Effect>) {
+    fn follow(&mut self, now: Millis, id: OperateId, after: After) {
         match after {
             After::Nothing => {}
-            After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked, effects),
-            After::Ban(ban) => self.ban(ban, effects),
-            After::Unban(subject) => self.unban(subject, effects),
-            After::ConfirmClock => self.confirm_clock(effects),
+            After::Kick(session) => self.evict(session, tenure_proto::Reason::Kicked),
+            After::Ban(ban) => self.ban(ban),
+            After::Unban(subject) => self.unban(subject),
+            After::ConfirmClock => self.confirm_clock(),
             After::PutOut(out) => {
-                self.recount_rights(effects);
-                self.put_out(|mesh, session| mesh.is_out(session, &out), effects);
+                self.recount_rights();
+                self.put_out(|mesh, session| mesh.is_out(session, &out));
             }
             After::Configure => {
                 if let Ok(config) = self.with_settings(&self.settings.values) {
-                    self.configure(now, (*config).clone(), effects);
+                    self.configure(now, (*config).clone());
                 }
             }
             After::Retry(log, seqs) => {
-                let done = self.retry_dead(Asker::Operator(id), log, &seqs, effects);
-                refuse(id, done, effects);
+                let done = self.retry_dead(ReplyTo::Operator(id), log, &seqs);
+                self.reply(ReplyTo::Operator(id), done);
             }
             After::Drop(log, seqs) => {
-                let done = self.drop_dead(Asker::Operator(id), log, &seqs, effects);
-                refuse(id, done, effects);
+                let done = self.drop_dead(ReplyTo::Operator(id), log, &seqs);
+                self.reply(ReplyTo::Operator(id), done);
             }
             After::DeleteTopic(name) => {
-                let done = self.delete_topic(Asker::Operator(id), &name, effects);
-                refuse(id, done, effects);
+                let done = self.delete_topic(ReplyTo::Operator(id), &name);
+                self.reply(ReplyTo::Operator(id), done);
             }
             After::DeleteGroup(places) => {
-                let done = self.delete_group(Asker::Operator(id), &places, effects);
-                refuse(id, done, effects);
+                let done = self.delete_group(ReplyTo::Operator(id), &places);
+                self.reply(ReplyTo::Operator(id), done);
             }
         }
     }
 
     /// A grant is on disk: from here on it holds.
-    pub(crate) fn granted(
-        &mut self,
-        id: OperateId,
-        answer: Operated,
-        grant: Grant,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.roll.grant(grant);
-        self.recount_rights(effects);
-        effects.push(Effect::Operated { id, outcome: Ok(answer) });
+    pub(crate) fn granted(&mut self, id: OperateId, answer: Operated, grant: Grant) {
+        self.access.roll.grant(grant);
+        self.recount_rights();
+        self.effects.push_back(Effect::Operated { id, outcome: Ok(answer) });
     }
 
     /// Whether the lease of `session` is of somebody who is let in no longer.
     fn is_out(&self, session: &SessionKey, out: &Out) -> bool {
-        let Some(lease) = self.leases.get(session) else { return false };
+        let Some(lease) = self.sessions.lease(session) else { return false };
         match out {
             Out::Member(member) => lease.member == *member && lease.token.is_none(),
             Out::Token(id) => lease.token.as_ref() == Some(id),
-            Out::Strangers => !self.roll.members.contains_key(&lease.member),
+            Out::Strangers => !self.access.roll.members.contains_key(&lease.member),
         }
     }
 
     /// Refuses a session that is not here.
     pub(crate) fn known(&self, session: &SessionKey) -> Result<(), WireError> {
-        let known = self.leases.contains_key(session);
+        let known = self.sessions.is_leased(session);
         let gone = || WireError::new(ErrorCode::NoSuchSession, "there is no such session, or it has left");
         known.then_some(()).ok_or_else(gone)
     }
@@ -376,20 +349,12 @@ impl Mesh {
     /// A log that there is, whoever's.
     fn any_log(&self, name: &str) -> Result<LogName, WireError> {
         let log: LogName = name.parse()?;
-        if let LogName::Topic(topic, partition) = &log {
-            let known = self.messages.topics.get(topic);
-            if known.is_none_or(|topic| *partition >= topic.record.partitions) {
-                return Err(not_found(&format!("there is no log {log}")));
-            }
+        if let LogName::Topic(topic, partition) = &log
+            && *partition >= self.messages.partitions(topic)
+        {
+            return Err(not_found(&format!("there is no log {log}")));
         }
         Ok(log)
-    }
-}
-
-/// Tells an operator why something could not be done after all.
-fn refuse(id: OperateId, done: Result<(), WireError>, effects: &mut Vec<Effect>) {
-    if let Err(error) = done {
-        effects.push(Effect::Operated { id, outcome: Err(error) });
     }
 }
 

@@ -1,32 +1,33 @@
 //! Frames in and out: bytes to calls, answers and events to bytes. Connection tasks do this, many at a time, so that
 //! whoever owns the mesh never parses, hashes, signs or encodes.
 
+use std::fmt;
+use std::sync::Arc;
+
 use tenure_proto::codec::{Codec, delivery_frame, presence_frame};
 use tenure_proto::dead::{DeadLetter, DeadListResult};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::frame::{self, FrameType, Head, Response};
 use tenure_proto::hello::{BrokerInfo, EventsResult, HelloResult, ResumeResult};
-use tenure_proto::ids::{ConnId, MessageId, RequestId};
-use tenure_proto::limits::{PAGE, PROTOCOL, RELAY_TICKET_MS, SERVICES_PAGE_BYTES};
+use tenure_proto::ids::{ConnId, RequestId};
+use tenure_proto::limits::{PROTOCOL, RELAY_TICKET_MS};
 use tenure_proto::log::LogName;
 use tenure_proto::message::{DamagedEntry, Delivery, HistoryResult, SendParams};
 use tenure_proto::method::{Empty, Method, StoreHealth};
 use tenure_proto::name::MeshName;
 use tenure_proto::number::U53;
-use tenure_proto::run::{RunChunkParams, RunEndParams, RunStartParams};
 use tenure_proto::service::{RelayOpenResult, RelayRole, ServiceEvent};
 use tenure_proto::subscribe::FetchResult;
 use tenure_proto::ticket::RelayTicket;
 use tenure_proto::token::ResumeToken;
 
+use crate::call::{Desk, Prepare};
 use crate::conn::feature;
 use crate::conn::identity::House;
 use crate::effect::{Answer, Batch, HelloAnswer, Push};
 use crate::input::Call;
-use crate::messages::prepare::prepare;
-use crate::runs::run;
-use crate::runs::start;
+use crate::messages::envelope::Entry;
 use crate::services::route::Opening;
 use crate::store::record::{DAMAGED, DeadEntry};
 
@@ -71,9 +72,10 @@ pub fn read(
         return Incoming::Garbled(help.to_owned());
     }
     if looks_like_a_send(codec, bytes)
-        && let Some((id, params)) = frame::request(codec, Method::Send.as_str(), bytes)
+        && let Some((id, params)) = frame::request::<SendParams>(codec, Method::Send.as_str(), bytes)
     {
-        return incoming(id, send(params, wall, house, supply));
+        let send = params.prepare(&mut Desk { wall, house, supply });
+        return incoming(id, send.map(Call::Send));
     }
     let head = match Head::decode(codec, bytes) {
         Ok(head) => head,
@@ -122,108 +124,12 @@ fn call(
     supply: &mut impl Supply,
 ) -> Result<Call, WireError> {
     let name = method.ok_or_else(|| WireError::bad_request("a request needs a method"))?;
-    match Method::from_wire(name) {
-        Some(Method::Hello) => Err(WireError::bad_request("this socket has said hello already")),
-        Some(Method::Bye) => no_params(codec, bytes).map(|()| Call::Bye),
-        Some(Method::Ping) => no_params(codec, bytes).map(|()| Call::Ping),
-        Some(Method::PresenceList) => Ok(Call::PresenceList(frame::params_or_default(codec, bytes)?)),
-        Some(Method::ProfileSet) => Ok(Call::ProfileSet(Box::new(frame::params_or_default(codec, bytes)?))),
-        Some(Method::ServicesList) => Ok(Call::ServicesList(frame::params_or_default(codec, bytes)?)),
-        Some(Method::Health) => no_params(codec, bytes).map(|()| Call::Health(supply.store())),
-        Some(Method::Send) => send(frame::params(codec, bytes)?, wall, house, supply),
-        Some(Method::SendStatus) => Ok(Call::SendStatus(frame::params(codec, bytes)?)),
-        Some(Method::Subscribe) => Ok(Call::Subscribe(frame::params(codec, bytes)?)),
-        Some(Method::Unsubscribe) => Ok(Call::Unsubscribe(frame::params(codec, bytes)?)),
-        Some(Method::Fetch) => Ok(Call::Fetch(frame::params(codec, bytes)?)),
-        Some(Method::Ack) => Ok(Call::Ack(frame::params(codec, bytes)?)),
-        Some(Method::Nack) => Ok(Call::Nack(frame::params(codec, bytes)?)),
-        Some(Method::Progress) => Ok(Call::Progress(frame::params(codec, bytes)?)),
-        Some(Method::Reconcile) => Ok(Call::Reconcile(Box::new(frame::params(codec, bytes)?))),
-        Some(Method::History) => Ok(Call::History(frame::params(codec, bytes)?)),
-        Some(Method::TopicsList) => Ok(Call::TopicsList(frame::params_or_default(codec, bytes)?)),
-        Some(Method::TopicsCreate) => Ok(Call::TopicsCreate(frame::params(codec, bytes)?)),
-        Some(Method::TopicsDelete) => Ok(Call::TopicsDelete(frame::params(codec, bytes)?)),
-        Some(Method::GroupsDelete) => Ok(Call::GroupsDelete(frame::params(codec, bytes)?)),
-        Some(Method::GroupsList) => Ok(Call::GroupsList(frame::params(codec, bytes)?)),
-        Some(Method::DeadList) => Ok(Call::DeadList(frame::params(codec, bytes)?)),
-        Some(Method::DeadRetry) => Ok(Call::DeadRetry(frame::params(codec, bytes)?)),
-        Some(Method::DeadDrop) => Ok(Call::DeadDrop(frame::params(codec, bytes)?)),
-        Some(Method::RunStart) => run_start(frame::params(codec, bytes)?, wall, house, supply),
-        Some(Method::RunChunk) => run_chunk(frame::params(codec, bytes)?, house),
-        Some(Method::RunEnd) => run_end(frame::params(codec, bytes)?, house),
-        Some(Method::RunCancel) => Ok(Call::RunCancel(frame::params(codec, bytes)?)),
-        Some(Method::RunGet) => Ok(Call::RunGet(frame::params(codec, bytes)?)),
-        Some(Method::RunsList) => Ok(Call::RunsList(frame::params_or_default(codec, bytes)?)),
-        Some(Method::ServiceRenew) => Ok(Call::ServiceRenew(frame::params(codec, bytes)?)),
-        Some(Method::ServiceWithdraw) => Ok(Call::ServiceWithdraw(frame::params(codec, bytes)?)),
-        Some(Method::RelayOpen) => Ok(Call::RelayOpen(frame::params(codec, bytes)?)),
-        None => {
-            let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-            Err(WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}")))
-        }
-    }
-}
-
-/// A message is checked, named and hashed here.
-fn send(params: SendParams, wall: u64, house: &House, supply: &mut impl Supply) -> Result<Call, WireError> {
-    let id = new_id(wall, supply)?;
-    prepare(params, id, wall, house.config.max_payload).map(|prepared| Call::Send(Box::new(prepared)))
-}
-
-fn new_id(wall: u64, supply: &mut impl Supply) -> Result<MessageId, WireError> {
-    let entropy = supply
-        .entropy()
-        .ok_or_else(|| WireError::new(ErrorCode::Internal, "the system gave no randomness; try again"))?;
-    Ok(MessageId::from_parts(wall, entropy))
-}
-
-/// A run is too, and what it is called with is made canonical.
-fn run_start(
-    params: RunStartParams,
-    wall: u64,
-    house: &House,
-    supply: &mut impl Supply,
-) -> Result<Call, WireError> {
-    let id = new_id(wall, supply)?;
-    start::prepare(params, id, wall, house.config.max_payload).map(|start| Call::RunStart(Box::new(start)))
-}
-
-fn run_chunk(params: RunChunkParams, house: &House) -> Result<Call, WireError> {
-    start::within("data", json_bytes(&params.data), house.config.max_payload)?;
-    Ok(Call::RunChunk(params))
-}
-
-fn run_end(params: RunEndParams, house: &House) -> Result<Call, WireError> {
-    start::within("result", json_bytes(&params.result), house.config.max_payload)?;
-    start::within("error", json_bytes(&params.error), house.config.max_payload)?;
-    Ok(Call::RunEnd(Box::new(params)))
-}
-
-fn json_bytes(value: &impl serde::Serialize) -> usize {
-    serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
-}
-
-/// Bytes of a full page of `runs.list`, about.
-const RUNS_PAGE_BYTES: usize = PAGE * 512;
-
-/// Roughly the memory that a call, or its answer, holds until that has left.
-pub fn weight(call: &Call, max_payload: usize) -> usize {
-    match call {
-        Call::Send(prepared) => prepared.envelope.weight(),
-        Call::RunStart(start) => start.prepared.envelope.weight(),
-        Call::RunChunk(params) => run::weight(&params.data),
-        Call::RunEnd(params) => run::end_weight(params.result.as_ref(), params.error.as_ref()),
-        // A page of entries is as large as one body may be.
-        Call::ServicesList(_) => SERVICES_PAGE_BYTES,
-        Call::RunsList(_) => RUNS_PAGE_BYTES,
-        Call::History(_) | Call::Fetch(_) | Call::DeadList(_) | Call::RunGet(_) => max_payload,
-        _ => 0,
-    }
-}
-
-/// Params that ask for nothing must still be an object, and a sound one.
-fn no_params(codec: Codec, bytes: &[u8]) -> Result<(), WireError> {
-    frame::params_or_default(codec, bytes).map(|Empty {}| ()).map_err(Into::into)
+    let unknown = || {
+        let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+        WireError::new(ErrorCode::UnknownMethod, format!("this broker has no method {name:?}"))
+    };
+    let method = Method::from_wire(name).ok_or_else(unknown)?;
+    Call::read(method, codec, bytes, &mut Desk { wall, house, supply })
 }
 
 /// Where a connection came in: through which of our names, to which mesh.
@@ -245,46 +151,109 @@ pub fn response(
     house: &House,
     whence: Option<&Whence>,
 ) -> Vec<u8> {
+    let maker = Maker { conn, wall, house, whence };
     match outcome {
         Err(error) => codec.encode(&Response::<Empty>::new(request, Err(error))),
-        Ok(Answer::Empty) => codec.encode(&Response::new(request, Ok(Empty {}))),
-        Ok(Answer::Ping(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::PresenceList(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::ServicesList(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Renewed(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::RelayOpen(opening)) => {
-            codec.encode(&Response::new(request, relay(*opening, wall, house, whence)))
+        Ok(answer) => maker.encode(codec, request, answer),
+    }
+}
+
+/// What a result is made from besides what the mesh knows: the connection.
+#[derive(Debug)]
+pub struct Maker<'a> {
+    conn: ConnId,
+    wall: u64,
+    house: &'a House,
+    whence: Option<&'a Whence>,
+}
+
+/// A result that the mesh does not make itself: the connection that writes it does, from what the mesh knows.
+pub trait Render: Sized {
+    /// What the mesh knows.
+    type From: Clone + fmt::Debug;
+
+    /// Makes the result.
+    fn render(from: Self::From, maker: &Maker<'_>) -> Result<Self, WireError>;
+}
+
+macro_rules! results {
+    (@arms $maker:ident $codec:ident $request:ident $answer:ident [$($done:tt)*]) => {
+        match $answer {
+            Answer::Empty => $codec.encode(&Response::new($request, Ok(Empty {}))),
+            Answer::Settle(result) => $codec.encode(&Response::new($request, Ok(result))),
+            Answer::Hello(answer) => {
+                let Maker { conn, wall, house, .. } = *$maker;
+                $codec.encode(&Response::new($request, Ok(hello(conn, *answer, wall, house))))
+            }
+            $($done)*
         }
-        Ok(Answer::Health(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Hello(answer)) => {
-            codec.encode(&Response::new(request, Ok(hello(conn, *answer, wall, house))))
+    };
+    (@arms $m:ident $c:ident $r:ident $a:ident [$($done:tt)*]
+        $variant:ident $name:literal $params:tt ($result:ident none) $right:ident $size:ident; $($rest:tt)*) => {
+        results!(@arms $m $c $r $a [$($done)*] $($rest)*)
+    };
+    (@arms $m:ident $c:ident $r:ident $a:ident [$($done:tt)*]
+        $variant:ident $name:literal $params:tt ($result:ident shared) $right:ident $size:ident; $($rest:tt)*) => {
+        results!(@arms $m $c $r $a [$($done)*] $($rest)*)
+    };
+    (@arms $m:ident $c:ident $r:ident $a:ident [$($done:tt)*]
+        $variant:ident $name:literal $params:tt ($result:ident rendered) $right:ident $size:ident; $($rest:tt)*) => {
+        results!(@arms $m $c $r $a [$($done)*
+            Answer::$variant(from) => $c.encode(&Response::new($r, $result::render(from, $m))),
+        ] $($rest)*)
+    };
+    (@arms $m:ident $c:ident $r:ident $a:ident [$($done:tt)*]
+        $variant:ident $name:literal $params:tt ($($result:ident)*) $right:ident $size:ident; $($rest:tt)*) => {
+        results!(@arms $m $c $r $a [$($done)*
+            Answer::$variant(result) => $c.encode(&Response::new($r, Ok(result))),
+        ] $($rest)*)
+    };
+    ($($row:tt)*) => {
+        impl Maker<'_> {
+            fn encode(&self, codec: Codec, request: RequestId, answer: Answer) -> Vec<u8> {
+                let maker = self;
+                results!(@arms maker codec request answer [] $($row)*)
+            }
         }
-        Ok(Answer::Send(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::RunStart(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::RunGet(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::RunsList(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Statuses(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Subscribe(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Settle(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Reconcile(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Topics(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Groups(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::DeadRetry(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::DeadDrop(result)) => codec.encode(&Response::new(request, Ok(result))),
-        Ok(Answer::Fetch(pushes)) => {
-            let messages = pushes.iter().map(typed).collect();
-            codec.encode(&Response::new(request, Ok(FetchResult { messages })))
-        }
-        Ok(Answer::History(entries, damaged, next)) => {
-            let messages = entries.iter().map(|entry| entry.message()).collect();
-            let mark = |seq| DamagedEntry { seq: U53::saturating(seq), reason: DAMAGED.to_owned() };
-            let damaged = damaged.into_iter().map(mark).collect();
-            let result = HistoryResult { messages, next: next.map(U53::saturating), damaged };
-            codec.encode(&Response::new(request, Ok(result)))
-        }
-        Ok(Answer::Dead(letters, next)) => {
-            codec.encode(&Response::new(request, Ok(dead_list(letters, next))))
-        }
+    };
+}
+
+tenure_proto::with_methods!(results);
+
+impl Render for FetchResult {
+    type From = Vec<Push>;
+
+    fn render(pushes: Vec<Push>, _: &Maker<'_>) -> Result<FetchResult, WireError> {
+        Ok(FetchResult { messages: pushes.iter().map(typed).collect() })
+    }
+}
+
+impl Render for HistoryResult {
+    /// The entries, the places of damaged ones, and where to go on.
+    type From = (Vec<Arc<Entry>>, Vec<u64>, Option<u64>);
+
+    fn render((entries, damaged, next): Self::From, _: &Maker<'_>) -> Result<HistoryResult, WireError> {
+        let messages = entries.iter().map(|entry| entry.message()).collect();
+        let mark = |seq| DamagedEntry { seq: U53::saturating(seq), reason: DAMAGED.to_owned() };
+        let damaged = damaged.into_iter().map(mark).collect();
+        Ok(HistoryResult { messages, next: next.map(U53::saturating), damaged })
+    }
+}
+
+impl Render for DeadListResult {
+    /// The letters, and after which seq to go on.
+    type From = (Vec<DeadEntry>, Option<u64>);
+
+    fn render((letters, next): Self::From, _: &Maker<'_>) -> Result<DeadListResult, WireError> {
+        Ok(dead_list(letters, next))
+    }
+}
+
+impl Render for RelayOpenResult {
+    type From = Box<Opening>;
+
+    fn render(opening: Box<Opening>, maker: &Maker<'_>) -> Result<RelayOpenResult, WireError> {
+        relay(*opening, maker.wall, maker.house, maker.whence)
     }
 }
 

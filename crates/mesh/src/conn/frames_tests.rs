@@ -2,6 +2,7 @@
 
 use ed25519_dalek::SigningKey;
 use tenure_kit::host::Doors;
+use tenure_proto::ids::MessageId;
 
 use super::*;
 use crate::config::MeshConfig;

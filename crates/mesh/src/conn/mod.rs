@@ -348,7 +348,7 @@ impl Conn {
         let (conn, at) = (self.id, now.at);
         ConnEffect::Tell(match frames::read(self.codec, binary, bytes, now.wall, house, out) {
             Incoming::Call(request, call) => {
-                self.due.add(&request, frames::weight(&call, house.config.max_payload));
+                self.due.add(&request, call.weight(house.config.max_payload));
                 Input::Request { conn, at, request, call }
             }
             Incoming::Refused(request, error) => {

@@ -5,7 +5,7 @@ use tenure_kit::time::Millis;
 use tenure_proto::ids::{ConnId, SessionKey, SubId};
 
 use crate::Mesh;
-use crate::effect::{Effect, Push};
+use crate::effect::Push;
 use crate::messages::Messages;
 use crate::messages::subs::Subs;
 use crate::store::pending::Awaiting;
@@ -14,19 +14,19 @@ impl Mesh {
     /// Whether a subscription was handed entries that have not been pushed, because their claims are on their way to
     /// the disk. A `fetch` that finds nothing else is answered after them: nothing waits, when it says so.
     pub(crate) fn is_claiming(&self, session: SessionKey, sub: &SubId) -> bool {
-        let sub = self.leases.get(&session).and_then(|lease| lease.subs.get(sub));
+        let sub = self.sessions.lease(&session).and_then(|lease| lease.subs.get(sub));
         sub.is_some_and(|sub| !sub.claiming.is_empty())
     }
 
     /// Deliveries of contended groups leave when their claims are on disk.
-    pub(crate) fn await_claims(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn await_claims(&mut self, now: Millis) {
         let Messages { parked, dirty, readings, .. } = &mut self.messages;
         let (told, untold): (Vec<_>, Vec<_>) =
             std::mem::take(parked).into_iter().partition(|(_, push)| !dirty.contains(&push.group));
         // What has been settled or given back since, or was for a socket that is gone, is not pushed any more.
-        let leases = &self.leases;
+        let sessions = &self.sessions;
         let wanted = |(conn, push): &(ConnId, Push)| {
-            let lease = leases.get(&push.session).filter(|lease| lease.conn() == Some(*conn));
+            let lease = sessions.lease(&push.session).filter(|lease| lease.conn() == Some(*conn));
             let sub = lease.and_then(|lease| lease.subs.get(&push.sub));
             let reading = readings.get(&push.group);
             sub.is_some_and(|sub| sub.holds(push.group, push.entry.seq))
@@ -34,7 +34,7 @@ impl Mesh {
         };
         parked.extend(untold.into_iter().filter(wanted));
         if !told.is_empty() {
-            self.await_all(Awaiting::Pushes(told), now, effects);
+            self.await_all(Awaiting::Pushes(told), now);
         }
     }
 
@@ -42,7 +42,8 @@ impl Mesh {
     pub(crate) fn clear_pushes(&mut self, pushes: Vec<(ConnId, Push)>) {
         for (conn, push) in pushes {
             let session = push.session;
-            let Some(lease) = self.leases.get_mut(&session).filter(|lease| lease.conn() == Some(conn)) else {
+            let Some(lease) = self.sessions.lease_mut(&session).filter(|lease| lease.conn() == Some(conn))
+            else {
                 continue;
             };
             lease.subs.cleared.push_back(push);
@@ -53,7 +54,7 @@ impl Mesh {
     /// A fetch that could not be answered: what it took is pushed.
     pub(crate) fn push_instead(&mut self, pushes: Vec<Push>) {
         for push in pushes {
-            let Some(lease) = self.leases.get_mut(&push.session) else { continue };
+            let Some(lease) = self.sessions.lease_mut(&push.session) else { continue };
             if let Some(sub) = lease.subs.get_mut(&push.sub)
                 && sub.holds(push.group, push.entry.seq)
             {

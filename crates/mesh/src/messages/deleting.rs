@@ -17,11 +17,11 @@ use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{SubscriptionEvent, SubscriptionEventKind};
 
 use crate::Mesh;
-use crate::access::operating::Asker;
 use crate::access::{AccessWrite, AuditRecord, Right};
 use crate::effect::{Answer, Effect, Note};
 use crate::messages::envelope::Lane;
 use crate::messages::{Messages, Topic};
+use crate::reply::{Caller, Reply, ReplyTo, lease_ended};
 use crate::store::pending::Awaiting;
 use crate::store::record::{DeletedLog, GroupId, StoreWrite, TopicRecord, TopicState};
 
@@ -46,7 +46,7 @@ pub(crate) const TOMBS_MAX: usize = 100_000;
 pub(crate) struct Deleting {
     record: TopicRecord,
     /// Who is to be told when it is gone; bounded by unanswered requests.
-    askers: Vec<Asker>,
+    waiting: Vec<ReplyTo>,
     /// Whether it is marked on disk.
     marked: bool,
     /// Whether the store is at it.
@@ -133,18 +133,13 @@ impl Messages {
 
 impl Mesh {
     /// `topics.delete`: by its owner when it is empty and no other member reads it, by an operator in any case.
-    pub(crate) fn topics_delete(
-        &mut self,
-        asker: Asker,
-        session: SessionKey,
-        name: &TopicName,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let Some(lease) = self.leases.get(&session) else { return Ok(()) };
+    pub(crate) fn topics_delete(&mut self, caller: &Caller, name: &TopicName) -> Result<Reply, WireError> {
+        let session = caller.session;
+        let lease = self.sessions.lease(&session).ok_or_else(lease_ended)?;
         let (member, from) = (lease.member, lease.from);
         if self.operates(session) {
-            self.audit_act(member, from, "topic.delete", format!("topic:{name}"), effects);
-            return self.delete_topic(asker, name, effects);
+            self.audit_act(member, from, "topic.delete", format!("topic:{name}"));
+            return self.delete_topic(caller.reply_to(), name);
         }
         let known = self.messages.topics.get(name).map(|topic| &topic.record);
         if let Some(record) = known {
@@ -157,25 +152,21 @@ impl Mesh {
                 return Err(WireError::new(ErrorCode::Conflict, text));
             }
         }
-        self.begin_delete(Some(asker), name, TopicState::Deleted, true, effects)
+        self.begin_delete(Some(caller.reply_to()), name, TopicState::Deleted, true)
     }
 
     /// Whether a group is of this member, and nobody else's session reads it.
     fn is_read_by(&self, id: GroupId, member: &MemberKey) -> bool {
         let Some(reading) = self.messages.readings.get(&id) else { return true };
-        let own = |session: &SessionKey| self.leases.get(session).is_none_or(|lease| lease.member == *member);
+        let own =
+            |session: &SessionKey| self.sessions.lease(session).is_none_or(|lease| lease.member == *member);
         let made = !reading.is_shared() || reading.record.owner == Some(*member);
         made && reading.members.iter().all(|holder| own(&holder.session))
     }
 
     /// Deletes a topic for somebody who may, whatever it holds.
-    pub(crate) fn delete_topic(
-        &mut self,
-        asker: Asker,
-        name: &TopicName,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        self.begin_delete(Some(asker), name, TopicState::Deleted, false, effects)
+    pub(crate) fn delete_topic(&mut self, to: ReplyTo, name: &TopicName) -> Result<Reply, WireError> {
+        self.begin_delete(Some(to), name, TopicState::Deleted, false)
     }
 
     /// Refuses a topic that is not there.
@@ -188,53 +179,52 @@ impl Mesh {
 
     fn begin_delete(
         &mut self,
-        asker: Option<Asker>,
+        to: Option<ReplyTo>,
         name: &TopicName,
         state: TopicState,
         if_empty: bool,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Reply, WireError> {
         if let Some(going) = self.messages.deleting.get_mut(name) {
-            going.askers.extend(asker);
-            return Ok(());
+            going.waiting.extend(to);
+            return Ok(Reply::Later);
         }
         self.may_owe()?;
         let topic = self.messages.topics.get(name).ok_or_else(|| no_topic(name))?;
         let record = TopicRecord { state, ..topic.record.clone() };
-        let askers = asker.into_iter().collect();
-        let going = Deleting { record: record.clone(), askers, marked: false, running: true };
+        let waiting = to.into_iter().collect();
+        let going = Deleting { record: record.clone(), waiting, marked: false, running: true };
         self.messages.deleting.insert(name.clone(), going);
         let write = StoreWrite::EndTopic { record: Box::new(record), if_empty };
-        self.write_for(Awaiting::TopicEnd(name.clone()), write, effects);
-        Ok(())
+        self.write_for(Awaiting::TopicEnd(name.clone()), write);
+        Ok(Reply::Later)
     }
 
     /// The store has marked a topic, or has not because it holds something.
-    pub(crate) fn topic_ended(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn topic_ended(&mut self, name: &TopicName, done: bool) {
         if !done {
             let text = "the topic holds messages or dead letters; an operator may delete it all the same";
-            return self.not_deleted(name, &WireError::new(ErrorCode::Conflict, text), effects);
+            return self.not_deleted(name, &WireError::new(ErrorCode::Conflict, text));
         }
         if let Some(going) = self.messages.deleting.get_mut(name) {
             going.marked = true;
             self.messages.remove_topic(name);
         }
-        self.clear_topic(name, effects);
+        self.clear_topic(name);
     }
 
     /// A topic stays: the store could not mark it, or would not.
-    pub(crate) fn not_deleted(&mut self, name: &TopicName, error: &WireError, effects: &mut Vec<Effect>) {
+    pub(crate) fn not_deleted(&mut self, name: &TopicName, error: &WireError) {
         let Some(going) = self.messages.deleting.remove(name) else { return };
         if let Some(topic) = self.messages.topics.get_mut(name) {
-            topic.ask_at = self.wall.saturating_add(ASK_AGAIN_MS);
+            topic.ask_at = self.clock.wall().saturating_add(ASK_AGAIN_MS);
         }
-        for asker in going.askers {
-            effects.push(asker.answer(Err(error.clone())));
+        for to in going.waiting {
+            self.answer(to, Err(error.clone()));
         }
     }
 
     /// Goes on with a topic that is going: first its subscriptions end, then its groups, then the store clears it.
-    fn clear_topic(&mut self, name: &TopicName, effects: &mut Vec<Effect>) {
+    fn clear_topic(&mut self, name: &TopicName) {
         let Some(going) = self.messages.deleting.get_mut(name).filter(|going| going.marked) else { return };
         going.running = true;
         let record = going.record.clone();
@@ -250,32 +240,32 @@ impl Mesh {
         let again = Awaiting::TopicCleared(name.clone());
         if !subs.is_empty() {
             for (session, sub, place) in &subs {
-                self.end_subscription(*session, sub, "deleted", effects);
+                self.end_subscription(*session, sub, "deleted");
                 self.messages.leave(*place, session, sub);
             }
-            let now = self.now;
-            return self.await_all(again, now, effects);
+            let now = self.clock.now();
+            return self.await_all(again, now);
         }
         let groups: Vec<GroupId> = self.messages.readers_of(&record).take(CLOSED_PER_SLICE + 1).collect();
         for id in groups.iter().take(CLOSED_PER_SLICE) {
             self.messages.close(*id);
         }
         let write = StoreWrite::ClearTopic { record: Box::new(record), limit: CLEARED_PER_SLICE };
-        self.write_for(again, write, effects);
+        self.write_for(again, write);
     }
 
     /// A slice of a topic is gone, or its subscriptions are.
-    pub(crate) fn topic_cleared(&mut self, name: &TopicName, done: bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn topic_cleared(&mut self, name: &TopicName, done: bool) {
         let Some(going) = self.messages.deleting.get(name) else { return };
         if !done || self.messages.readers_of(&going.record).next().is_some() {
-            return self.clear_topic(name, effects);
+            return self.clear_topic(name);
         }
-        let Some(Deleting { record, askers, .. }) = self.messages.deleting.remove(name) else { return };
+        let Some(Deleting { record, waiting, .. }) = self.messages.deleting.remove(name) else { return };
         let told = record.state == TopicState::Deleted;
         self.messages.entomb(name, record.partitions, told);
-        effects.push(Effect::Note(Note::TopicDeleted { topic: name.clone(), unused: !told }));
-        for asker in askers {
-            effects.push(asker.answer(Ok(Answer::Empty)));
+        self.effects.push_back(Effect::Note(Note::TopicDeleted { topic: name.clone(), unused: !told }));
+        for to in waiting {
+            self.answer(to, Ok(Answer::Empty));
         }
     }
 
@@ -287,31 +277,25 @@ impl Mesh {
     }
 
     /// Goes on with topics that a crash, or a store that could not write, has interrupted.
-    pub(crate) fn clear_interrupted(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn clear_interrupted(&mut self) {
         let idle = self.messages.deleting.iter().filter(|(_, going)| !going.running);
         for name in idle.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-            self.clear_topic(&name, effects);
+            self.clear_topic(&name);
         }
     }
 
     /// Takes up a topic that was going when the broker stopped.
     pub(crate) fn restore_deleting(&mut self, record: TopicRecord) {
-        let going = Deleting { record: record.clone(), askers: Vec::new(), marked: true, running: false };
+        let going = Deleting { record: record.clone(), waiting: Vec::new(), marked: true, running: false };
         self.messages.deleting.insert(record.name, going);
     }
 
     /// Ends a subscription by another's doing: its reader is told why.
-    pub(crate) fn end_subscription(
-        &mut self,
-        session: SessionKey,
-        id: &SubId,
-        reason: &str,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.leases.get(&session).is_none_or(|lease| lease.subs.get(id).is_none()) {
+    pub(crate) fn end_subscription(&mut self, session: SessionKey, id: &SubId, reason: &str) {
+        if self.sessions.lease(&session).is_none_or(|lease| lease.subs.get(id).is_none()) {
             return;
         }
-        self.drop_subscription(session, id, effects);
+        self.drop_subscription(session, id);
         let kind = SubscriptionEventKind::Closed;
         let (sub_id, reason) = (id.clone(), Some(reason.to_owned()));
         let event = SubscriptionEvent { sub_id, kind, partition: None, from: None, to: None, reason };
@@ -319,7 +303,7 @@ impl Mesh {
     }
 
     /// Lets go of topics that nobody has used for a while, if they are empty: some at each look.
-    pub(crate) fn drop_unused_topics(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn drop_unused_topics(&mut self) {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.messages.upkeep.last_topic.take();
         let after = from.as_ref().map_or(Unbounded, Excluded);
@@ -338,7 +322,7 @@ impl Mesh {
             }
             self.messages.upkeep.last_topic = Some(name.clone());
             if self.is_unused(name) {
-                let _ = self.begin_delete(None, name, TopicState::Unused, true, effects);
+                let _ = self.begin_delete(None, name, TopicState::Unused, true);
             }
         }
         if looked.len() < TOPICS_PER_LOOK {
@@ -349,7 +333,7 @@ impl Mesh {
     /// Whether a topic has had no reader, group or entry for as long as it is kept without.
     fn is_unused(&self, name: &TopicName) -> bool {
         let Some(topic) = self.messages.topics.get(name) else { return false };
-        if self.messages.deleting.contains_key(name) || topic.ask_at > self.wall {
+        if self.messages.deleting.contains_key(name) || topic.ask_at > self.clock.wall() {
             return false;
         }
         // What was made with numbers of its own is somebody's plan.
@@ -361,24 +345,23 @@ impl Mesh {
         };
         let grown_at = lanes().map(|lane| lane.grown_at).max().unwrap_or(0);
         let used_at = topic.used_at.max(topic.record.created_at).max(grown_at);
-        lanes().all(|lane| lane.groups.is_empty()) && used_at.saturating_add(kept_ms) <= self.wall
+        lanes().all(|lane| lane.groups.is_empty()) && used_at.saturating_add(kept_ms) <= self.clock.wall()
     }
 
     /// `groups.delete`: by the member that made it, or an operator.
     pub(crate) fn groups_delete(
         &mut self,
-        asker: Asker,
-        session: SessionKey,
+        caller: &Caller,
         topic: &TopicName,
         group: &GroupName,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let Some(lease) = self.leases.get(&session) else { return Ok(()) };
+    ) -> Result<Reply, WireError> {
+        let session = caller.session;
+        let lease = self.sessions.lease(&session).ok_or_else(lease_ended)?;
         let (member, from) = (lease.member, lease.from);
         let places = self.check_group(topic, group)?;
         if self.operates(session) {
             let subject = format!("group:{topic}/{group}");
-            self.audit_act(member, from, "group.delete", subject, effects);
+            self.audit_act(member, from, "group.delete", subject);
         } else {
             let of = |id: &GroupId| self.messages.readings.get(id).and_then(|reading| reading.record.owner);
             if places.iter().any(|id| of(id) != Some(member)) {
@@ -386,7 +369,7 @@ impl Mesh {
                 return Err(WireError::new(ErrorCode::Forbidden, text));
             }
         }
-        self.delete_group(asker, &places, effects)
+        self.delete_group(caller.reply_to(), &places)
     }
 
     /// The places of a group; refused if there is none.
@@ -404,12 +387,7 @@ impl Mesh {
     }
 
     /// Deletes a group for somebody who may: its subscriptions end, its place and what is open there are forgotten.
-    pub(crate) fn delete_group(
-        &mut self,
-        asker: Asker,
-        places: &[GroupId],
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    pub(crate) fn delete_group(&mut self, to: ReplyTo, places: &[GroupId]) -> Result<Reply, WireError> {
         self.may_owe()?;
         let readings = || places.iter().filter_map(|id| self.messages.readings.get(id));
         if readings().any(|reading| !reading.is_made()) {
@@ -420,23 +398,23 @@ impl Mesh {
         let subs: BTreeSet<(SessionKey, SubId)> =
             members.map(|holder| (holder.session, holder.sub.clone())).collect();
         for (session, sub) in &subs {
-            self.end_subscription(*session, sub, "deleted", effects);
+            self.end_subscription(*session, sub, "deleted");
         }
         for id in places {
             if let Some(reading) = self.messages.readings.get(id) {
                 self.messages.crews.note_deleted(&reading.record);
             }
             self.messages.close(*id);
-            self.write_surely(StoreWrite::DropGroup(*id), effects);
+            self.write_surely(StoreWrite::DropGroup(*id));
         }
-        let now = self.now;
-        self.await_all(Awaiting::Asked(asker), now, effects);
-        Ok(())
+        let now = self.clock.now();
+        self.await_all(Awaiting::Asked(to), now);
+        Ok(Reply::Later)
     }
 
     /// Whether a session speaks for an operator. On a mesh that anybody may join nobody does.
     fn operates(&self, session: SessionKey) -> bool {
-        !self.roll.is_open() && self.may(session, Right::Admin).is_ok()
+        !self.access.is_open() && self.may(session, Right::Admin).is_ok()
     }
 
     /// Writes the row that tells of what an operator does through a session.
@@ -446,11 +424,10 @@ impl Mesh {
         from: Option<core::net::IpAddr>,
         act: &'static str,
         subject: String,
-        effects: &mut Vec<Effect>,
     ) {
-        effects.push(Effect::Note(Note::Operated { act, subject: subject.clone(), outcome: "ok" }));
+        self.effects.push_back(Effect::Note(Note::Operated { act, subject: subject.clone(), outcome: "ok" }));
         let audit = AuditRecord {
-            at: self.wall,
+            at: self.clock.wall(),
             who: format!("member:{member}"),
             from: from.map(|from| from.to_string()).unwrap_or_default(),
             act: act.to_owned(),
@@ -459,12 +436,7 @@ impl Mesh {
             details: serde_json::Value::Null,
         };
         let write = AccessWrite { changes: Vec::new(), audit: Some(audit) };
-        self.write(StoreWrite::Access(Box::new(write)), effects);
-    }
-
-    /// How many topics there are that go, and tombstones.
-    pub(crate) fn deleted_topics(&self) -> (usize, usize) {
-        (self.messages.deleting.len(), self.messages.tombs.len())
+        self.write(StoreWrite::Access(Box::new(write)));
     }
 }
 

@@ -11,12 +11,11 @@ use tenure_proto::number::U53;
 use tenure_proto::subscribe::{SubscriptionEvent, SubscriptionEventKind};
 
 use crate::Mesh;
-use crate::effect::{Answer, Effect, Note, ReadId};
+use crate::effect::{Answer, Effect, Note};
 use crate::messages::group::Holder;
 use crate::messages::placing::Placed;
-use crate::messages::pull::{PUSHES, fetch_from};
+use crate::messages::pull::{PUSHES, Pull};
 use crate::messages::reads::Purpose;
-use crate::messages::subs::Fetch;
 use crate::messages::{Gap, Moment};
 use crate::sessions::lease::State;
 use crate::store::pending::Awaiting;
@@ -55,7 +54,7 @@ impl Mesh {
         for _ in 0..reading.members.len() {
             let Some(holder) = reading.members.pop_front() else { break };
             looked += 1;
-            let lease = self.leases.get_mut(&holder.session);
+            let lease = self.sessions.lease_mut(&holder.session);
             if let Some(lease) = lease
                 && let Some(sub) = lease.subs.get_mut(&holder.sub)
             {
@@ -94,7 +93,7 @@ impl Mesh {
         let holder = |seq: &u64| reading.group.open(*seq).and_then(|open| open.holder().cloned());
         let holders: Vec<Holder> = seqs.iter().filter_map(holder).collect();
         for Holder { session, sub } in holders {
-            let Some(lease) = self.leases.get_mut(&session) else { continue };
+            let Some(lease) = self.sessions.lease_mut(&session) else { continue };
             if lease.subs.get(&sub).is_some() {
                 lease.subs.eager.insert(sub);
                 self.rouse(session);
@@ -107,7 +106,7 @@ impl Mesh {
         let Some(reading) = self.messages.readings.get_mut(&id) else { return };
         for seq in seqs {
             let Some(holder) = reading.group.open(*seq).and_then(|open| open.holder()) else { continue };
-            let sub = self.leases.get(&holder.session).and_then(|lease| lease.subs.get(&holder.sub));
+            let sub = self.sessions.lease(&holder.session).and_then(|lease| lease.subs.get(&holder.sub));
             if sub.is_some_and(|sub| !sub.unread.contains(&(id, *seq))) {
                 reading.again.remove(seq);
             }
@@ -119,7 +118,7 @@ impl Mesh {
         let Some(reading) = self.messages.readings.get(&id) else { return };
         let mut roused = Vec::new();
         for Holder { session, sub } in &reading.members {
-            let Some(lease) = self.leases.get_mut(session) else { continue };
+            let Some(lease) = self.sessions.lease_mut(session) else { continue };
             if lease.subs.get(sub).is_some_and(|sub| !sub.fetches.is_empty()) {
                 lease.subs.eager.insert(sub.clone());
                 roused.push(*session);
@@ -144,38 +143,32 @@ impl Mesh {
 
     /// Lets a session's turn come, if its socket can take anything.
     pub(crate) fn rouse(&mut self, session: SessionKey) {
-        let Some(lease) = self.leases.get(&session) else { return };
-        if let State::Online(carrier) = &lease.state
-            && carrier.unflushed.is_none()
-        {
-            self.caught_up.remove(&session);
-            self.ready.insert(session);
-        }
+        self.sessions.mark_ready(session);
     }
 
     /// Answers fetches that waited for entries from disk.
-    pub(crate) fn serve_fetches(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn serve_fetches(&mut self, session: SessionKey) {
         let moment = self.moment();
-        let Some(lease) = self.leases.get(&session) else { return };
+        let Some(lease) = self.sessions.lease(&session) else { return };
         let waits = |id: &&SubId| lease.subs.get(id).is_some_and(|sub| !sub.fetches.is_empty());
         let waiting: Vec<SubId> = lease.subs.eager.iter().filter(waits).cloned().collect();
         for id in waiting {
             let claiming = self.is_claiming(session, &id);
-            let Some(lease) = self.leases.get_mut(&session) else { return };
+            let Some(lease) = self.sessions.lease_mut(&session) else { return };
             while let Some(fetch) = lease.subs.get_mut(&id).and_then(|sub| sub.fetches.pop_front()) {
                 let Some(sub) = lease.subs.get_mut(&id) else { break };
-                let (pushes, loading) =
-                    fetch_from(&mut self.messages, session, &id, sub, fetch.limit, moment);
+                let (pushes, loading) = Pull { messages: &mut self.messages, runs: &mut self.runs, moment }
+                    .fetch(session, &id, sub, fetch.limit);
                 if pushes.is_empty() && (loading || claiming) {
                     sub.fetches.push_front(fetch);
                     break;
                 }
-                let Fetch { conn, request, .. } = fetch;
                 if self.messages.is_contended(&pushes) {
                     self.messages.urgent = true;
-                    self.messages.answers.push((conn, request, Answer::Fetch(pushes)));
+                    let fetched = Box::new(Answer::Fetch(pushes));
+                    self.store.wait_for_round(Awaiting::Answer(fetch.to, fetched));
                 } else {
-                    effects.push(crate::respond(conn, request, Answer::Fetch(pushes)));
+                    self.effects.push_back(fetch.to.answer(Ok(Answer::Fetch(pushes))));
                 }
             }
         }
@@ -183,86 +176,100 @@ impl Mesh {
 
     pub(crate) fn moment(&self) -> Moment {
         Moment {
-            now: self.now,
-            wall: self.wall,
+            now: self.clock.now(),
+            wall: self.clock.wall(),
             ack_timeout_ms: self.config.ack_timeout_ms,
-            expires: !self.clocks.are_astray() && !mutant::on(Mutant::TtlIgnored),
+            retries_full: self.store.retries.is_full(),
+            expires: !self.clock.is_doubted() && !mutant::on(Mutant::TtlIgnored),
         }
     }
 
     /// Tells the store what goes to the dead letters.
-    pub(crate) fn write_burials(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_burials(&mut self) {
         for burial in std::mem::take(&mut self.messages.burials) {
             let (log, seq, reason) = (burial.log.clone(), burial.seq, burial.reason.clone());
-            effects.push(Effect::Note(Note::Buried { log, seq, reason }));
-            self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
+            self.effects.push_back(Effect::Note(Note::Buried { log, seq, reason }));
+            self.write_surely(StoreWrite::Bury(Box::new(burial)));
         }
     }
 
-    /// Tells the store, the disk's readers and sessions what handing out has caused.
-    pub(crate) fn settle_accounts(&mut self, effects: &mut Vec<Effect>) {
-        let now = self.now;
+    /// Ends a round: tells the store, its readers and sessions what the inputs and the handing out of this round have
+    /// caused. The order of the steps is the order of the writes, and that is what makes a crash between any two harmless.
+    ///
+    /// 1. Reads that readers need go out.
+    /// 2. Runs that came to a session which may not answer them are ended.
+    /// 3. What failed goes to the dead letters: before its group is written as done with it.
+    /// 4. Groups that changed are written, with the claims of what was handed out: at once if a caller waits or something
+    ///    else was written anyway, together after a moment otherwise.
+    /// 5. Who has taken which run is written, behind the claim of its message.
+    /// 6. The ends of runs are written, behind what became of their messages.
+    /// 7. Callers whose settles this round has written now wait for all of it to be on disk
+    ///    ([`StoreQueue`](crate::store::queue::StoreQueue) holds both kinds of waiting).
+    /// 8. Deliveries whose claims are on their way to the disk wait for those; they are pushed afterwards.
+    /// 9. Readers are told what was gone before they could read it.
+    pub(crate) fn finish_round(&mut self) {
+        let now = self.clock.now();
         for (id, read) in self.messages.wanted_reads() {
             let purpose = match &read {
                 StoreRead::Entries { seqs, .. } => Purpose::Again(id, seqs.clone()),
                 _ => Purpose::Page(id),
             };
-            self.read(purpose, read, effects);
+            self.read(purpose, read);
         }
         self.end_unanswerable();
-        self.write_burials(effects);
-        let wrote = effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
-        self.messages.urgent |= !self.messages.parked.is_empty() && self.store_sound;
-        self.write_groups(now, wrote, effects);
-        self.write_run_claims(effects);
-        self.write_run_ends(effects);
-        self.answer_settles(now, effects);
-        self.await_claims(now, effects);
+        self.write_burials();
+        let wrote = self.effects.iter().any(|effect| matches!(effect, Effect::Write { .. }));
+        self.messages.urgent |= !self.messages.parked.is_empty() && self.store.is_sound();
+        self.write_groups(now, wrote);
+        self.write_run_claims();
+        self.write_run_ends();
+        self.await_round(now);
+        self.await_claims(now);
         for gap in std::mem::take(&mut self.messages.gaps) {
             self.tell_gap(gap);
         }
     }
 
-    fn write_groups(&mut self, now: Millis, wrote: bool, effects: &mut Vec<Effect>) {
+    fn write_groups(&mut self, now: Millis, wrote: bool) {
         let messages = &mut self.messages;
         if messages.floors_due.is_some_and(|due| now >= due) {
             messages.floors_due = None;
-            self.write_floors(effects);
+            self.write_floors();
         }
         let messages = &mut self.messages;
         if !messages.lagging.is_empty() && messages.floors_due.is_none() {
             messages.floors_due = Some(now.plus(FLOORS_MS));
         }
-        if messages.writable().next().is_none() && !messages.owed.is_due() {
+        if messages.writable().next().is_none() && !self.store.retries.is_due() {
             (messages.urgent, messages.lazy_due) = (false, None);
             return;
         }
         let lazy_over = messages.lazy_due.is_some_and(|due| now >= due);
-        if !(messages.urgent || lazy_over || (wrote && self.store_sound)) {
+        if !(messages.urgent || lazy_over || (wrote && self.store.is_sound())) {
             messages.lazy_due.get_or_insert(now.plus(LAZY_MS));
             return;
         }
         (messages.urgent, messages.lazy_due) = (false, None);
-        self.write_owed(effects);
-        self.write_dirty(effects);
+        self.write_owed();
+        self.write_dirty();
     }
 
-    fn write_dirty(&mut self, effects: &mut Vec<Effect>) {
+    fn write_dirty(&mut self) {
         for id in self.messages.writable().collect::<Vec<_>>() {
             self.messages.dirty.remove(&id);
-            self.write_group(id, effects);
+            self.write_group(id);
         }
     }
 
     /// Tells the store all that it does not know: the broker stops.
-    pub(crate) fn write_everything(&mut self, effects: &mut Vec<Effect>) {
-        self.write_owed(effects);
-        self.write_floors(effects);
-        self.write_dirty(effects);
+    pub(crate) fn write_everything(&mut self) {
+        self.write_owed();
+        self.write_floors();
+        self.write_dirty();
     }
 
-    pub(crate) fn write_group(&mut self, id: GroupId, effects: &mut Vec<Effect>) {
-        let wall = self.wall;
+    pub(crate) fn write_group(&mut self, id: GroupId) {
+        let wall = self.clock.wall();
         let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made()) else {
             return;
         };
@@ -281,13 +288,13 @@ impl Mesh {
             reading.placed = Placed::Asked;
         }
         let receipts = std::mem::take(&mut reading.receipts);
-        self.write_for(Awaiting::Group(id, receipts), StoreWrite::Group(Box::new(write)), effects);
+        self.write_for(Awaiting::Group(id, receipts), StoreWrite::Group(Box::new(write)));
     }
 
     /// Tells the store where private readers are: up to where each has settled everything.
-    pub(crate) fn write_floors(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn write_floors(&mut self) {
         for id in std::mem::take(&mut self.messages.lagging) {
-            let wall = self.wall;
+            let wall = self.clock.wall();
             let Some(reading) = self.messages.readings.get_mut(&id).filter(|reading| reading.is_made())
             else {
                 continue;
@@ -296,7 +303,7 @@ impl Mesh {
             let cursor = reading.group.floor();
             let record = reading.record.clone();
             let Reader::Private(session) = &record.reader else { continue };
-            let lease = self.leases.get(session).map(|lease| &lease.state);
+            let lease = self.sessions.lease(session).map(|lease| &lease.state);
             // The store drops the places of a lease that ends; they must not come up again behind that.
             let ending = lease.is_none_or(|state| matches!(state, State::Ending(..)));
             if cursor == reading.floor_told || ending {
@@ -307,7 +314,7 @@ impl Mesh {
             let settlers = SettlerChanges::default();
             let (put, del) = (Vec::new(), Vec::new());
             let write = GroupWrite { record, cursor, used_at: wall, replace: true, put, del, settlers };
-            self.write_for(Awaiting::Floor(id), StoreWrite::Group(Box::new(write)), effects);
+            self.write_for(Awaiting::Floor(id), StoreWrite::Group(Box::new(write)));
         }
     }
 
@@ -338,13 +345,5 @@ impl Mesh {
             reason: None,
         };
         self.tell(gap.holder.session, EventBody::Subscription(event), 128);
-    }
-
-    /// Asks the store to read.
-    pub(crate) fn read(&mut self, purpose: Purpose, read: StoreRead, effects: &mut Vec<Effect>) {
-        self.messages.last_read.0 += 1;
-        let id: ReadId = self.messages.last_read;
-        self.messages.reads.insert(id, purpose);
-        effects.push(Effect::Read { id, read });
     }
 }

@@ -17,7 +17,7 @@ use crate::messages::group::Holder;
 impl Mesh {
     /// A client lists what it reads and how far it has come: whatever is gone since is told again.
     pub(crate) fn tell_gaps_again(&mut self, session: SessionKey, params: &ReconcileParams) {
-        let Some(lease) = self.leases.get(&session).filter(|_| !mutant::on(Mutant::GapToldOnce)) else {
+        let Some(lease) = self.sessions.lease(&session).filter(|_| !mutant::on(Mutant::GapToldOnce)) else {
             return;
         };
         for listed in params.subscriptions.iter().filter(|listed| listed.group.is_none()) {

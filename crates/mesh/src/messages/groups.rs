@@ -198,7 +198,7 @@ impl Mesh {
         group: Option<&GroupName>,
         partition: Option<u32>,
     ) -> Result<(), WireError> {
-        let (Some(name), Some(lease)) = (group, self.leases.get(&session)) else { return Ok(()) };
+        let (Some(name), Some(lease)) = (group, self.sessions.lease(&session)) else { return Ok(()) };
         let crews = &self.messages.crews;
         let partitions = self.messages.topics.get(topic).map_or(1, |topic| topic.record.partitions);
         let has = |partition: &u32| crews.get(&LogName::Topic(topic.clone(), *partition), name).is_some();

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub(crate) mod backlog;
+mod census;
 pub(crate) mod claims;
 pub(crate) mod deleting;
 pub(crate) mod deliver;
@@ -10,6 +11,7 @@ pub(crate) mod gaps;
 pub mod group;
 pub(crate) mod groups;
 pub mod log;
+pub(crate) mod of_runs;
 pub(crate) mod pages;
 pub(crate) mod placing;
 pub mod prepare;
@@ -19,6 +21,7 @@ pub(crate) mod reading;
 pub(crate) mod reads;
 pub(crate) mod reconcile;
 pub mod reconcile_plan;
+pub(crate) mod restore;
 pub(crate) mod send;
 pub(crate) mod settle;
 pub mod settlers;
@@ -28,30 +31,29 @@ pub(crate) mod topics;
 pub(crate) mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use tenure_kit::deadline::Deadlines;
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::event::ReceiptState;
-use tenure_proto::ids::{ConnId, MemberKey, MessageId, RequestId, SessionKey};
+use tenure_proto::ids::{ConnId, MemberKey, MessageId, SessionKey};
 use tenure_proto::limits::{INBOX_BYTES, INBOX_ENTRIES};
 use tenure_proto::log::LogName;
 use tenure_proto::name::TopicName;
 use tenure_proto::tag::{IdMark, TagParts};
 
-use crate::effect::{Answer, HelloAnswer, Push, ReadId};
+use crate::effect::Push;
 use crate::messages::backlog::Backlog;
 use crate::messages::deleting::{Deleting, Tomb};
-use crate::messages::deliver::RETRY_MS;
 use crate::messages::envelope::{Entry, Lane};
 use crate::messages::group::{Holder, OPEN_MAX, Open};
 use crate::messages::groups::Crews;
 use crate::messages::log::Logs;
-use crate::messages::reading::Reading;
-use crate::messages::reads::Purpose;
+use crate::messages::proof::Behind;
+use crate::messages::reading::{Reading, UNTOLD};
 use crate::store::record::{Burial, GroupId, GroupRecord, Origin, Reader, TopicRecord};
-use crate::store::retry_queue::Debt;
 
 /// How far beyond what the store knew its lone reader is believed after a crash: more cannot have been handed out between
 /// two writes.
@@ -82,66 +84,58 @@ pub(crate) struct Gap {
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     /// Bounded by `TOPICS_MAX`.
-    pub(crate) topics: BTreeMap<TopicName, Topic>,
+    topics: BTreeMap<TopicName, Topic>,
     /// How many of them each member has made, at most `max_topics_per_member`.
-    pub(crate) makers: BTreeMap<MemberKey, usize>,
+    makers: BTreeMap<MemberKey, usize>,
     /// Topics that are going.
-    pub(crate) deleting: BTreeMap<TopicName, Deleting>,
+    deleting: BTreeMap<TopicName, Deleting>,
     /// Logs of deleted topics; bounded by [`TOMBS_MAX`](crate::messages::deleting::TOMBS_MAX).
-    pub(crate) tombs: BTreeMap<LogName, Tomb>,
-    pub(crate) logs: Logs,
-    pub(crate) readings: BTreeMap<GroupId, Reading>,
-    pub(crate) crews: Crews,
+    tombs: BTreeMap<LogName, Tomb>,
+    logs: Logs,
+    readings: BTreeMap<GroupId, Reading>,
+    crews: Crews,
     /// How often a group was looked at because its lane grew or somebody listed it, for those who count work.
-    pub(crate) visits: u64,
+    visits: u64,
     /// What groups have to read, all together.
-    pub(crate) backlog: Backlog,
+    backlog: Backlog,
     /// The last group that `health` looked at.
-    pub(crate) health_at: Option<GroupId>,
+    health_at: Option<GroupId>,
     /// Members whose inbox was full when something was last put into it; it may have room again.
     full: BTreeSet<MemberKey>,
     /// Sessions that read their member's inbox.
-    pub(crate) member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
+    member_readers: BTreeMap<MemberKey, BTreeSet<SessionKey>>,
     /// Delays and ack timeouts.
-    pub(crate) deadlines: Deadlines<GroupId>,
+    deadlines: Deadlines<GroupId>,
     /// Groups that the store does not know as they are; private ones wait longer.
-    pub(crate) dirty: BTreeSet<GroupId>,
-    pub(crate) lagging: BTreeSet<GroupId>,
-    /// What the store must be told and nobody waits for.
-    pub(crate) owed: Debt,
+    dirty: BTreeSet<GroupId>,
+    lagging: BTreeSet<GroupId>,
     /// Whether somebody waits for the dirty ones.
-    pub(crate) urgent: bool,
-    pub(crate) lazy_due: Option<Millis>,
-    pub(crate) floors_due: Option<Millis>,
+    urgent: bool,
+    lazy_due: Option<Millis>,
+    floors_due: Option<Millis>,
     /// Groups whose reads came to nothing, and when they are tried again.
-    pub(crate) starved: BTreeSet<GroupId>,
-    pub(crate) reads_due: Option<Millis>,
+    starved: BTreeSet<GroupId>,
+    reads_due: Option<Millis>,
     /// Groups that have something to hand out.
-    pub(crate) wakes: BTreeSet<GroupId>,
+    wakes: BTreeSet<GroupId>,
     /// Groups that need entries from disk.
-    pub(crate) hungry: BTreeSet<GroupId>,
+    hungry: BTreeSet<GroupId>,
     /// Groups that a page came for, the latest last; at most [`PAGES`](crate::messages::pages::PAGES).
-    pub(crate) paged: VecDeque<GroupId>,
-    /// Reads under way.
-    pub(crate) reads: BTreeMap<ReadId, Purpose>,
-    pub(crate) last_read: ReadId,
+    paged: VecDeque<GroupId>,
     /// Messages at places that the store was asked about for the call that is being carried out.
-    pub(crate) proven: BTreeMap<(LogName, u64), MessageId>,
-    pub(crate) last_group: u64,
-    /// Answers that wait for the store to know what this round has settled.
-    pub(crate) answers: Vec<(ConnId, RequestId, Answer)>,
-    /// Hellos that do.
-    pub(crate) hellos: Vec<(ConnId, RequestId, Box<HelloAnswer>)>,
+    proven: BTreeMap<(LogName, u64), MessageId>,
+    last_group: u64,
     /// Deliveries whose claims are on their way to the disk, and through which socket each was to go.
-    pub(crate) parked: Vec<(ConnId, Push)>,
+    parked: Vec<(ConnId, Push)>,
     /// Late settles of the request that is being carried out.
-    pub(crate) lates: crate::messages::settle::Lates,
-    pub(crate) burials: Vec<Burial>,
+    lates: crate::messages::settle::Lates,
+    burials: Vec<Burial>,
     /// Dead letters that the store is about to bring back.
-    pub(crate) reviving: usize,
-    pub(crate) gaps: Vec<Gap>,
-    pub(crate) upkeep: crate::messages::upkeep::Upkeep,
-    pub(crate) runs: crate::runs::Runs,
+    reviving: usize,
+    gaps: Vec<Gap>,
+    upkeep: crate::messages::upkeep::Upkeep,
+    /// Sockets with a call that waits for the store to prove its tags, and what came behind it.
+    proving: BTreeMap<ConnId, VecDeque<Behind>>,
 }
 
 /// What a pull needs to know of the moment.
@@ -152,6 +146,8 @@ pub(crate) struct Moment {
     pub(crate) ack_timeout_ms: u64,
     /// Whether the wall clock can be trusted to expire anything.
     pub(crate) expires: bool,
+    /// Whether as much waits to be asked of the store again as may: nothing is handed out that might add to it.
+    pub(crate) retries_full: bool,
 }
 
 /// An entry that a group hands out.
@@ -164,6 +160,124 @@ pub(crate) struct Handed {
 }
 
 impl Messages {
+    /// When something here is due: a delay or an ack timeout, a write that may wait, a read that is tried again, upkeep.
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
+        let due = [self.deadlines.next(), self.lazy_due, self.floors_due, self.reads_due, self.upkeep.due()];
+        due.into_iter().flatten().min()
+    }
+
+    /// How many topics there are.
+    pub(crate) fn topics(&self) -> usize {
+        self.topics.len()
+    }
+
+    pub(crate) fn has_topic(&self, name: &TopicName) -> bool {
+        self.topics.contains_key(name)
+    }
+
+    /// How many partitions a topic has; none if there is no such topic.
+    pub(crate) fn partitions(&self, name: &TopicName) -> u32 {
+        self.topics.get(name).map_or(0, |topic| topic.record.partitions)
+    }
+
+    /// The log that a group reads.
+    pub(crate) fn log_of(&self, id: GroupId) -> Option<&LogName> {
+        self.readings.get(&id).map(|reading| &reading.record.log)
+    }
+
+    /// An entry, if it is in memory.
+    pub(crate) fn find(&self, log: &LogName, lane: Lane, seq: u64) -> Option<&Arc<Entry>> {
+        self.logs.find(log, lane, seq)
+    }
+
+    /// Who has an open entry in hand.
+    pub(crate) fn holder(&self, id: GroupId, seq: u64) -> Option<&Holder> {
+        self.readings.get(&id)?.group.open(seq)?.holder()
+    }
+
+    /// Settles an open entry without its holder's word; says who had it in hand.
+    pub(crate) fn take_out(&mut self, id: GroupId, seq: u64) -> Option<Option<Holder>> {
+        let open = self.readings.get_mut(&id)?.group.remove(seq)?;
+        self.touch(id);
+        Some(open.holder().cloned())
+    }
+
+    /// How many entries wait in a group.
+    pub(crate) fn depth_of(&self, id: GroupId) -> u64 {
+        self.readings.get(&id).map_or(0, |reading| self.depth(reading).0)
+    }
+
+    /// Whether some groups have something to hand out.
+    pub(crate) fn has_wakes(&self) -> bool {
+        !self.wakes.is_empty()
+    }
+
+    /// Somebody waits for the store to know the groups that changed.
+    pub(crate) fn write_soon(&mut self) {
+        self.urgent = true;
+    }
+
+    /// The store could not take something: it is asked again then.
+    pub(crate) fn write_again_at(&mut self, due: Millis) {
+        self.lazy_due = Some(due);
+    }
+
+    /// The store is told then where private readers are.
+    pub(crate) fn write_floors_at(&mut self, due: Millis) {
+        self.floors_due = Some(due);
+    }
+
+    /// The store did not take where a private reader is.
+    pub(crate) fn floor_lost(&mut self, id: GroupId) {
+        if let Some(reading) = self.readings.get_mut(&id) {
+            reading.floor_told = UNTOLD;
+            self.lagging.insert(id);
+        }
+    }
+
+    /// Deliveries that wait for their claims.
+    pub(crate) fn take_parked(&mut self) -> Vec<(ConnId, Push)> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// The claims of deliveries are not on disk: they wait for another write.
+    pub(crate) fn park_again(&mut self, pushes: Vec<(ConnId, Push)>) {
+        self.parked.extend(pushes);
+    }
+
+    /// Dead letters that the store was to bring back did not come.
+    pub(crate) fn not_revived(&mut self, count: usize) {
+        self.reviving = self.reviving.saturating_sub(count);
+    }
+
+    /// What is kept how long has changed: all logs are looked at anew.
+    pub(crate) fn prune_anew(&mut self) {
+        self.logs.prune_anew();
+    }
+
+    /// Messages at places that the store was asked about for the call that is being carried out.
+    pub(crate) fn know_proven(&mut self, proven: BTreeMap<(LogName, u64), MessageId>) {
+        self.proven = proven;
+    }
+
+    /// What waits in groups, and the places of some that are behind, for health: at most so many of the next groups.
+    pub(crate) fn behind(&mut self) -> (u64, Vec<(LogName, Lane, u64)>) {
+        // The oldest of so many groups that are behind, among so many that are looked at: enough to see trouble.
+        const BEHIND: usize = 256;
+        const LOOKED_AT: usize = 4_096;
+        let mut places = Vec::new();
+        let from = self.health_at.take().map_or(Unbounded, Excluded);
+        for (looked, (id, reading)) in (1..).zip(self.readings.range((from, Unbounded)).take(LOOKED_AT)) {
+            if self.depth(reading).0 > 0 && places.len() < BEHIND {
+                let record = &reading.record;
+                places.push((record.log.clone(), record.lane, reading.group.floor()));
+            }
+            // Where there may be more, the next look goes on after this one.
+            self.health_at = (looked == LOOKED_AT).then_some(*id);
+        }
+        (self.backlog.depth(), places)
+    }
+
     /// Notes that a group changed.
     pub(crate) fn touch(&mut self, id: GroupId) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
@@ -299,89 +413,10 @@ impl Messages {
         self.dirty.iter().copied().filter(move |id| !self.readings.get(id).is_some_and(waits))
     }
 
-    /// The next entry for `holder`, taken into its hand.
-    pub(crate) fn hand_out(&mut self, id: GroupId, holder: &Holder, moment: Moment) -> Option<Handed> {
-        let reading = self.readings.get(&id).filter(|reading| reading.is_made())?;
-        if self.logs.get(&reading.record.log).is_none_or(|log| log.evacuating) {
-            return None;
-        }
-        let until = reading.is_shared().then(|| moment.now.plus(moment.ack_timeout_ms));
-        if self.is_overdrawn() {
-            // An entry whose time is over would add to what is owed.
-            self.starved.insert(id);
-            self.reads_due.get_or_insert(moment.now.plus(RETRY_MS));
-            return None;
-        }
-        if self.is_unplaced(id) {
-            self.place(id);
-            return None;
-        }
-        self.tell_gap(id, holder);
-        let behind = mutant::on(Mutant::RequeueToBack) && self.next_new(id).is_some();
-        while !behind && let Some(seq) = self.readings.get(&id)?.group.first_ready() {
-            let entry = self.body(id, seq)?;
-            let lasting = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.lasting);
-            if !lasting && self.bury_if_expired(id, &entry, moment)
-                || self.bury_if_over(id, &entry, &holder.session, moment)
-            {
-                continue;
-            }
-            // A crash may have forgotten that it was to wait. What was handed out once has waited, whatever the clock says now.
-            let unseen = self.readings.get(&id)?.group.open(seq).is_some_and(|open| open.attempt == 0);
-            // So has what comes from the future of a clock that was set right: its delay was measured when it was first met.
-            let unseen = unseen && entry.envelope.sent_at <= moment.wall;
-            if let Some(left) = entry.envelope.delay_left(moment.wall).filter(|_| unseen) {
-                let delay = (moment.now.plus(left), moment.wall.saturating_add(left));
-                self.readings.get_mut(&id)?.group.give_back(seq, Some(delay), false);
-                continue;
-            }
-            let before = self.was_maybe_handed(id, seq);
-            let reading = self.readings.get_mut(&id)?;
-            let before = before || reading.group.open(seq).is_some_and(Open::is_assumed);
-            let attempt = reading.group.take_ready(seq, holder.clone(), until)?;
-            reading.group.know_mark(seq, entry.envelope.id.into());
-            if entry.log.is_inbox() {
-                reading.group.know_origin(seq, || origin(&entry));
-            }
-            reading.again.remove(&seq);
-            self.claim_run(&entry, holder.session);
-            return Some(Handed { entry, attempt, redelivered: before || attempt > 1 });
-        }
-        loop {
-            let entry = self.next_new(id)?;
-            let seq = entry.seq;
-            if self.bury_if_expired(id, &entry, moment)
-                || self.bury_if_over(id, &entry, &holder.session, moment)
-            {
-                continue;
-            }
-            let reading = self.readings.get_mut(&id)?;
-            if !reading.group.has_room() {
-                return None;
-            }
-            self.pass(id, &entry);
-            let origin = Some(origin(&entry)).filter(|_| entry.log.is_inbox());
-            let reading = self.readings.get_mut(&id)?;
-            match entry.envelope.delay_left(moment.wall) {
-                Some(left) => {
-                    let wall = moment.wall.saturating_add(left);
-                    reading.group.delay_new(seq, moment.now.plus(left), wall, origin);
-                }
-                None => {
-                    reading.group.take_new(seq, holder.clone(), until, origin);
-                    reading.group.know_mark(seq, entry.envelope.id.into());
-                    self.claim_run(&entry, holder.session);
-                    let redelivered = self.was_maybe_handed(id, seq);
-                    return Some(Handed { entry, attempt: 1, redelivered });
-                }
-            }
-        }
-    }
-
     /// Whether an entry may have been handed out before the broker started, although nothing is known of it: the store
     /// knows of a private reader only up to where it had settled everything, and that as of some seconds before a crash.
     /// What was in the log at the start and is not settled may be new to its reader, or not: it counts as seen.
-    fn was_maybe_handed(&self, id: GroupId, seq: u64) -> bool {
+    pub(super) fn was_maybe_handed(&self, id: GroupId, seq: u64) -> bool {
         let Some(reading) = self.readings.get(&id).filter(|reading| reading.is_private()) else {
             return false;
         };
@@ -390,7 +425,7 @@ impl Messages {
     }
 
     /// Counts an entry as passed.
-    fn pass(&mut self, id: GroupId, entry: &Entry) {
+    pub(super) fn pass(&mut self, id: GroupId, entry: &Entry) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         reading.discount(entry);
         if let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane)
@@ -401,7 +436,7 @@ impl Messages {
     }
 
     /// An entry whose time is over goes to the dead letters instead of to anybody.
-    fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, moment: Moment) -> bool {
+    pub(super) fn bury_if_expired(&mut self, id: GroupId, entry: &Arc<Entry>, moment: Moment) -> bool {
         let wall = moment.wall;
         let spared = self.readings.get(&id).is_some_and(|reading| reading.spared.contains(&entry.seq));
         if !moment.expires || spared || entry.expires_at().is_none_or(|expires_at| expires_at > wall) {
@@ -466,7 +501,7 @@ impl Messages {
     }
 
     /// A reader that is behind what was pruned is told once, and goes on after it.
-    fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
+    pub(super) fn tell_gap(&mut self, id: GroupId, holder: &Holder) {
         let Some(reading) = self.readings.get_mut(&id) else { return };
         let LogName::Topic(_, partition) = &reading.record.log else { return };
         let Some(lane) = self.logs.lane(&reading.record.log, reading.record.lane) else { return };

@@ -5,7 +5,6 @@ use tenure_proto::ids::SessionKey;
 use tenure_proto::log::LogName;
 
 use crate::Mesh;
-use crate::effect::Effect;
 use crate::messages::Messages;
 use crate::messages::envelope::Lane;
 use crate::store::record::GroupId;
@@ -24,7 +23,7 @@ pub(crate) enum Placed {
 impl Mesh {
     /// A message is on its way into an inbox: the place from which it will be read is written before it, by the same
     /// commit if both fit into one, so that its reader need not wait for another.
-    pub(crate) fn place_inbox(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
+    pub(crate) fn place_inbox(&mut self, log: &LogName, lane: Lane) {
         self.ensure_inbox(log);
         let Some(id) = self.messages.logs.lane(log, lane).and_then(|lane| lane.groups.first().copied())
         else {
@@ -32,7 +31,7 @@ impl Mesh {
         };
         if self.messages.readings.get(&id).is_some_and(|reading| reading.placed == Placed::No) {
             self.messages.dirty.remove(&id);
-            self.write_group(id, effects);
+            self.write_group(id);
         }
     }
 

@@ -11,18 +11,16 @@ use tenure_proto::log::LogName;
 use tenure_proto::tag::TagParts;
 
 use crate::Mesh;
-use crate::effect::Effect;
 use crate::input::Call;
 use crate::messages::reads::Purpose;
+use crate::reply::Caller;
 use crate::store::pending::unreadable;
 use crate::store::record::{GroupId, StoreRead};
 
 /// A call that waits until the store has told which messages its tags are of.
 #[derive(Debug)]
 pub(crate) struct Proof {
-    conn: ConnId,
-    request: RequestId,
-    session: SessionKey,
+    caller: Caller,
     call: Box<Call>,
     places: Vec<(LogName, u64)>,
 }
@@ -56,14 +54,8 @@ impl Mesh {
     }
 
     /// Gives a call back whose tags can be judged now; another waits for the store.
-    pub(crate) fn prove(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        call: Call,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Call> {
+    pub(crate) fn prove(&mut self, caller: &Caller, call: Call) -> Option<Call> {
+        let session = caller.session;
         let places = match &call {
             Call::Ack(params) | Call::Progress(params) => self.unproven(&session, params.tags.iter()),
             Call::Nack(params) => self.unproven(&session, params.tags.iter()),
@@ -75,16 +67,15 @@ impl Mesh {
         if places.is_empty() {
             return Some(call);
         }
-        let (request, call) = (request.clone(), Box::new(call));
-        let proof = Proof { conn, request, session, call, places: places.clone() };
-        self.read(Purpose::Prove(Box::new(proof)), StoreRead::Ids { places }, effects);
-        self.proving.insert(conn, VecDeque::new());
+        let proof = Proof { caller: caller.clone(), call: Box::new(call), places: places.clone() };
+        self.read(Purpose::Prove(Box::new(proof)), StoreRead::Ids { places });
+        self.messages.proving.insert(caller.conn, VecDeque::new());
         None
     }
 
     /// Lets what came on a socket wait if a call before it does; gives it back otherwise.
     pub(crate) fn wait_behind(&mut self, conn: ConnId, behind: Behind) -> Option<Behind> {
-        match self.proving.get_mut(&conn) {
+        match self.messages.proving.get_mut(&conn) {
             Some(waiting) => {
                 waiting.push_back(behind);
                 None
@@ -94,31 +85,27 @@ impl Mesh {
     }
 
     /// The store has told which messages are at the places of a call's tags, or cannot read now.
-    pub(crate) fn proved(
-        &mut self,
-        proof: Proof,
-        found: Option<Vec<Option<MessageId>>>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Proof { conn, request, session, call, places } = proof;
-        let behind = self.proving.remove(&conn).unwrap_or_default();
-        if self.conns.get(&conn) != Some(&session) {
+    pub(crate) fn proved(&mut self, proof: Proof, found: Option<Vec<Option<MessageId>>>) {
+        let Proof { caller, call, places } = proof;
+        let (conn, session) = (caller.conn, caller.session);
+        let behind = self.messages.proving.remove(&conn).unwrap_or_default();
+        if self.sessions.carried_by(conn) != Some(session) {
             return;
         }
         match found {
             Some(found) => {
                 let proven = places.into_iter().zip(found).filter_map(|(place, id)| Some((place, id?)));
                 self.messages.proven = proven.collect();
-                self.answer_message(self.now, conn, request, session, *call, effects);
+                self.dispatch(self.clock.now(), caller, *call);
                 self.messages.proven.clear();
             }
-            None => effects.push(Effect::Respond { conn, request, outcome: Err(unreadable()) }),
+            None => self.answer(caller.reply_to(), Err(unreadable())),
         }
         for behind in behind {
             // One of these may wait in its turn.
             match self.wait_behind(conn, behind) {
-                Some(Behind::Call(request, call)) => self.call(self.now, conn, request, call, effects),
-                Some(Behind::Closed) => self.closed(conn, "closed", effects),
+                Some(Behind::Call(request, call)) => self.call(self.clock.now(), conn, request, call),
+                Some(Behind::Closed) => self.closed(conn, "closed"),
                 None => {}
             }
         }

@@ -4,7 +4,7 @@ use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::dead::{DeadDropParams, DeadDropResult, DeadListParams, DeadRetryParams, DeadRetryResult};
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
+use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::PAGE;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{HistoryParams, SendStatus, SendStatusParams, SendStatusResult};
@@ -15,14 +15,14 @@ use tenure_proto::topic::{GroupsListResult, TopicsListResult};
 
 use crate::Mesh;
 use crate::access::admin::{OperateId, Operated};
-use crate::access::operating::Asker;
 use crate::effect::{Answer, Effect, ReadId};
 use crate::messages::deliver::RETRY_MS;
 use crate::messages::envelope::{Entry, Lane};
 use crate::messages::group::OPEN_MAX;
 use crate::messages::proof::Proof;
-use crate::messages::pull::fetch_from;
+use crate::messages::pull::Pull;
 use crate::messages::subs::Fetch;
+use crate::reply::{Caller, Reply, ReplyTo, lease_ended};
 use crate::runs::callee::Ask;
 use crate::sessions::positions::{self, Comparison};
 use crate::store::pending::{Awaiting, unreadable};
@@ -36,21 +36,21 @@ pub(crate) enum Purpose {
     /// Entries to be handed out again.
     Again(GroupId, Vec<u64>),
     /// `history`.
-    History(ConnId, RequestId, LogName),
+    History(ReplyTo, LogName),
     /// `send.status`.
-    Status(ConnId, RequestId, SendStatusParams),
+    Status(ReplyTo, SendStatusParams),
     /// `dead.list`.
-    Dead(Asker),
+    Dead(ReplyTo),
     /// `topics.list`: the answer, and which group each place is for.
-    Topics(Asker, TopicsListResult, Vec<(usize, usize)>),
+    Topics(ReplyTo, TopicsListResult, Vec<(usize, usize)>),
     /// `groups.list`: likewise.
-    Groups(Asker, GroupsListResult, Vec<usize>),
+    Groups(ReplyTo, GroupsListResult, Vec<usize>),
     /// `health`.
-    Health(ConnId, RequestId, Box<tenure_proto::method::HealthResult>),
+    Health(ReplyTo, Box<tenure_proto::method::HealthResult>),
     /// Entries whose time may be over.
     Expired,
     /// A run that is not in memory.
-    Run(ConnId, RequestId, Ask),
+    Run(Caller, Ask),
     /// Ends of leases.
     LeaseEnds(OperateId),
     /// The audit log.
@@ -64,8 +64,7 @@ pub(crate) enum Purpose {
 /// A `send.status` that waits for the store to have decided about all sends that came before it.
 #[derive(Debug)]
 pub(crate) struct StatusQuestion {
-    conn: ConnId,
-    request: RequestId,
+    to: ReplyTo,
     /// Whose ids are meant.
     member: MemberKey,
     params: SendStatusParams,
@@ -73,17 +72,17 @@ pub(crate) struct StatusQuestion {
 
 impl Mesh {
     /// The store has read what it was asked for.
-    pub(crate) fn found(&mut self, id: ReadId, found: StoreFound, effects: &mut Vec<Effect>) {
-        let Some(purpose) = self.messages.reads.remove(&id) else { return };
+    pub(crate) fn found(&mut self, id: ReadId, found: StoreFound) {
+        let Some(purpose) = self.store.take_read(id) else { return };
         let answer = match (purpose, found) {
             (Purpose::Page(id), StoreFound::Page { entries, damaged }) => {
-                self.met_damage_in(id, &damaged, effects);
-                self.messages.paged(id, entries, &damaged, self.wall);
+                self.met_damage_in(id, &damaged);
+                self.messages.paged(id, entries, &damaged, self.clock.wall());
                 return self.rouse_fetches(id);
             }
             (Purpose::Again(id, seqs), StoreFound::Page { entries, damaged }) => {
-                self.met_damage_in(id, &damaged, effects);
-                for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.wall) {
+                self.met_damage_in(id, &damaged);
+                for (seq, holder) in self.messages.reread(id, &seqs, entries, &damaged, self.clock.wall()) {
                     self.released(id, seq, holder);
                 }
                 self.rouse_holders(id, &seqs);
@@ -91,19 +90,16 @@ impl Mesh {
                 return self.rouse_fetches(id);
             }
             (Purpose::Page(id) | Purpose::Again(id, _), _) => {
-                return self.messages.unread(id, self.now.plus(RETRY_MS));
+                return self.messages.unread(id, self.clock.now().plus(RETRY_MS));
             }
-            (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries, effects),
-            (Purpose::Expired, _) => return self.expired(Vec::new(), effects),
+            (Purpose::Expired, StoreFound::Expired(entries)) => return self.expired(entries),
+            (Purpose::Expired, _) => return self.expired(Vec::new()),
             (Purpose::Compare(comparison), found) => {
-                return self.compared(*comparison, positions::ids(found), effects);
+                return self.compared(*comparison, positions::ids(found));
             }
-            (Purpose::Prove(proof), found) => return self.proved(*proof, positions::ids(found), effects),
-            (Purpose::Run(conn, request, ask), found) => (conn, request, self.found_run(conn, ask, found)),
-            (
-                Purpose::History(conn, request, log),
-                StoreFound::History { mut entries, mut damaged, next },
-            ) => {
+            (Purpose::Prove(proof), found) => return self.proved(*proof, positions::ids(found)),
+            (Purpose::Run(caller, ask), found) => (caller.reply_to(), self.found_run(&caller, ask, found)),
+            (Purpose::History(to, log), StoreFound::History { mut entries, mut damaged, next }) => {
                 // As with pages: what its commit has not told us of is not history yet.
                 let (found, logs) = (entries.len(), &self.messages.logs);
                 let is_told = |entry: &Entry| {
@@ -114,66 +110,63 @@ impl Mesh {
                 let through = entries.last().filter(|_| next.is_none() && entries.len() < found);
                 let through = through.map_or(u64::MAX, |entry| entry.seq);
                 damaged.retain(|seq| *seq <= through);
-                self.met_damage(&log, damaged.iter().copied(), effects);
-                (conn, request, Ok(Answer::History(entries, damaged, next)))
+                self.met_damage(&log, damaged.iter().copied());
+                (to, Ok(Answer::History((entries, damaged, next))))
             }
-            (Purpose::Status(conn, request, params), StoreFound::Fates(fates)) => {
-                (conn, request, Ok(Answer::Statuses(statuses(params, fates))))
+            (Purpose::Status(to, params), StoreFound::Fates(fates)) => {
+                (to, Ok(Answer::SendStatus(statuses(params, fates))))
             }
-            (Purpose::Dead(asker), StoreFound::Dead { letters, next }) => {
-                return effects.push(asker.answer(Ok(Answer::Dead(letters, next))));
+            (Purpose::Dead(to), StoreFound::Dead { letters, next }) => {
+                (to, Ok(Answer::DeadList((letters, next))))
             }
             (Purpose::Audit(id), StoreFound::Audit(rows, more)) => {
-                return effects.push(Effect::Operated { id, outcome: Ok(Operated::Audit(rows, more)) });
+                return self
+                    .effects
+                    .push_back(Effect::Operated { id, outcome: Ok(Operated::Audit(rows, more)) });
             }
             (Purpose::LeaseEnds(id), StoreFound::LeaseEnds(ends, more)) => {
-                return effects.push(Effect::Operated { id, outcome: Ok(Operated::LeaseEnds(ends, more)) });
+                return self
+                    .effects
+                    .push_back(Effect::Operated { id, outcome: Ok(Operated::LeaseEnds(ends, more)) });
             }
             (Purpose::Audit(id) | Purpose::LeaseEnds(id), _) => {
-                return effects.push(Effect::Operated { id, outcome: Err(unreadable()) });
+                return self.effects.push_back(Effect::Operated { id, outcome: Err(unreadable()) });
             }
-            (Purpose::Topics(asker, mut result, places), StoreFound::Oldest(sent)) => {
+            (Purpose::Topics(to, mut result, places), StoreFound::Oldest(sent)) => {
                 for ((topic, group), sent) in places.into_iter().zip(sent) {
                     let group = result.topics.get_mut(topic).and_then(|topic| topic.groups.get_mut(group));
                     self.note_oldest(group, sent);
                 }
-                return effects.push(asker.answer(Ok(Answer::Topics(result))));
+                (to, Ok(Answer::TopicsList(result)))
             }
-            (Purpose::Groups(asker, mut result, places), StoreFound::Oldest(sent)) => {
+            (Purpose::Groups(to, mut result, places), StoreFound::Oldest(sent)) => {
                 for (group, sent) in places.into_iter().zip(sent) {
                     self.note_oldest(result.groups.get_mut(group), sent);
                 }
-                return effects.push(asker.answer(Ok(Answer::Groups(result))));
+                (to, Ok(Answer::GroupsList(result)))
             }
-            (Purpose::Health(conn, request, mut health), StoreFound::Oldest(sent)) => {
+            (Purpose::Health(to, mut health), StoreFound::Oldest(sent)) => {
                 let oldest = sent.into_iter().flatten().min();
                 health.groups.oldest_ms =
-                    U53::saturating(oldest.map_or(0, |at| self.wall.saturating_sub(at)));
-                (conn, request, Ok(Answer::Health(health)))
-            }
-            (Purpose::Dead(asker) | Purpose::Topics(asker, ..) | Purpose::Groups(asker, ..), _) => {
-                return effects.push(asker.answer(Err(unreadable())));
+                    U53::saturating(oldest.map_or(0, |at| self.clock.wall().saturating_sub(at)));
+                (to, Ok(Answer::Health(health)))
             }
             (
-                Purpose::History(conn, request, _)
-                | Purpose::Status(conn, request, _)
-                | Purpose::Health(conn, request, _),
+                Purpose::History(to, _)
+                | Purpose::Status(to, _)
+                | Purpose::Health(to, _)
+                | Purpose::Dead(to)
+                | Purpose::Topics(to, ..)
+                | Purpose::Groups(to, ..),
                 _,
-            ) => (conn, request, Err(unreadable())),
+            ) => (to, Err(unreadable())),
         };
-        let (conn, request, outcome) = answer;
-        effects.push(Effect::Respond { conn, request, outcome });
+        let (to, outcome) = answer;
+        self.answer(to, outcome);
     }
 
-    pub(crate) fn history(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: &HistoryParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let log = self.readable(session, &params.log)?;
+    pub(crate) fn history(&mut self, caller: &Caller, params: &HistoryParams) -> Result<Reply, WireError> {
+        let log = self.readable(caller.session, &params.log)?;
         let limit = page(params.limit)?;
         let from = params.from.map_or(1, U53::get);
         let end = self
@@ -184,22 +177,22 @@ impl Mesh {
         if from > end + 1 {
             return Err(past_the_end(&log, end + 1));
         }
-        let purpose = Purpose::History(conn, request.clone(), log.clone());
-        self.read(purpose, StoreRead::History { log, from, limit, bytes: self.config.max_payload }, effects);
-        Ok(())
+        let purpose = Purpose::History(caller.reply_to(), log.clone());
+        self.read(purpose, StoreRead::History { log, from, limit, bytes: self.config.max_payload });
+        Ok(Reply::Later)
     }
 
-    fn met_damage_in(&mut self, group: GroupId, damaged: &[DamagedEntry], effects: &mut Vec<Effect>) {
+    fn met_damage_in(&mut self, group: GroupId, damaged: &[DamagedEntry]) {
         let Some(log) = self.messages.readings.get(&group).map(|reading| reading.record.log.clone()) else {
             return;
         };
-        self.met_damage(&log, damaged.iter().map(|damaged| damaged.seq), effects);
+        self.met_damage(&log, damaged.iter().map(|damaged| damaged.seq));
     }
 
     /// The log that a session may read: a topic, its own inbox or its member's.
     fn readable(&self, session: SessionKey, name: &str) -> Result<LogName, WireError> {
         let log: LogName = name.parse()?;
-        let member = self.leases.get(&session).map(|lease| lease.member);
+        let member = self.sessions.lease(&session).map(|lease| lease.member);
         let allowed = match &log {
             LogName::Session(owner) => *owner == session,
             LogName::Member(owner) => Some(*owner) == member,
@@ -220,47 +213,39 @@ impl Mesh {
     pub(crate) fn send_status(
         &mut self,
         now: Millis,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: SendStatusParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Reply, WireError> {
         if params.client_message_ids.len() > PAGE {
             return Err(WireError::bad_request(format!("at most {PAGE} ids in one request")));
         }
-        let Some(lease) = self.leases.get(&session) else { return Ok(()) };
-        let question = StatusQuestion { conn, request: request.clone(), member: lease.member, params };
+        let lease = self.sessions.lease(&caller.session).ok_or_else(lease_ended)?;
+        let question = StatusQuestion { to: caller.reply_to(), member: lease.member, params };
         if mutant::on(Mutant::StatusDoesNotWait) {
-            self.read_status(question, effects);
+            self.read_status(question);
         } else {
-            self.await_all(Awaiting::Status(Box::new(question)), now, effects);
+            self.await_all(Awaiting::Status(Box::new(question)), now);
         }
-        Ok(())
+        Ok(Reply::Later)
     }
 
     /// Nothing that a `send.status` must know of is under way any more.
-    pub(crate) fn read_status(&mut self, question: StatusQuestion, effects: &mut Vec<Effect>) {
-        let StatusQuestion { conn, request, member, params } = question;
+    pub(crate) fn read_status(&mut self, question: StatusQuestion) {
+        let StatusQuestion { to, member, params } = question;
         let member = crate::messages::accept::scope(member);
         let read = StoreRead::Fates { member, ids: params.client_message_ids.clone() };
-        self.read(Purpose::Status(conn, request, params), read, effects);
+        self.read(Purpose::Status(to, params), read);
     }
 
-    pub(crate) fn fetch(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: &FetchParams,
-    ) -> Result<Option<Answer>, WireError> {
+    pub(crate) fn fetch(&mut self, caller: &Caller, params: &FetchParams) -> Result<Reply, WireError> {
+        let session = caller.session;
         let limit = page(Some(params.limit))? as usize;
         let moment = self.moment();
-        let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
+        let lease = self.sessions.lease_mut(&session).ok_or_else(lease_ended)?;
         let Some(sub) = lease.subs.get_mut(&params.sub_id) else {
             if crate::messages::reconcile_plan::is_implicit(&params.sub_id) {
                 // Nothing was ever put into it.
-                return Ok(Some(Answer::Fetch(Vec::new())));
+                return Ok(Reply::Now(Answer::Fetch(Vec::new())));
             }
             let text = "this session has no such subscription";
             return Err(WireError::new(ErrorCode::NotFound, text));
@@ -272,72 +257,54 @@ impl Mesh {
         if sub.ack_mode == tenure_proto::subscribe::AckMode::Auto {
             return Err(WireError::bad_request("fetch needs a subscription with manual acks"));
         }
-        let (pushes, loading) = fetch_from(&mut self.messages, session, &params.sub_id, sub, limit, moment);
+        let mut pull = Pull { messages: &mut self.messages, runs: &mut self.runs, moment };
+        let (pushes, loading) = pull.fetch(session, &params.sub_id, sub, limit);
         if pushes.is_empty() && (loading || self.is_claiming(session, &params.sub_id)) {
-            if let Some(lease) = self.leases.get_mut(&session)
+            if let Some(lease) = self.sessions.lease_mut(&session)
                 && let Some(sub) = lease.subs.get_mut(&params.sub_id)
             {
-                sub.fetches.push_back(Fetch { conn, request: request.clone(), limit });
+                sub.fetches.push_back(Fetch { to: caller.reply_to(), limit });
                 lease.subs.eager.insert(params.sub_id.clone());
             }
             self.rouse(session);
-            return Ok(None);
+            return Ok(Reply::Later);
         }
         if self.messages.is_contended(&pushes) {
             self.messages.urgent = true;
-            self.messages.answers.push((conn, request.clone(), Answer::Fetch(pushes)));
-            return Ok(None);
+            return Ok(self.after_round(caller, true, Answer::Fetch(pushes)));
         }
-        Ok(Some(Answer::Fetch(pushes)))
+        Ok(Reply::Now(Answer::Fetch(pushes)))
     }
 
-    pub(crate) fn dead_list(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: &DeadListParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let log = self.readable(session, &params.log)?;
-        let asker = Asker::Socket(conn, request.clone());
-        self.list_dead(asker, log, params.after.map_or(0, U53::get), page(params.limit)?, effects);
-        Ok(())
+    pub(crate) fn dead_list(&mut self, caller: &Caller, params: &DeadListParams) -> Result<Reply, WireError> {
+        let log = self.readable(caller.session, &params.log)?;
+        let (after, limit) = (params.after.map_or(0, U53::get), page(params.limit)?);
+        Ok(self.list_dead(caller.reply_to(), log, after, limit))
     }
 
     /// Reads dead letters for somebody who may see them.
-    pub(crate) fn list_dead(
-        &mut self,
-        asker: Asker,
-        log: LogName,
-        after: u64,
-        limit: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn list_dead(&mut self, to: ReplyTo, log: LogName, after: u64, limit: u32) -> Reply {
         let read = StoreRead::Dead { log, after, limit, bytes: self.config.max_payload };
-        self.read(Purpose::Dead(asker), read, effects);
+        self.read(Purpose::Dead(to), read);
+        Reply::Later
     }
 
     pub(crate) fn dead_retry(
         &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &DeadRetryParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let log = self.readable(session, &params.log)?;
-        self.retry_dead(Asker::Socket(conn, request.clone()), log, &params.seqs, effects)
+    ) -> Result<Reply, WireError> {
+        let log = self.readable(caller.session, &params.log)?;
+        self.retry_dead(caller.reply_to(), log, &params.seqs)
     }
 
     /// Takes dead letters out again for somebody who may.
     pub(crate) fn retry_dead(
         &mut self,
-        asker: Asker,
+        to: ReplyTo,
         log: LogName,
         asked: &[U53],
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Reply, WireError> {
         let seqs = self.check_retry(&log, asked)?;
         // Only what has a reader to go back to: an inbox always has, a topic has its crews.
         let crews = match &log {
@@ -347,9 +314,9 @@ impl Mesh {
             _ => None,
         };
         self.messages.reviving += seqs.len();
-        let who = Awaiting::Revive(asker, log.clone(), seqs.clone());
-        self.write_for(who, StoreWrite::Revive { log, seqs, crews }, effects);
-        Ok(())
+        let who = Awaiting::Revive(to, log.clone(), seqs.clone());
+        self.write_for(who, StoreWrite::Revive { log, seqs, crews });
+        Ok(Reply::Later)
     }
 
     /// The dead letters that are to be put back, if that may be asked and there is room for them.
@@ -381,11 +348,10 @@ impl Mesh {
     /// Dead letters are back in their log: they are handed out next.
     pub(crate) fn revived(
         &mut self,
-        asker: Asker,
+        to: ReplyTo,
         log: &LogName,
         asked: &[u64],
         found: Vec<(Lane, u64, Option<GroupName>, u32)>,
-        effects: &mut Vec<Effect>,
     ) {
         self.messages.reviving = self.messages.reviving.saturating_sub(asked.len());
         if log.is_inbox() && !found.is_empty() {
@@ -406,38 +372,24 @@ impl Mesh {
         let missing =
             asked.iter().filter(|seq| !retried.contains(seq)).copied().map(U53::saturating).collect();
         let retried = retried.into_iter().map(U53::saturating).collect();
-        effects.push(asker.answer(Ok(Answer::DeadRetry(DeadRetryResult { retried, missing }))));
+        self.answer(to, Ok(Answer::DeadRetry(DeadRetryResult { retried, missing })));
     }
 
-    pub(crate) fn dead_drop(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: &DeadDropParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
-        let log = self.readable(session, &params.log)?;
-        self.drop_dead(Asker::Socket(conn, request.clone()), log, &params.seqs, effects)
+    pub(crate) fn dead_drop(&mut self, caller: &Caller, params: &DeadDropParams) -> Result<Reply, WireError> {
+        let log = self.readable(caller.session, &params.log)?;
+        self.drop_dead(caller.reply_to(), log, &params.seqs)
     }
 
     /// Drops dead letters for somebody who may.
-    pub(crate) fn drop_dead(
-        &mut self,
-        asker: Asker,
-        log: LogName,
-        asked: &[U53],
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    pub(crate) fn drop_dead(&mut self, to: ReplyTo, log: LogName, asked: &[U53]) -> Result<Reply, WireError> {
         let seqs = seqs(asked)?;
-        let who = Awaiting::DropDead(asker);
-        self.write_for(who, StoreWrite::DropDead { log, seqs }, effects);
-        Ok(())
+        self.write_for(Awaiting::DropDead(to), StoreWrite::DropDead { log, seqs });
+        Ok(Reply::Later)
     }
 
-    pub(crate) fn dead_dropped(&mut self, asker: Asker, rows: u64, effects: &mut Vec<Effect>) {
+    pub(crate) fn dead_dropped(&mut self, to: ReplyTo, rows: u64) {
         let answer = Answer::DeadDrop(DeadDropResult { dropped: U53::saturating(rows) });
-        effects.push(asker.answer(Ok(answer)));
+        self.answer(to, Ok(answer));
     }
 }
 

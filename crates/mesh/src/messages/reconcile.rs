@@ -2,6 +2,7 @@
 
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
+use tenure_proto::error::WireError;
 use tenure_proto::hello::HelloReconcile;
 use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId};
 use tenure_proto::limits::RECONCILE_WAIT_MS;
@@ -22,6 +23,7 @@ use crate::messages::envelope::Lane;
 use crate::messages::group::{Claim, Holder};
 use crate::messages::reconcile_plan::{NotMade, Restore, SubView, is_implicit, reconcile};
 use crate::messages::subs::{Source, Sub};
+use crate::reply::{Caller, Reply, lease_ended};
 use crate::sessions::lease::{Announced, Carrier, Muted, SharedHistory, State};
 use crate::store::record::GroupId;
 
@@ -34,11 +36,10 @@ impl Mesh {
         conn: ConnId,
         asked: Option<&HelloReconcile>,
         resumed: bool,
-        effects: &mut Vec<Effect>,
     ) -> Option<(Box<ReconcileResult>, bool)> {
         match asked {
             Some(HelloReconcile::Now(params)) => {
-                let (result, durable) = self.reconcile(now, session, conn, params, resumed, effects);
+                let (result, durable) = self.reconcile(now, session, conn, params, resumed);
                 return Some((Box::new(result), durable));
             }
             Some(HelloReconcile::Later(_)) => {
@@ -47,7 +48,7 @@ impl Mesh {
             }
             None => {
                 let subs = self.asked_for(session);
-                self.nothing_listed(session, resumed, subs, effects);
+                self.nothing_listed(session, resumed, subs);
             }
         }
         None
@@ -55,16 +56,10 @@ impl Mesh {
 
     /// A client that lists nothing of what there was when it said hello: after a good token everything in hand was never read;
     /// without one it is a new process that knows of no subscription.
-    fn nothing_listed(
-        &mut self,
-        session: SessionKey,
-        resumed: bool,
-        subs: Vec<SubId>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn nothing_listed(&mut self, session: SessionKey, resumed: bool, subs: Vec<SubId>) {
         if !resumed {
             for id in subs {
-                self.drop_subscription(session, &id, effects);
+                self.drop_subscription(session, &id);
             }
         }
         self.doubt_all(session);
@@ -73,44 +68,37 @@ impl Mesh {
 
     /// The subscriptions of a session, without its implicit ones.
     fn asked_for(&self, session: SessionKey) -> Vec<SubId> {
-        let subs = self.leases.get(&session).map(|lease| lease.subs.ids()).unwrap_or_default();
+        let subs = self.sessions.lease(&session).map(|lease| lease.subs.ids()).unwrap_or_default();
         subs.into_iter().filter(|id| !is_implicit(id)).collect()
     }
 
     /// The announced `reconcile` request did not come in time. One that comes later is judged by how its hello was answered.
-    pub(crate) fn list_is_late(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        let (resumed, subs) = match self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+    pub(crate) fn list_is_late(&mut self, session: SessionKey) {
+        let (resumed, subs) = match self.sessions.lease_mut(&session).map(|lease| &mut lease.state) {
             Some(State::Online(Carrier { announced: Some(announced), .. })) => {
                 (announced.resumed, std::mem::take(&mut announced.subs))
             }
             _ => return,
         };
-        self.nothing_listed(session, resumed, subs, effects);
+        self.nothing_listed(session, resumed, subs);
     }
 
     /// `reconcile` as a request of its own.
     pub(crate) fn reconcile_call(
         &mut self,
         now: Millis,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &ReconcileParams,
-        effects: &mut Vec<Effect>,
-    ) {
-        let resumed = match self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+    ) -> Result<Reply, WireError> {
+        let session = caller.session;
+        let resumed = match self.sessions.lease_mut(&session).map(|lease| &mut lease.state) {
             Some(State::Online(carrier)) => carrier.announced.take().is_none_or(|hello| hello.resumed),
-            _ => return,
+            _ => return Err(lease_ended()),
         };
-        let (result, durable) = self.reconcile(now, session, conn, params, resumed, effects);
+        let (result, durable) = self.reconcile(now, session, caller.conn, params, resumed);
         self.mute(session, Muted::No);
         self.rouse(session);
-        let answer = Answer::Reconcile(Box::new(result));
-        if durable {
-            self.messages.answers.push((conn, request, answer));
-        } else {
-            effects.push(crate::respond(conn, request, answer));
-        }
+        Ok(self.after_round(caller, durable, Answer::Reconcile(Box::new(result))))
     }
 
     /// Compares and carries out; says whether the store must know before anybody is told.
@@ -121,9 +109,8 @@ impl Mesh {
         conn: ConnId,
         params: &ReconcileParams,
         resumed: bool,
-        effects: &mut Vec<Effect>,
     ) -> (ReconcileResult, bool) {
-        let Some(lease) = self.leases.get(&session) else { return (ReconcileResult::default(), false) };
+        let Some(lease) = self.sessions.lease(&session) else { return (ReconcileResult::default(), false) };
         let views = lease.subs.iter().filter_map(|(id, sub)| view(id, sub, self.is_restored(sub)));
         let views: Vec<SubView> = views.collect();
         let mut plan = reconcile(params, &views, resumed, &mut || self.new_sub_id(session));
@@ -151,23 +138,23 @@ impl Mesh {
             }
             if stage == InflightState::Settled {
                 for id in &plan.drop {
-                    self.drop_subscription(session, id, effects);
+                    self.drop_subscription(session, id);
                 }
             }
         }
         for restore in std::mem::take(&mut plan.restore) {
             let verdict = restore.verdict;
-            if let Err(instead) = self.restore_subscription(session, restore, effects) {
+            if let Err(instead) = self.restore_subscription(session, restore) {
                 plan.give_up(verdict, instead);
             }
         }
         self.tell_gaps_again(session, params);
         self.tell_starts(session, &mut plan.verdicts);
         let results = plan.verdicts;
-        self.note_lates(session, conn, effects);
+        self.note_lates(session, conn);
         let count = |action: ReconcileAction| results.iter().filter(|v| v.action == action).count();
         let fared = |result: InflightResult| inflight.iter().filter(|v| v.result == result).count();
-        effects.push(Effect::Note(Note::ReconcileDone(Reconciled {
+        self.effects.push_back(Effect::Note(Note::ReconcileDone(Reconciled {
             session,
             conn,
             policy: match params.policy {
@@ -188,7 +175,7 @@ impl Mesh {
 
     /// Says where lone readers go on that the store has: a client whose history was rewound knows it by nothing else.
     fn tell_starts(&self, session: SessionKey, verdicts: &mut [SubscriptionVerdict]) {
-        let Some(lease) = self.leases.get(&session) else { return };
+        let Some(lease) = self.sessions.lease(&session) else { return };
         for verdict in verdicts.iter_mut().filter(|verdict| verdict.action == ReconcileAction::Keep) {
             let sub = lease.subs.get(&verdict.sub_id).filter(|sub| sub.opening.is_none() && sub.is_lone());
             if let Some(sub) = sub
@@ -218,7 +205,7 @@ impl Mesh {
             return (if said { InflightResult::Kept } else { InflightResult::Requeued }, false);
         }
         let nacked = listed.settle == Some(Settle::Nack);
-        if nacked && self.messages.is_overdrawn() {
+        if nacked && self.store.retries.is_full() {
             // It is said again when there is room for what may come of it.
             return (InflightResult::Kept, false);
         }
@@ -263,7 +250,7 @@ impl Mesh {
         }
         let held = reading.group.open(seq).is_some_and(|open| open.holder().is_some());
         let until = self.ack_deadline(now, id);
-        let Some(lease) = self.leases.get_mut(&session) else { return InflightResult::Requeued };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return InflightResult::Requeued };
         let Some((sub_id, sub)) = lease.subs.iter_mut().find(|(_, sub)| sub.groups.contains(&id)) else {
             return InflightResult::Requeued;
         };
@@ -277,8 +264,8 @@ impl Mesh {
             }
             reading.group.know_mark(seq, parts.mark);
         }
-        if let Some(run) = self.messages.run_at(id, seq) {
-            self.messages.runs.claim(run, session);
+        if let Some(run) = self.run_at(id, seq) {
+            self.runs.claim(run, session);
         }
         if !held {
             self.messages.look_for_run(id, seq);
@@ -294,12 +281,7 @@ impl Mesh {
     }
 
     /// Makes a subscription again that only the client knows, after what it has.
-    fn restore_subscription(
-        &mut self,
-        session: SessionKey,
-        restore: Restore,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), NotMade> {
+    fn restore_subscription(&mut self, session: SessionKey, restore: Restore) -> Result<(), NotMade> {
         let closed = |reason| move |_| NotMade::Closed(reason);
         let Restore {
             view: SubView { sub: id, topic, group, partition, ack_mode, prefetch, .. },
@@ -312,12 +294,12 @@ impl Mesh {
         if self.messages.was_deleted(&topic) || self.messages.crews.was_deleted(&topic, group.as_ref()) {
             return Err(NotMade::Closed("deleted"));
         }
-        self.ensure_topic(session, &topic, effects).map_err(closed("too_many"))?;
+        self.ensure_topic(session, &topic).map_err(closed("too_many"))?;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         if partition.is_some_and(|partition| partition >= partitions) {
             return Err(NotMade::Closed("invalid"));
         }
-        let shared = match self.leases.get(&session).map(|lease| &lease.state) {
+        let shared = match self.sessions.lease(&session).map(|lease| &lease.state) {
             Some(State::Online(carrier)) => &carrier.shared,
             _ => &SharedHistory::All,
         };
@@ -339,12 +321,12 @@ impl Mesh {
         let mut sub = Sub::new(Source::Topic { topic, group, partition }, ack_mode, prefetch);
         // Nobody waits for it, but until the store has it there is nothing to hand out.
         sub.opening = Some(Vec::new());
-        self.add_subscription(session, Some(id), sub, from, effects);
+        self.add_subscription(session, Some(id), sub, from);
         Ok(())
     }
 
     fn doubt_all(&mut self, session: SessionKey) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         for (_, sub) in lease.subs.iter_mut() {
             sub.doubt();
         }
@@ -352,7 +334,7 @@ impl Mesh {
 
     /// Every subscription of a session may have something coming.
     pub(crate) fn wake_all(&mut self, session: SessionKey) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         lease.subs.eager = lease.subs.ids().into_iter().collect();
         self.rouse(session);
     }
@@ -360,29 +342,25 @@ impl Mesh {
     /// A hello announces a `reconcile` request: nothing is delivered until that comes, or `until`.
     fn announce_list(&mut self, session: SessionKey, until: Millis, resumed: bool) {
         let subs = self.asked_for(session);
-        if let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+        if let Some(State::Online(carrier)) = self.sessions.lease_mut(&session).map(|lease| &mut lease.state)
+        {
             carrier.muted = Muted::Deliveries { until };
             carrier.announced = Some(Announced { resumed, subs });
         }
     }
 
     pub(crate) fn mute(&mut self, session: SessionKey, muted: Muted) {
-        if let Some(State::Online(carrier)) = self.leases.get_mut(&session).map(|lease| &mut lease.state) {
+        if let Some(State::Online(carrier)) = self.sessions.lease_mut(&session).map(|lease| &mut lease.state)
+        {
             carrier.muted = muted;
         }
     }
 
     /// Answers a hello that has waited for the store.
-    pub(crate) fn welcome(
-        &mut self,
-        conn: ConnId,
-        request: RequestId,
-        answer: Box<HelloAnswer>,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn welcome(&mut self, conn: ConnId, request: RequestId, answer: Box<HelloAnswer>) {
         let session = answer.session;
-        effects.push(crate::respond(conn, request, Answer::Hello(answer)));
-        if self.conns.get(&conn) == Some(&session) {
+        self.effects.push_back(crate::respond(conn, request, Answer::Hello(answer)));
+        if self.sessions.carried_by(conn) == Some(session) {
             self.mute(session, Muted::No);
             self.rouse(session);
         }

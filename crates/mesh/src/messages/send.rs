@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::ids::SessionKey;
 use tenure_proto::limits::TOPICS_MAX;
 use tenure_proto::log::LogName;
 use tenure_proto::message::{Address, Fallback, Recipient, SendResult, Sender};
@@ -20,6 +20,7 @@ use crate::messages::deleting::is_going;
 use crate::messages::envelope::{Entry, Lane};
 use crate::messages::log::LaneState;
 use crate::messages::prepare::Prepared;
+use crate::reply::{Caller, Reply, ReplyTo, lease_ended};
 use crate::sessions::lease::State;
 use crate::store::pending::Awaiting;
 use crate::store::record::{StoreWrite, TopicRecord, TopicState};
@@ -27,23 +28,16 @@ use crate::store::record::{StoreWrite, TopicRecord, TopicState};
 /// A message that waits for the store's verdict.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) conn: ConnId,
-    pub(crate) request: RequestId,
+    pub(crate) to: ReplyTo,
     pub(crate) accept: Arc<Accept>,
 }
 
 impl Mesh {
-    pub(crate) fn send(
-        &mut self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
-        prepared: Prepared,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(lease) = self.leases.get(&session) else { return };
+    pub(crate) fn send(&mut self, caller: &Caller, prepared: Prepared) -> Result<Reply, WireError> {
+        let session = caller.session;
+        let lease = self.sessions.lease(&session).ok_or_else(lease_ended)?;
         let Prepared { mut envelope, fingerprint, refusal } = prepared;
-        let name = self.presence.get(&session).map_or_else(String::new, |peer| peer.get().name.clone());
+        let name = self.sessions.name_of(&session);
         envelope.from = Sender { member: lease.member, session, name };
         self.stamp(&mut envelope);
         let mut refusal =
@@ -57,7 +51,7 @@ impl Mesh {
             },
             // A message that is refused makes no topic.
             Address::Topic(topic) if refusal.is_some() => Route::Log(LogName::Topic(topic.clone(), 0)),
-            Address::Topic(topic) => match self.partition(session, topic, envelope.key.as_deref(), effects) {
+            Address::Topic(topic) => match self.partition(session, topic, envelope.key.as_deref()) {
                 Ok(partition) => Route::Log(LogName::Topic(topic.clone(), partition)),
                 Err(error) => {
                     refusal = Some(error);
@@ -69,7 +63,7 @@ impl Mesh {
         if counted && refusal.is_some() {
             self.uncount_send(session);
         }
-        let remember_until = self.config.remember_until(self.wall);
+        let remember_until = self.config.remember_until(self.clock.wall());
         let full = match (&route, envelope.fallback) {
             // Only the store knows who vouched for it.
             (Route::Absent(_), Fallback::Member) => self.messages.full_members(),
@@ -80,26 +74,27 @@ impl Mesh {
         let accept = Arc::new(Accept { envelope, fingerprint, route, refusal, remember_until, full, run });
         if is_answered_early(&accept) {
             let guess = self.guess(&accept);
-            self.answer_send(conn, request.clone(), &accept, guess, effects);
+            self.answer_send(caller.reply_to(), &accept, guess);
         }
         if let (Route::Log(log), None) = (&accept.route, &accept.refusal)
             && log.is_inbox()
         {
-            self.place_inbox(log, Lane::of(log, accept.envelope.priority), effects);
+            self.place_inbox(log, Lane::of(log, accept.envelope.priority));
         }
-        let pending = Pending { conn, request, accept: accept.clone() };
-        self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept), effects);
+        let pending = Pending { to: caller.reply_to(), accept: accept.clone() };
+        self.write_for(Awaiting::Accept(Box::new(pending)), StoreWrite::Accept(accept));
+        Ok(Reply::Later)
     }
 
     pub(crate) fn route_to_session(&self, to: &SessionKey) -> Route {
-        match self.leases.get(to).map(|lease| &lease.state) {
+        match self.sessions.lease(to).map(|lease| &lease.state) {
             None | Some(State::Ending(..)) => Route::Absent(*to),
             Some(_) => Route::Log(LogName::Session(*to)),
         }
     }
 
     pub(crate) fn knows_member(&self, member: &tenure_proto::MemberKey) -> bool {
-        self.members.contains_key(member) || self.messages.logs.get(&LogName::Member(*member)).is_some()
+        self.sessions.vouches(member) || self.messages.logs.get(&LogName::Member(*member)).is_some()
     }
 
     /// The partition of a topic that a message goes to; the first message makes the topic.
@@ -108,9 +103,8 @@ impl Mesh {
         session: SessionKey,
         name: &TopicName,
         key: Option<&str>,
-        effects: &mut Vec<Effect>,
     ) -> Result<u32, WireError> {
-        self.ensure_topic(session, name, effects)?;
+        self.ensure_topic(session, name)?;
         let Some(topic) = self.messages.topics.get_mut(name) else { return Ok(0) };
         let partitions = topic.record.partitions.max(1);
         if let Some(key) = key {
@@ -121,19 +115,14 @@ impl Mesh {
     }
 
     /// Makes a topic of one partition if there is none of that name.
-    pub(crate) fn ensure_topic(
-        &mut self,
-        session: SessionKey,
-        name: &TopicName,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    pub(crate) fn ensure_topic(&mut self, session: SessionKey, name: &TopicName) -> Result<(), WireError> {
         if self.messages.deleting.contains_key(name) {
             return Err(is_going(name));
         }
         if self.messages.topics.contains_key(name) {
             return Ok(());
         }
-        self.make_topic(session, name.clone(), 1, None, effects)
+        self.make_topic(session, name.clone(), 1, None)
     }
 
     pub(crate) fn make_topic(
@@ -142,9 +131,8 @@ impl Mesh {
         name: TopicName,
         partitions: u32,
         retention_ms: Option<u64>,
-        effects: &mut Vec<Effect>,
     ) -> Result<(), WireError> {
-        let owner = self.leases.get(&session).map(|lease| lease.member);
+        let owner = self.sessions.lease(&session).map(|lease| lease.member);
         if self.messages.topics.len() + self.messages.deleting.len() >= TOPICS_MAX {
             let text =
                 format!("this mesh has {TOPICS_MAX} topics, which is as many as it may; delete one first");
@@ -156,11 +144,11 @@ impl Mesh {
                 format!("this member has made {most} topics, which is as many as it may; delete one first");
             return Err(WireError::new(ErrorCode::Busy, text));
         }
-        let (created_at, state) = (self.wall, TopicState::Living);
+        let (created_at, state) = (self.clock.wall(), TopicState::Living);
         let record = TopicRecord { name: name.clone(), partitions, retention_ms, created_at, owner, state };
         let told = self.messages.unearth(&name, partitions);
         self.messages.add_topic(record.clone(), 0);
-        self.write_for(Awaiting::Topic(name, told), StoreWrite::PutTopic(record), effects);
+        self.write_for(Awaiting::Topic(name, told), StoreWrite::PutTopic(record));
         Ok(())
     }
 
@@ -188,8 +176,8 @@ impl Mesh {
     }
 
     /// The store has decided.
-    pub(crate) fn accepted(&mut self, pending: Pending, accepted: Accepted, effects: &mut Vec<Effect>) {
-        let Pending { conn, request, accept } = pending;
+    pub(crate) fn accepted(&mut self, pending: Pending, accepted: Accepted) {
+        let Pending { to, accept } = pending;
         if let Accepted::Fresh { log, lane, seq } = &accepted {
             self.appended(&Arc::new(Entry::new(log.clone(), *lane, *seq, accept.envelope.clone())));
         }
@@ -197,7 +185,7 @@ impl Mesh {
             self.uncount_send(accept.envelope.from.session);
         }
         if !is_answered_early(&accept) {
-            self.answer_send(conn, request, &accept, accepted, effects);
+            self.answer_send(to, &accept, accepted);
         }
     }
 
@@ -212,14 +200,7 @@ impl Mesh {
         accept.refusal.clone().map_or(Accepted::Fresh { log, lane, seq }, Accepted::Refused)
     }
 
-    fn answer_send(
-        &self,
-        conn: ConnId,
-        request: RequestId,
-        accept: &Accept,
-        accepted: Accepted,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn answer_send(&mut self, to: ReplyTo, accept: &Accept, accepted: Accepted) {
         let envelope = &accept.envelope;
         let session = envelope.from.session;
         let outcome = match accepted {
@@ -233,7 +214,7 @@ impl Mesh {
                 history_available: None,
             }),
             Accepted::Duplicate(Remembered { id, log, seq, first_seen_at, available, .. }) => {
-                effects.push(Effect::Note(Note::AcceptDuplicate { session }));
+                self.effects.push_back(Effect::Note(Note::AcceptDuplicate { session }));
                 Ok(SendResult {
                     id,
                     log: log.spelled(),
@@ -245,7 +226,7 @@ impl Mesh {
                 })
             }
             Accepted::Reused(known) => {
-                effects.push(Effect::Note(Note::AcceptConflict { session }));
+                self.effects.push_back(Effect::Note(Note::AcceptConflict { session }));
                 let text = "this clientMessageId was used for another message; give each its own";
                 let details =
                     serde_json::json!({"accepted": known.prefix(), "presented": accept.fingerprint.prefix()});
@@ -253,8 +234,7 @@ impl Mesh {
             }
             Accepted::Refused(error) => Err(error),
         };
-        let outcome = outcome.map(|result| Answer::Send(Box::new(result)));
-        effects.push(Effect::Respond { conn, request, outcome });
+        self.answer(to, outcome.map(|result| Answer::Send(Box::new(result))));
     }
 
     fn recipient(&self, to: &Address) -> Option<Recipient> {

@@ -6,7 +6,7 @@ use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::ReceiptState;
-use tenure_proto::ids::{ConnId, RequestId, SessionKey, SubId, Tag};
+use tenure_proto::ids::{ConnId, SessionKey, SubId, Tag};
 use tenure_proto::limits::{DELAY_MAX_MS, MAX_ATTEMPTS, REASON_BYTES, TAGS_PER_SETTLE};
 use tenure_proto::message::{NackParams, SettleResult, StaleTag};
 use tenure_proto::tag::TagParts;
@@ -14,6 +14,7 @@ use tenure_proto::tag::TagParts;
 use crate::Mesh;
 use crate::effect::{Answer, Effect, Note};
 use crate::messages::group::{Claim, Fired, Holder, Verdict};
+use crate::reply::{Caller, Reply};
 use crate::store::pending::Awaiting;
 use crate::store::record::GroupId;
 
@@ -45,25 +46,17 @@ impl Lates {
 }
 
 impl Mesh {
-    pub(crate) fn settle(
-        &mut self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
-        tags: &[Tag],
-        how: How<'_>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let may_bury = if matches!(how, How::Nack(_)) { self.may_owe() } else { Ok(()) };
-        if let Err(error) = check(tags, how).and(may_bury) {
-            return effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+    pub(crate) fn settle(&mut self, caller: &Caller, tags: &[Tag], how: How<'_>) -> Result<Reply, WireError> {
+        let session = caller.session;
+        check(tags, how)?;
+        if matches!(how, How::Nack(_)) {
+            self.may_owe()?;
         }
         if tags.iter().any(|tag| self.is_being_cleared(tag.as_str())) {
             // What is said now of what is on its way elsewhere would be said to nobody.
-            let outcome = Err(clearing());
-            return effects.push(Effect::Respond { conn, request, outcome });
+            return Err(clearing());
         }
-        let now = self.now;
+        let now = self.clock.now();
         let mut result = SettleResult::default();
         let mut durable = false;
         for tag in tags {
@@ -78,12 +71,17 @@ impl Mesh {
                 }
             }
         }
-        self.note_lates(session, conn, effects);
-        if durable {
-            self.messages.answers.push((conn, request, Answer::Settle(result)));
-        } else {
-            effects.push(crate::respond(conn, request, Answer::Settle(result)));
+        self.note_lates(session, caller.conn);
+        Ok(self.after_round(caller, durable, Answer::Settle(result)))
+    }
+
+    /// Answers at the end of the round, when the store knows what it settled; at once if the store need not know.
+    pub(crate) fn after_round(&mut self, caller: &Caller, waits: bool, answer: Answer) -> Reply {
+        if !waits {
+            return Reply::Now(answer);
         }
+        self.store.wait_for_round(Awaiting::Answer(caller.reply_to(), Box::new(answer)));
+        Reply::Later
     }
 
     /// Whether a tag is of an inbox that the store is clearing after the end of a lease.
@@ -125,7 +123,7 @@ impl Mesh {
             Claim::DoneByOther => return Err("requeued"),
             // Said before; the store may still be about to hear of it.
             Claim::Done => {
-                self.messages.urgent |= self.messages.dirty.contains(&id) || self.messages.owed.is_due();
+                self.messages.urgent |= self.messages.dirty.contains(&id) || self.store.retries.is_due();
                 return Ok(durable);
             }
             Claim::Good => {}
@@ -159,7 +157,7 @@ impl Mesh {
         let Some(reading) = self.messages.readings.get(&id) else { return Claim::Stale("no_such_group") };
         let claim = reading.claim(parts.seq, parts.attempt, session);
         // It was handed to an earlier lease, and may have moved on when that ended.
-        let is_new = || self.leases.get(session).is_some_and(|lease| !lease.restored);
+        let is_new = || self.sessions.lease(session).is_some_and(|lease| !lease.restored);
         if claim == Claim::Done && reading.was_lost_track_of(parts.seq) && is_new() {
             return Claim::Stale("requeued");
         }
@@ -170,18 +168,18 @@ impl Mesh {
     fn was_carried(&self, id: GroupId, seq: u64) -> bool {
         let open = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq));
         let Some(Holder { session, sub }) = open.and_then(|open| open.holder()) else { return false };
-        let sub = self.leases.get(session).and_then(|lease| lease.subs.get(sub));
+        let sub = self.sessions.lease(session).and_then(|lease| lease.subs.get(sub));
         sub.is_some_and(|sub| sub.carried.contains(&(id, seq)))
     }
 
     /// Says how many late settles of a request took effect, and how many did not and why.
-    pub(crate) fn note_lates(&mut self, session: SessionKey, conn: ConnId, effects: &mut Vec<Effect>) {
+    pub(crate) fn note_lates(&mut self, session: SessionKey, conn: ConnId) {
         let Lates { accepted, rejected } = std::mem::take(&mut self.messages.lates);
         if accepted > 0 {
-            effects.push(Effect::Note(Note::LateSettleAccepted { session, conn, count: accepted }));
+            self.effects.push_back(Effect::Note(Note::LateSettleAccepted { session, conn, count: accepted }));
         }
         for (reason, count) in rejected {
-            effects.push(Effect::Note(Note::LateSettleRejected { session, conn, reason, count }));
+            self.effects.push_back(Effect::Note(Note::LateSettleRejected { session, conn, reason, count }));
         }
     }
 
@@ -206,12 +204,12 @@ impl Mesh {
     fn nack(&mut self, now: Millis, id: GroupId, parts: &TagParts, params: &NackParams) {
         let seq = parts.seq;
         let delay_ms = params.delay_ms.map_or(0, |ms| ms.get());
-        let delay = (delay_ms > 0).then(|| (now.plus(delay_ms), self.wall.saturating_add(delay_ms)));
+        let delay = (delay_ms > 0).then(|| (now.plus(delay_ms), self.clock.wall().saturating_add(delay_ms)));
         let Some(open) = self.messages.readings.get(&id).and_then(|reading| reading.group.open(seq)) else {
             return;
         };
         let (put_off, failed, tries) = (open.is_put_off(), open.has_failed(), open.tries);
-        if let Some(run) = self.messages.run_at(id, seq) {
+        if let Some(run) = self.run_at(id, seq) {
             return self.refuse_run(run, params.reason.as_deref());
         }
         if put_off && !params.dead {
@@ -239,14 +237,14 @@ impl Mesh {
         let Some(open) = reading.group.remove(seq) else { return };
         reading.note_settler(parts.seq, parts.attempt, parts.session);
         let holder = open.holder().cloned();
-        self.messages.bury(id, seq, Some(open), reason, ReceiptState::Dead, self.wall, None);
+        self.messages.bury(id, seq, Some(open), reason, ReceiptState::Dead, self.clock.wall(), None);
         self.released(id, seq, holder);
     }
 
     /// An entry has left its holder's hand: there is room for another.
     pub(crate) fn released(&mut self, id: GroupId, seq: u64, holder: Option<Holder>) {
         let Some(Holder { session, sub }) = holder else { return };
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         if let Some(found) = lease.subs.get_mut(&sub) {
             found.release(id, seq);
             lease.subs.eager.insert(sub);
@@ -266,8 +264,8 @@ impl Mesh {
         reading.group.give_back(seq, None, counts);
         let worn_out = reading.group.open(seq).is_some_and(|open| open.tries >= MAX_ATTEMPTS);
         // What may not be owed yet is buried when it fails again.
-        if counts && worn_out && !self.messages.is_overdrawn() {
-            let wall = self.wall;
+        if counts && worn_out && !self.store.retries.is_full() {
+            let wall = self.clock.wall();
             self.messages.bury(id, seq, None, "max_attempts", ReceiptState::Dead, wall, None);
         }
         self.messages.touch(id);
@@ -276,16 +274,16 @@ impl Mesh {
     }
 
     /// A session's socket is gone: what it has in hand stays its own, for a while that crews keep short.
-    pub(crate) fn set_aside(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn set_aside(&mut self, session: SessionKey) {
         let grace_ms = self.config.reconnect_grace_ms;
-        let until = self.now.plus(grace_ms);
+        let until = self.clock.now().plus(grace_ms);
         self.forget_fetches(session);
         // What it was about to be handed is for others now.
-        let lease = self.leases.get(&session);
+        let lease = self.sessions.lease(&session);
         let places = lease.into_iter().flat_map(|lease| lease.subs.iter()).flat_map(|(_, sub)| &sub.groups);
         self.messages.wakes.extend(places.copied());
         if grace_ms == 0 || mutant::on(Mutant::RequeueAtClose) {
-            self.release_crews(session, effects);
+            self.release_crews(session);
         } else {
             self.release_later(session, until);
         }
@@ -293,7 +291,7 @@ impl Mesh {
 
     /// A session's socket is gone, and with it whoever waited for fetched entries there.
     pub(crate) fn forget_fetches(&mut self, session: SessionKey) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         for (_, sub) in lease.subs.iter_mut() {
             sub.lose_socket();
         }
@@ -302,20 +300,20 @@ impl Mesh {
 
     /// What crews have in a session's hand goes back at `until`, unless it is here again by then.
     pub(crate) fn release_later(&mut self, session: SessionKey, until: Millis) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         let shared = |id: &GroupId| self.messages.readings.get(id).is_some_and(|reading| reading.is_shared());
         let holds = lease.subs.iter().any(|(_, sub)| sub.held().any(|(id, _)| shared(&id)));
         lease.subs.release_at = holds.then_some(until);
     }
 
     /// What crews have in a session's hand goes back: it was away too long.
-    pub(crate) fn release_crews(&mut self, session: SessionKey, effects: &mut Vec<Effect>) {
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+    pub(crate) fn release_crews(&mut self, session: SessionKey) {
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         lease.subs.release_at = None;
         let mut requeued = 0;
         for sub in lease.subs.ids() {
             let held: Vec<(GroupId, u64)> =
-                match self.leases.get(&session).and_then(|lease| lease.subs.get(&sub)) {
+                match self.sessions.lease(&session).and_then(|lease| lease.subs.get(&sub)) {
                     Some(found) => found.held().collect(),
                     None => continue,
                 };
@@ -323,44 +321,39 @@ impl Mesh {
                 if self.messages.readings.get(&id).is_some_and(|reading| reading.is_shared()) {
                     let lost = self.was_pushed(&session, &sub, id, seq);
                     requeued += usize::from(self.return_to(id, seq, &session, lost));
-                    if let Some(found) = self.leases.get_mut(&session).and_then(|l| l.subs.get_mut(&sub)) {
+                    if let Some(found) = self.sessions.lease_mut(&session).and_then(|l| l.subs.get_mut(&sub))
+                    {
                         found.release(id, seq);
                     }
                 }
             }
         }
-        if requeued > 0 && self.startup.waiting.contains(&session) {
-            effects.push(Effect::Note(Note::StartupReleased { session, count: requeued }));
+        if requeued > 0 && self.sessions.is_restored(&session) {
+            self.effects.push_back(Effect::Note(Note::StartupReleased { session, count: requeued }));
         }
-        self.note_requeued(session, self.last_conn(&session), requeued, effects);
+        self.note_requeued(session, self.last_conn(&session), requeued);
     }
 
     /// Whether an entry was pushed to who has it in hand. What was not is no try: nobody can have read it.
     fn was_pushed(&self, session: &SessionKey, sub: &SubId, id: GroupId, seq: u64) -> bool {
-        let sub = self.leases.get(session).and_then(|lease| lease.subs.get(sub));
+        let sub = self.sessions.lease(session).and_then(|lease| lease.subs.get(sub));
         sub.is_some_and(|sub| sub.was_pushed(id, seq))
     }
 
     /// Says how many entries went back from a session whose last socket was this.
-    pub(crate) fn note_requeued(
-        &self,
-        session: SessionKey,
-        conn: Option<ConnId>,
-        count: usize,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn note_requeued(&mut self, session: SessionKey, conn: Option<ConnId>, count: usize) {
         if count > 0 {
-            effects.push(Effect::Note(Note::Requeued { session, conn, count }));
+            self.effects.push_back(Effect::Note(Note::Requeued { session, conn, count }));
         }
     }
 
     /// The last socket that carried a session in this run, if its lease lives.
     pub(crate) fn last_conn(&self, session: &SessionKey) -> Option<ConnId> {
-        self.leases.get(session).and_then(|lease| lease.latest)
+        self.sessions.lease(session).and_then(|lease| lease.latest)
     }
 
     /// Delays that are over and holders that are late.
-    pub(crate) fn fire_groups(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_groups(&mut self, now: Millis) {
         // Bounded: each due group fires at most this often in one tick, and is due again at once.
         const FIRED_PER_TICK: usize = 4_096;
         let mut left = FIRED_PER_TICK;
@@ -381,7 +374,7 @@ impl Mesh {
                     if let Some(holder) = &holder {
                         let lost = self.was_pushed(&holder.session, &holder.sub, id, seq);
                         self.return_to(id, seq, &holder.session, lost);
-                        self.note_requeued(holder.session, self.last_conn(&holder.session), 1, effects);
+                        self.note_requeued(holder.session, self.last_conn(&holder.session), 1);
                     }
                     self.released(id, seq, holder);
                 }
@@ -397,13 +390,10 @@ impl Mesh {
         shared.then(|| now.plus(self.config.ack_timeout_ms))
     }
 
-    /// Answers settles once the store knows them.
-    pub(crate) fn answer_settles(&mut self, now: Millis, effects: &mut Vec<Effect>) {
-        for (conn, request, answer) in std::mem::take(&mut self.messages.answers) {
-            self.await_all(Awaiting::Answer(conn, request, Box::new(answer)), now, effects);
-        }
-        for (conn, request, answer) in std::mem::take(&mut self.messages.hellos) {
-            self.await_all(Awaiting::Hello(conn, request, answer), now, effects);
+    /// Who waited for this round to be written waits for it to be on disk.
+    pub(crate) fn await_round(&mut self, now: Millis) {
+        for who in self.store.take_round() {
+            self.await_all(who, now);
         }
     }
 }

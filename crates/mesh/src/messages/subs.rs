@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
-use tenure_proto::ids::{ConnId, RequestId, SubId};
+use tenure_proto::ids::SubId;
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
 use tenure_proto::subscribe::{AckMode, Subscription};
 
 use crate::effect::Push;
+use crate::reply::ReplyTo;
 use crate::store::record::GroupId;
 
 /// The name of the implicit subscription to a session's own inbox.
@@ -36,10 +37,8 @@ pub enum Source {
 /// A `fetch` that waits for entries to be read from disk.
 #[derive(Clone, Debug)]
 pub struct Fetch {
-    /// The socket.
-    pub conn: ConnId,
-    /// The request.
-    pub request: RequestId,
+    /// Where its answer goes.
+    pub to: ReplyTo,
     /// How many it wants.
     pub limit: usize,
 }
@@ -66,7 +65,7 @@ pub struct Sub {
     /// Entries in hand that were pushed through an earlier socket: settled now, they are settled late.
     pub carried: BTreeSet<(GroupId, u64)>,
     /// Who waits for the store to know it; `None` once it does.
-    pub opening: Option<Vec<(ConnId, RequestId)>>,
+    pub opening: Option<Vec<ReplyTo>>,
     /// Fetches that wait, oldest first; bounded by the requests of a socket.
     pub fetches: VecDeque<Fetch>,
     /// Which place has the next turn.

@@ -6,7 +6,7 @@ use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::event::EventBody;
 use tenure_proto::hello::InboxChoice;
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey, SubId};
+use tenure_proto::ids::{ConnId, MemberKey, SessionKey, SubId};
 use tenure_proto::limits::{PREFETCH_MAX, SUBSCRIPTIONS_PER_SESSION};
 use tenure_proto::log::LogName;
 use tenure_proto::number::U53;
@@ -16,11 +16,12 @@ use tenure_proto::subscribe::{
 };
 
 use crate::Mesh;
-use crate::effect::{Answer, Effect};
+use crate::effect::Answer;
 use crate::messages::envelope::Lane;
 use crate::messages::group::Holder;
 use crate::messages::reads::past_the_end;
 use crate::messages::subs::{INBOX, MEMBER, Source, Sub};
+use crate::reply::{Caller, Reply, lease_ended};
 use crate::store::pending::{Awaiting, unavailable};
 use crate::store::record::{GroupId, GroupRecord, Placed, Reader, StoreWrite, SubRecord};
 
@@ -30,34 +31,15 @@ const OPENING: u64 = u64::MAX;
 impl Mesh {
     pub(crate) fn subscribe(
         &mut self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &SubscribeParams,
-        effects: &mut Vec<Effect>,
-    ) {
-        let outcome = self.try_subscribe(conn, &request, session, params, effects);
-        match outcome {
-            Ok(Some(answer)) => effects.push(crate::respond(conn, request, Answer::Subscribe(answer))),
-            // Answered when the store has it.
-            Ok(None) => {}
-            Err(error) => effects.push(Effect::Respond { conn, request, outcome: Err(error) }),
-        }
-    }
-
-    fn try_subscribe(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: &SubscribeParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Option<SubscribeResult>, WireError> {
+    ) -> Result<Reply, WireError> {
+        let session = caller.session;
         self.may_owe()?;
         if params.prefetch == 0 || params.prefetch > PREFETCH_MAX {
             return Err(WireError::bad_request(format!("prefetch must be between 1 and {PREFETCH_MAX}")));
         }
-        let Some(lease) = self.leases.get_mut(&session) else { return Ok(None) };
+        let lease = self.sessions.lease_mut(&session).ok_or_else(lease_ended)?;
         let SubscribeParams { topic, group, partition, prefetch, ack_mode, from } = params;
         if let Some((id, sub)) = lease.subs.same(topic, group.as_ref(), *partition) {
             if sub.prefetch != *prefetch || sub.ack_mode != *ack_mode {
@@ -66,10 +48,10 @@ impl Mesh {
             }
             let id = id.clone();
             if let Some(waiting) = lease.subs.get_mut(&id).and_then(|sub| sub.opening.as_mut()) {
-                waiting.push((conn, request.clone()));
-                return Ok(None);
+                waiting.push(caller.reply_to());
+                return Ok(Reply::Later);
             }
-            return Ok(Some(self.subscribe_result(session, &id)));
+            return Ok(Reply::Now(Answer::Subscribe(self.subscribe_result(session, &id))));
         }
         if lease.subs.asked_for() >= SUBSCRIPTIONS_PER_SESSION {
             let text =
@@ -78,15 +60,15 @@ impl Mesh {
         }
         self.check_place(params)?;
         if let Some(drain) = &self.drain {
-            return Err(drain.not_now(self.now, &session));
+            return Err(drain.not_now(self.clock.now(), &session));
         }
         self.check_groups(session, topic, group.as_ref(), *partition)?;
-        self.ensure_topic(session, topic, effects)?;
+        self.ensure_topic(session, topic)?;
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition: *partition };
         let mut sub = Sub::new(source, *ack_mode, *prefetch);
-        sub.opening = Some(vec![(conn, request.clone())]);
-        self.add_subscription(session, None, sub, |_| *from, effects);
-        Ok(None)
+        sub.opening = Some(vec![caller.reply_to()]);
+        self.add_subscription(session, None, sub, |_| *from);
+        Ok(Reply::Later)
     }
 
     /// Refuses a partition that is not there, and a beginning that is beyond the end.
@@ -114,11 +96,11 @@ impl Mesh {
         loop {
             let number = self.next_number();
             let id = match mutant::on(Mutant::SubNameByNumber) {
-                true => format!("s{}-{number}", self.run),
-                false => format!("s{:016x}-{number}", self.boot.random),
+                true => format!("s{}-{number}", self.numbering.boot().run),
+                false => format!("s{:016x}-{number}", self.numbering.boot().random),
             };
             let id: SubId = id.parse().ok()?;
-            if self.leases.get(&session)?.subs.get(&id).is_none() {
+            if self.sessions.lease(&session)?.subs.get(&id).is_none() {
                 return Some(id);
             }
         }
@@ -131,14 +113,13 @@ impl Mesh {
         name: Option<SubId>,
         mut sub: Sub,
         from: impl Fn(u32) -> From,
-        effects: &mut Vec<Effect>,
     ) -> Option<SubId> {
         let id = match name {
             Some(name) => name,
             None => self.new_sub_id(session)?,
         };
         let Source::Topic { topic, group, partition } = sub.source.clone() else { return None };
-        let owner = self.leases.get(&session).filter(|_| group.is_some()).map(|lease| lease.member);
+        let owner = self.sessions.lease(&session).filter(|_| group.is_some()).map(|lease| lease.member);
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
         for partition in chosen(partition, partitions) {
             let log = LogName::Topic(topic.clone(), partition);
@@ -149,10 +130,10 @@ impl Mesh {
             let crew = group.as_ref().and_then(|name| self.messages.crews.get(&log, name));
             let place = match crew {
                 Some(place) => place,
-                None => self.make_place(log, reader, owner, from(partition), effects),
+                None => self.make_place(log, reader, owner, from(partition)),
             };
             if let Some(reading) = self.messages.readings.get_mut(&place) {
-                reading.used_at = self.wall;
+                reading.used_at = self.clock.wall();
             }
             self.messages.join(place, Holder { session, sub: id.clone() });
             sub.groups.push(place);
@@ -166,27 +147,20 @@ impl Mesh {
             ack_mode: sub.ack_mode,
             prefetch: sub.prefetch,
         };
-        self.leases.get_mut(&session)?.subs.insert(id.clone(), sub);
+        self.sessions.lease_mut(&session)?.subs.insert(id.clone(), sub);
         let who = Awaiting::Subscribe(session, id.clone());
-        self.write_for(who, StoreWrite::PutSub(Box::new(record)), effects);
+        self.write_for(who, StoreWrite::PutSub(Box::new(record)));
         Some(id)
     }
 
     /// Makes a place in a log; where exactly it begins is the store's word.
-    fn make_place(
-        &mut self,
-        log: LogName,
-        reader: Reader,
-        owner: Option<MemberKey>,
-        from: From,
-        effects: &mut Vec<Effect>,
-    ) -> GroupId {
-        let id = self.messages.next_group(self.run);
+    fn make_place(&mut self, log: LogName, reader: Reader, owner: Option<MemberKey>, from: From) -> GroupId {
+        let id = self.messages.next_group(self.numbering.boot().run);
         let record = GroupRecord { id, log, lane: Lane(0), reader, owner };
         // Until the store has answered it hands out nothing: it stands at the end of everything.
-        self.messages.open(record.clone(), OPENING, self.wall);
-        let write = StoreWrite::OpenGroup { record, from, used_at: self.wall };
-        self.write_for(Awaiting::Open(id), write, effects);
+        self.messages.open(record.clone(), OPENING, self.clock.wall());
+        let write = StoreWrite::OpenGroup { record, from, used_at: self.clock.wall() };
+        self.write_for(Awaiting::Open(id), write);
         id
     }
 
@@ -205,27 +179,29 @@ impl Mesh {
     }
 
     /// The store has a subscription: whoever asked for it is answered.
-    pub(crate) fn subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
-        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
+    pub(crate) fn subscribed(&mut self, session: SessionKey, id: &SubId) {
+        let Some(sub) = self.sessions.lease_mut(&session).and_then(|lease| lease.subs.get_mut(id)) else {
             return;
         };
         if !sub.groups.iter().all(|place| self.messages.readings.contains_key(place)) {
             // A place that it joined was made by somebody whose write failed.
-            self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
-            return self.not_subscribed(session, id, effects);
+            self.write_surely(StoreWrite::DropSub(session, id.clone()));
+            return self.not_subscribed(session, id);
         }
         let waiting = sub.opening.take().unwrap_or_default();
         let places = sub.groups.clone();
         let result = self.subscribe_result(session, id);
-        for (conn, request) in waiting {
-            effects.push(crate::respond(conn, request, Answer::Subscribe(result.clone())));
+        for to in waiting {
+            self.answer(to, Ok(Answer::Subscribe(result.clone())));
         }
         self.messages.wakes.extend(places);
     }
 
     /// The store could not take a subscription: it never was.
-    pub(crate) fn not_subscribed(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
-        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
+    pub(crate) fn not_subscribed(&mut self, session: SessionKey, id: &SubId) {
+        let Some(sub) = self.sessions.lease_mut(&session).and_then(|lease| lease.subs.remove(id)) else {
+            return;
+        };
         for place in &sub.groups {
             self.messages.leave(*place, &session, id);
         }
@@ -238,13 +214,13 @@ impl Mesh {
             let event = SubscriptionEvent { sub_id, kind, partition, from: None, to: None, reason };
             self.tell(session, EventBody::Subscription(event), 128);
         }
-        for (conn, request) in asked {
-            effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
+        for to in asked {
+            self.answer(to, Err(unavailable()));
         }
     }
 
     fn subscribe_result(&self, session: SessionKey, id: &SubId) -> SubscribeResult {
-        let sub = self.leases.get(&session).and_then(|lease| lease.subs.get(id));
+        let sub = self.sessions.lease(&session).and_then(|lease| lease.subs.get(id));
         SubscribeResult { sub_id: id.clone(), start_seq: sub.map(|sub| self.starts(sub)).unwrap_or_default() }
     }
 
@@ -260,47 +236,38 @@ impl Mesh {
 
     pub(crate) fn unsubscribe(
         &mut self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &UnsubscribeParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Reply, WireError> {
         if [INBOX, MEMBER].contains(&params.sub_id.as_str()) {
             let text = "inbox and member are chosen with hello's inbox and cannot be left";
             return Err(WireError::bad_request(text));
         }
         self.may_owe()?;
-        self.drop_subscription(session, &params.sub_id, effects);
-        self.messages.urgent |= self.messages.owed.is_due();
-        self.messages.answers.push((conn, request, Answer::Empty));
-        Ok(())
+        self.drop_subscription(caller.session, &params.sub_id);
+        self.messages.urgent |= self.store.retries.is_due();
+        Ok(self.after_round(caller, true, Answer::Empty))
     }
 
     /// Ends a subscription: what it has in hand goes back, and private places are gone.
-    pub(crate) fn drop_subscription(&mut self, session: SessionKey, id: &SubId, effects: &mut Vec<Effect>) {
-        let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(id)) else { return };
-        for (conn, request) in sub.opening.iter().flatten().cloned() {
+    pub(crate) fn drop_subscription(&mut self, session: SessionKey, id: &SubId) {
+        let Some(sub) = self.sessions.lease_mut(&session).and_then(|lease| lease.subs.remove(id)) else {
+            return;
+        };
+        for to in sub.opening.iter().flatten().cloned() {
             let error = WireError::new(ErrorCode::NotFound, "the subscription ended before it began");
-            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+            self.answer(to, Err(error));
         }
-        self.leave_places(session, self.last_conn(&session), id, &sub, effects);
-        self.write_surely(StoreWrite::DropSub(session, id.clone()), effects);
+        self.leave_places(session, self.last_conn(&session), id, &sub);
+        self.write_surely(StoreWrite::DropSub(session, id.clone()));
     }
 
     /// Gives back what a subscription has in hand and takes it out of its places.
-    pub(crate) fn leave_places(
-        &mut self,
-        session: SessionKey,
-        conn: Option<ConnId>,
-        id: &SubId,
-        sub: &Sub,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn leave_places(&mut self, session: SessionKey, conn: Option<ConnId>, id: &SubId, sub: &Sub) {
         if let Source::Topic { topic, .. } = &sub.source
             && let Some(topic) = self.messages.topics.get_mut(topic)
         {
-            topic.used_at = self.wall;
+            topic.used_at = self.clock.wall();
         }
         let mut requeued = 0;
         for (place, seq) in sub.held() {
@@ -310,7 +277,7 @@ impl Mesh {
             self.messages.leave(*place, &session, id);
             if self.messages.readings.get(place).is_some_and(|reading| reading.is_private()) {
                 self.messages.close(*place);
-                self.write_surely(StoreWrite::DropGroup(*place), effects);
+                self.write_surely(StoreWrite::DropGroup(*place));
             } else {
                 self.leave_crew(*place);
                 self.messages.touch(*place);
@@ -319,15 +286,14 @@ impl Mesh {
         }
         for fetch in &sub.fetches {
             let error = WireError::new(ErrorCode::NotFound, "the subscription has ended");
-            let (conn, request) = (fetch.conn, fetch.request.clone());
-            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+            self.answer(fetch.to.clone(), Err(error));
         }
-        self.note_requeued(session, conn, requeued, effects);
+        self.note_requeued(session, conn, requeued);
     }
 
     /// A crew was in use until now.
     fn leave_crew(&mut self, place: GroupId) {
-        let wall = self.wall;
+        let wall = self.clock.wall();
         let Some(reading) = self.messages.readings.get_mut(&place).filter(|reading| reading.is_shared())
         else {
             return;
@@ -340,13 +306,7 @@ impl Mesh {
     }
 
     /// Gives a session the implicit subscriptions that its hello chose, and takes the others away.
-    pub(crate) fn choose_inboxes(
-        &mut self,
-        session: SessionKey,
-        member: MemberKey,
-        choice: InboxChoice,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn choose_inboxes(&mut self, session: SessionKey, member: MemberKey, choice: InboxChoice) {
         let own = matches!(choice, InboxChoice::Session | InboxChoice::Both);
         let members = matches!(choice, InboxChoice::Member | InboxChoice::Both);
         if members {
@@ -360,8 +320,10 @@ impl Mesh {
             let Ok(id) = name.parse::<SubId>() else { continue };
             if wanted {
                 self.join_inbox(session, &id, &log);
-            } else if let Some(sub) = self.leases.get_mut(&session).and_then(|lease| lease.subs.remove(&id)) {
-                self.leave_places(session, self.last_conn(&session), &id, &sub, effects);
+            } else if let Some(sub) =
+                self.sessions.lease_mut(&session).and_then(|lease| lease.subs.remove(&id))
+            {
+                self.leave_places(session, self.last_conn(&session), &id, &sub);
             }
         }
     }
@@ -385,15 +347,15 @@ impl Mesh {
             return;
         }
         for lane in missing {
-            let id = self.messages.next_group(self.run);
+            let id = self.messages.next_group(self.numbering.boot().run);
             let record = GroupRecord { id, log: log.clone(), lane, reader: Reader::Inbox, owner: None };
-            self.messages.open(record, 0, self.wall);
+            self.messages.open(record, 0, self.clock.wall());
         }
         match log {
             LogName::Session(session) => {
                 let reads = self
-                    .leases
-                    .get(session)
+                    .sessions
+                    .lease(session)
                     .is_some_and(|lease| matches!(lease.inbox, InboxChoice::Session | InboxChoice::Both));
                 if let (true, Ok(id)) = (reads, INBOX.parse()) {
                     self.join_inbox(*session, &id, log);
@@ -414,7 +376,7 @@ impl Mesh {
     /// Lets a session read an inbox, if there is anything to read yet: all places of it that it does not read.
     fn join_inbox(&mut self, session: SessionKey, id: &SubId, log: &LogName) {
         let places = self.messages.places(log);
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         if places.is_empty() {
             return;
         }

@@ -7,7 +7,6 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
 use tenure_proto::limits::{GROUPS_PER_ANSWER, PAGE, PARTITIONS_MAX};
 use tenure_proto::log::LogName;
 use tenure_proto::name::{GroupName, TopicName};
@@ -18,12 +17,12 @@ use tenure_proto::topic::{
 };
 
 use crate::Mesh;
-use crate::access::operating::Asker;
-use crate::effect::{Answer, Effect};
+use crate::effect::Answer;
 use crate::messages::deleting::{is_going, no_topic};
 use crate::messages::envelope::Lane;
 use crate::messages::groups::Places;
 use crate::messages::reads::{Purpose, page};
+use crate::reply::{Caller, Reply, ReplyTo};
 use crate::store::pending::Awaiting;
 use crate::store::record::StoreRead;
 
@@ -40,12 +39,9 @@ impl Mesh {
     pub(crate) fn topics_create(
         &mut self,
         now: Millis,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: TopicCreateParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Reply, WireError> {
         let TopicCreateParams { name, partitions, retention_ms } = params;
         let retention_ms = retention_ms.map(U53::get);
         if partitions == 0 || partitions > PARTITIONS_MAX {
@@ -65,18 +61,13 @@ impl Mesh {
                 return Err(WireError::new(ErrorCode::Conflict, text));
             }
         } else {
-            self.make_topic(session, name, partitions, retention_ms, effects)?;
+            self.make_topic(caller.session, name, partitions, retention_ms)?;
         }
-        self.await_all(Awaiting::Answer(conn, request.clone(), Box::new(Answer::Empty)), now, effects);
-        Ok(())
+        self.await_all(Awaiting::Answer(caller.reply_to(), Box::new(Answer::Empty)), now);
+        Ok(Reply::Later)
     }
 
-    pub(crate) fn topics_list(
-        &mut self,
-        asker: Asker,
-        params: &TopicsListParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    pub(crate) fn topics_list(&mut self, to: ReplyTo, params: &TopicsListParams) -> Result<Reply, WireError> {
         let limit = page(params.limit)? as usize;
         let after = params.after.as_ref().map_or(Unbounded, Excluded);
         let names = self.messages.topics.range::<TopicName, _>((after, Unbounded)).map(|(name, _)| name);
@@ -109,17 +100,12 @@ impl Mesh {
         }
         let more = topics.len() < names.len();
         let next = topics.last().filter(|_| more).map(|topic| topic.name.clone());
-        let purpose = Purpose::Topics(asker, TopicsListResult { topics, next }, which);
-        self.read(purpose, StoreRead::Oldest { places }, effects);
-        Ok(())
+        let purpose = Purpose::Topics(to, TopicsListResult { topics, next }, which);
+        self.read(purpose, StoreRead::Oldest { places });
+        Ok(Reply::Later)
     }
 
-    pub(crate) fn groups_list(
-        &mut self,
-        asker: Asker,
-        params: &GroupsListParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), WireError> {
+    pub(crate) fn groups_list(&mut self, to: ReplyTo, params: &GroupsListParams) -> Result<Reply, WireError> {
         let limit = page(params.limit)? as usize;
         if !self.messages.topics.contains_key(&params.topic) {
             return Err(no_topic(&params.topic));
@@ -127,8 +113,8 @@ impl Mesh {
         let listed = self.list_groups(&params.topic, params.after.as_ref(), limit, GROUPS_PER_ANSWER);
         let (places, which) = listed.places.into_iter().unzip();
         let result = GroupsListResult { groups: listed.groups, next: listed.next };
-        self.read(Purpose::Groups(asker, result, which), StoreRead::Oldest { places }, effects);
-        Ok(())
+        self.read(Purpose::Groups(to, result, which), StoreRead::Oldest { places });
+        Ok(Reply::Later)
     }
 
     /// What there is to see of groups of a topic: at most `limit` of them, and at most so many places, but at least one.
@@ -175,7 +161,7 @@ impl Mesh {
     /// The store has told when the oldest entry of a group's place was sent.
     pub(crate) fn note_oldest(&self, group: Option<&mut GroupInfo>, sent: Option<u64>) {
         if let (Some(group), Some(sent)) = (group, sent) {
-            let age = U53::saturating(self.wall.saturating_sub(sent));
+            let age = U53::saturating(self.clock.wall().saturating_sub(sent));
             group.oldest_ms = Some(group.oldest_ms.map_or(age, |other| other.max(age)));
         }
     }

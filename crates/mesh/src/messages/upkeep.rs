@@ -84,12 +84,12 @@ impl Mesh {
     pub(crate) fn begin_upkeep(&mut self) {
         let interrupted = !self.messages.upkeep.evacuations.is_empty() || !self.messages.deleting.is_empty();
         let first = if interrupted { 0 } else { self.upkeep_ms() };
-        self.messages.upkeep.due = Some(self.now.plus(first));
+        self.messages.upkeep.due = Some(self.clock.now().plus(first));
     }
 
     /// Looks no later than the numbers that hold now ask for.
     pub(crate) fn upkeep_soon(&mut self) {
-        let soon = self.now.plus(self.upkeep_ms());
+        let soon = self.clock.now().plus(self.upkeep_ms());
         let due = &mut self.messages.upkeep.due;
         *due = due.map(|due| due.min(soon));
     }
@@ -99,7 +99,7 @@ impl Mesh {
     }
 
     /// Looks after messages, if it is time.
-    pub(crate) fn look_after(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn look_after(&mut self, now: Millis) {
         if self.messages.upkeep.due.is_none_or(|due| now < due) {
             return;
         }
@@ -107,36 +107,36 @@ impl Mesh {
         for (session, evacuation) in self.messages.upkeep.evacuations.clone() {
             if !evacuation.running {
                 let Evacuation { member, after, through, .. } = evacuation;
-                self.evacuate(session, member, after, through, effects);
+                self.evacuate(session, member, after, through);
             }
         }
-        if self.store_sound {
-            self.clear_interrupted(effects);
+        if self.store.is_sound() {
+            self.clear_interrupted();
         }
-        if self.clocks.are_astray() || !self.store_sound {
+        if self.clock.is_doubted() || !self.store.is_sound() {
             return;
         }
-        self.drop_unused_topics(effects);
-        self.sweep(now, effects);
+        self.drop_unused_topics();
+        self.sweep(now);
         if self.messages.logs.iter().next().is_none() {
             return;
         }
         let expires = !mutant::on(Mutant::TtlIgnored);
         if expires && !std::mem::replace(&mut self.messages.upkeep.expiring, true) {
             let limit = EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift;
-            let read = StoreRead::Expired { now: self.wall, limit };
-            self.read(Purpose::Expired, read, effects);
+            let read = StoreRead::Expired { now: self.clock.wall(), limit };
+            self.read(Purpose::Expired, read);
         }
         // For its readers what is to be buried is settled: it must be a dead letter before it may leave its log.
-        self.write_burials(effects);
-        if !self.messages.owed.is_due() {
-            self.prune_some(effects);
+        self.write_burials();
+        if !self.store.retries.is_due() {
+            self.prune_some();
         }
-        self.drop_unused(effects);
+        self.drop_unused();
     }
 
     /// Lets the store forget a slice of what has outlived its time; rarely, while there are no messages at all.
-    fn sweep(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    fn sweep(&mut self, now: Millis) {
         if self.messages.upkeep.sweep_due.is_some_and(|due| now < due) {
             return;
         }
@@ -147,13 +147,13 @@ impl Mesh {
         if first && idle {
             return;
         }
-        let (now, dead_before) = (self.wall, self.wall.saturating_sub(DEAD_LETTER_MS));
-        let (runs_before, limit) = (self.wall.saturating_sub(RUN_KEPT_MS), SWEPT_PER_SLICE);
-        self.write(StoreWrite::Sweep { now, dead_before, runs_before, limit }, effects);
+        let (now, dead_before) = (self.clock.wall(), self.clock.wall().saturating_sub(DEAD_LETTER_MS));
+        let (runs_before, limit) = (self.clock.wall().saturating_sub(RUN_KEPT_MS), SWEPT_PER_SLICE);
+        self.write(StoreWrite::Sweep { now, dead_before, runs_before, limit });
     }
 
     /// Entries whose time is over: whoever has not settled one does not get it any more.
-    pub(crate) fn expired(&mut self, entries: Vec<Arc<Entry>>, effects: &mut Vec<Effect>) {
+    pub(crate) fn expired(&mut self, entries: Vec<Arc<Entry>>) {
         self.messages.upkeep.expiring = false;
         let (found, asked) = (entries.len(), EXPIRED_PER_LOOK << self.messages.upkeep.expire_shift);
         let (mut done, mut asked_groups) = (0, 0);
@@ -164,7 +164,7 @@ impl Mesh {
             }
             asked_groups +=
                 self.messages.logs.lane(&entry.log, entry.lane).map_or(0, |lane| lane.groups.len());
-            done += usize::from(self.expire_entry(&entry, effects));
+            done += usize::from(self.expire_entry(&entry));
         }
         // What is in hand is found again each time: look further, so that it does not hide the others.
         let hidden = done == 0 && found >= asked as usize;
@@ -179,7 +179,7 @@ impl Mesh {
     }
 
     /// Says whether it is done with: not while somebody is at work on it.
-    fn expire_entry(&mut self, entry: &Arc<Entry>, effects: &mut Vec<Effect>) -> bool {
+    fn expire_entry(&mut self, entry: &Arc<Entry>) -> bool {
         let (log, lane, seq) = (entry.log.clone(), entry.lane, entry.seq);
         let Some(groups) = self.messages.logs.lane(&log, lane).map(|lane| lane.groups.clone()) else {
             return true;
@@ -194,7 +194,7 @@ impl Mesh {
         let unsettled = (groups.is_empty() && log.is_inbox()) || readings().any(open);
         if !unsettled {
             let seqs = vec![seq];
-            self.write(StoreWrite::Unexpire { log, lane, seqs }, effects);
+            self.write(StoreWrite::Unexpire { log, lane, seqs });
             return true;
         }
         // Each crew that has not settled it may try it again.
@@ -204,13 +204,13 @@ impl Mesh {
         let attempts = readings().filter(|_| log.is_inbox()).map(attempts).max().unwrap_or(0);
         self.messages.entry_left(entry);
         let (group, reason) = (None, "expired".to_owned());
-        let at = self.wall;
-        effects.push(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
+        let at = self.clock.wall();
+        self.effects.push_back(Effect::Note(Note::Buried { log: log.clone(), seq, reason: reason.clone() }));
         let burial = Burial { log, lane, seq, group, attempts, reason, at, remove: true };
         match groups.first() {
             Some(id) if entry.log.is_inbox() => {
                 // The sender hears of it when the store knows.
-                self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
+                self.write_surely(StoreWrite::Bury(Box::new(burial)));
                 if let Some(reading) = self.messages.readings.get_mut(id) {
                     let reason = Some("expired".to_owned());
                     reading.receipt(Some(origin(entry)), ReceiptState::Expired, reason);
@@ -221,31 +221,31 @@ impl Mesh {
             _ => {
                 for (crew, attempts) in crews {
                     let letter = Burial { group: Some(crew), attempts, remove: false, ..burial.clone() };
-                    self.write_surely(StoreWrite::Bury(Box::new(letter)), effects);
+                    self.write_surely(StoreWrite::Bury(Box::new(letter)));
                 }
-                self.write_surely(StoreWrite::Bury(Box::new(burial)), effects);
+                self.write_surely(StoreWrite::Bury(Box::new(burial)));
             }
         }
         true
     }
 
     /// Deletes a slice of what every reader has settled and is older than its log keeps it.
-    fn prune_some(&mut self, effects: &mut Vec<Effect>) {
+    fn prune_some(&mut self) {
         for _ in 0..LOGS_PER_LOOK {
             let Some(log) = self.messages.logs.after(self.messages.upkeep.last_log.as_ref()).cloned() else {
                 return;
             };
             self.messages.upkeep.last_log = Some(log.clone());
             for lane in Lane::of_log(&log) {
-                self.prune(&log, *lane, effects);
+                self.prune(&log, *lane);
             }
         }
     }
 
-    fn prune(&mut self, log: &LogName, lane: Lane, effects: &mut Vec<Effect>) {
+    fn prune(&mut self, log: &LogName, lane: Lane) {
         let retention = self.retention_ms(log);
         let capped = self.config.topic_bytes.is_some() && !log.is_inbox();
-        let wall = self.wall;
+        let wall = self.clock.wall();
         let floor = |id: &GroupId| self.messages.readings.get(id).map(Reading::kept_floor);
         let Some(state) = self.messages.logs.lane(log, lane) else { return };
         if state.end == 0 || state.next_prune > wall {
@@ -273,7 +273,7 @@ impl Mesh {
             at: wall,
             limit: PRUNED_PER_SLICE,
         };
-        self.write_for(Awaiting::Prune(log.clone(), lane), write, effects);
+        self.write_for(Awaiting::Prune(log.clone(), lane), write);
     }
 
     fn retention_ms(&self, log: &LogName) -> u64 {
@@ -298,8 +298,8 @@ impl Mesh {
     }
 
     /// Crews that nobody has been in for a month are forgotten.
-    fn drop_unused(&mut self, effects: &mut Vec<Effect>) {
-        let before = self.wall.saturating_sub(GROUP_UNUSED_MS);
+    fn drop_unused(&mut self) {
+        let before = self.clock.wall().saturating_sub(GROUP_UNUSED_MS);
         for _ in 0..UNUSED_PER_LOOK {
             let Some(id) = self.messages.crews.pop_idle(before) else { return };
             let Some(reading) = self.messages.readings.get_mut(&id) else { continue };
@@ -310,11 +310,11 @@ impl Mesh {
                 continue;
             }
             let Some(reading) = self.messages.close(id) else { continue };
-            self.write_surely(StoreWrite::DropGroup(id), effects);
+            self.write_surely(StoreWrite::DropGroup(id));
             let name = reading.crew().map_or_else(String::new, |name| name.to_string());
             let message =
                 format!("group {name} of {} was unused for 30 days and is forgotten", reading.record.log);
-            for session in self.conns.values().copied().collect::<Vec<_>>() {
+            for session in self.sessions.all_online() {
                 let notice = Notice { code: "group_forgotten".to_owned(), message: message.clone() };
                 self.tell(session, EventBody::Notice(notice), 192);
             }
@@ -324,8 +324,7 @@ impl Mesh {
     /// Takes up what a crash has interrupted.
     pub(crate) fn remember_left(&mut self, left: Vec<(SessionKey, MemberKey)>) {
         for (session, member) in left {
-            if !self.leases.contains_key(&session) && self.messages.waiting(&LogName::Session(session)).0 > 0
-            {
+            if !self.sessions.is_leased(&session) && self.messages.waiting(&LogName::Session(session)).0 > 0 {
                 let through = self.messages.end_of(&LogName::Session(session));
                 let evacuation = Evacuation { member, after: (Lane(0), 0), through, running: false };
                 self.messages.upkeep.evacuations.insert(session, evacuation);
@@ -336,33 +335,21 @@ impl Mesh {
 
     /// A lease has ended: what was to move on or to fail then does, in slices. Nothing of that inbox is handed
     /// out meanwhile.
-    pub(crate) fn begin_evacuation(
-        &mut self,
-        session: SessionKey,
-        member: MemberKey,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn begin_evacuation(&mut self, session: SessionKey, member: MemberKey) {
         let log = LogName::Session(session);
         if self.messages.waiting(&log).0 > 0 {
             let through = self.messages.end_of(&log);
-            self.evacuate(session, member, (Lane(0), 0), through, effects);
+            self.evacuate(session, member, (Lane(0), 0), through);
         }
     }
 
-    fn evacuate(
-        &mut self,
-        session: SessionKey,
-        member: MemberKey,
-        after: (Lane, u64),
-        through: u64,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn evacuate(&mut self, session: SessionKey, member: MemberKey, after: (Lane, u64), through: u64) {
         let inbox = LogName::Session(session);
         // What the store has not heard of this inbox yet it hears first: behind the slice it would open entries that
         // have left.
         for id in self.messages.places(&inbox) {
             if self.messages.dirty.remove(&id) {
-                self.write_group(id, effects);
+                self.write_group(id);
             }
         }
         if let Some(log) = self.messages.logs.get_mut(&inbox) {
@@ -372,9 +359,9 @@ impl Mesh {
             .upkeep
             .evacuations
             .insert(session, Evacuation { member, after, through, running: true });
-        let (limit, at) = (MOVED_PER_SLICE, self.wall);
+        let (limit, at) = (MOVED_PER_SLICE, self.clock.wall());
         let write = StoreWrite::Evacuate { session, member, limit, after, through, at };
-        self.write_for(Awaiting::Evacuate(session, member), write, effects);
+        self.write_for(Awaiting::Evacuate(session, member), write);
     }
 
     /// A slice has moved.
@@ -385,7 +372,6 @@ impl Mesh {
         moved: Vec<Moved>,
         failed: Vec<Arc<Entry>>,
         next: Option<(Lane, u64)>,
-        effects: &mut Vec<Effect>,
     ) {
         let gone = moved.iter().map(|moved| (moved.from, &moved.entry));
         let gone = gone.chain(failed.iter().map(|entry| (entry.seq, entry)));
@@ -409,7 +395,7 @@ impl Mesh {
         if let Some(next) = next {
             let through =
                 self.messages.upkeep.evacuations.get(&session).map_or(0, |evacuation| evacuation.through);
-            return self.evacuate(session, member, next, through, effects);
+            return self.evacuate(session, member, next, through);
         }
         self.messages.upkeep.evacuations.remove(&session);
         let log = LogName::Session(session);

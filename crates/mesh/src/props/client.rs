@@ -3,6 +3,7 @@
 
 use tenure_proto::error::ErrorCode;
 use tenure_proto::hello::{LeaseFate, Replay, ResumeOutcome};
+use tenure_proto::ids::{Epoch, LeaseId};
 
 use crate::conn::admit::TokenVerdict;
 use crate::effect::HelloAnswer;

@@ -1,6 +1,7 @@
 //! One correct client process: what it knows of its event stream and of who is here, and what it can demand.
 
 use std::collections::BTreeMap;
+use tenure_proto::ids::{Epoch, LeaseId, SessionKey};
 
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, PresenceEvent, PresenceKind};

@@ -1,6 +1,7 @@
 //! Several sessions with correct clients, driven through whatever can go wrong, and what must hold all the time.
 
 use std::collections::BTreeMap;
+use tenure_proto::ids::{Epoch, SessionKey};
 
 use tenure_proto::event::{EventBody, Notice, PresenceKind};
 use tenure_proto::method::PresenceListParams;
@@ -231,7 +232,7 @@ impl Sim {
     }
 
     fn tell(&mut self, n: u8) {
-        if !self.world.mesh.leases.contains_key(&session(n)) {
+        if !self.world.mesh.sessions.is_leased(&session(n)) {
             return;
         }
         let client = self.client(n);
@@ -368,7 +369,7 @@ impl Sim {
         self.world.advance(10);
         self.awake += 10;
         self.deliver();
-        let (peers, _) = self.world.mesh.presence.page(None, usize::MAX);
+        let (peers, _) = self.world.mesh.sessions.presence().page(None, usize::MAX);
         let here: Vec<_> = peers.iter().map(|peer| (peer.get().session, peer.get().name.as_str())).collect();
         assert!(here.iter().map(|(session, _)| session).eq(self.world.store.leases.keys()));
         for client in &self.clients {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
+use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::log::LogName;
 use tenure_proto::run::{RunChunkParams, RunEndParams, RunState};
 
@@ -16,6 +16,7 @@ use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
 use crate::messages::deliver::RETRY_MS;
 use crate::messages::reads::Purpose;
+use crate::reply::{Caller, Reply};
 use crate::runs::LINGER_MS;
 use crate::runs::caller::{Comeback, not_callee, over};
 use crate::runs::run::{Run, Step, Waiter, state_after};
@@ -41,97 +42,81 @@ pub(crate) enum Ask {
 }
 
 impl Mesh {
-    pub(crate) fn run_chunk(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: RunChunkParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Option<Answer>, WireError> {
+    pub(crate) fn run_chunk(&mut self, caller: &Caller, params: RunChunkParams) -> Result<Reply, WireError> {
+        let session = caller.session;
         let RunChunkParams { run_id: id, seq, data } = params;
-        let Some(run) = self.messages.runs.get_mut(&id) else {
-            let purpose = Purpose::Run(conn, request.clone(), Ask::Chunk(session));
-            self.read(purpose, StoreRead::Run(id), effects);
-            return Ok(None);
+        let Some(run) = self.runs.get_mut(&id) else {
+            self.read(Purpose::Run(caller.clone(), Ask::Chunk(session)), StoreRead::Run(id));
+            return Ok(Reply::Later);
         };
         check(run, &session, seq.get())?;
         if !run.is_living() {
             return Err(over());
         }
         let step = run.step(seq.get());
-        self.messages.runs.claim(id, session);
+        self.runs.claim(id, session);
         match step {
             Step::Again => {}
             Step::Next => {
-                self.messages.runs.keep(id, seq.get(), data);
+                self.runs.keep(id, seq.get(), data);
                 self.rouse_watchers(id);
             }
             Step::Gap => {
-                self.end_at_gap(id, conn, request);
-                return Ok(None);
+                self.end_at_gap(id, caller);
+                return Ok(Reply::Later);
             }
         }
-        Ok(Some(Answer::Empty))
+        Ok(Reply::Now(Answer::Empty))
     }
 
-    pub(crate) fn run_end(
-        &mut self,
-        conn: ConnId,
-        request: &RequestId,
-        session: SessionKey,
-        params: RunEndParams,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Option<Answer>, WireError> {
+    pub(crate) fn run_end(&mut self, caller: &Caller, params: RunEndParams) -> Result<Reply, WireError> {
+        let session = caller.session;
         let RunEndParams { run_id: id, seq, status, result, error } = params;
         let state = state_after(status);
-        let Some(run) = self.messages.runs.get_mut(&id) else {
+        let Some(run) = self.runs.get_mut(&id) else {
             let ask = Ask::End(session, Box::new((state, result, error)));
-            self.read(Purpose::Run(conn, request.clone(), ask), StoreRead::Run(id), effects);
-            return Ok(None);
+            self.read(Purpose::Run(caller.clone(), ask), StoreRead::Run(id));
+            return Ok(Reply::Later);
         };
         check(run, &session, seq.get())?;
-        let waiter = Waiter { conn, request: request.clone(), outcome: Ok(()) };
+        let waiter = Waiter { to: caller.reply_to(), outcome: Ok(()) };
         if !run.is_living() {
             if !run.says_again(state, result.as_ref(), error.as_ref()) {
                 return Err(over());
             }
             if run.has_ended() {
-                return Ok(Some(Answer::Empty));
+                return Ok(Reply::Now(Answer::Empty));
             }
             run.wait(waiter);
-            return Ok(None);
+            return Ok(Reply::Later);
         }
         let (step, place) = (run.step(seq.get()), (run.log.clone(), run.seq));
-        self.messages.runs.claim(id, session);
+        self.runs.claim(id, session);
         // A process that began anew may have fewer chunks than the one before it: that is no gap.
         if step == Step::Gap {
-            self.end_at_gap(id, conn, request);
-            return Ok(None);
+            self.end_at_gap(id, caller);
+            return Ok(Reply::Later);
         }
-        if let Some(run) = self.messages.runs.get_mut(&id) {
-            run.decide(state, result, error, self.wall, Some(waiter));
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.decide(state, result, error, self.clock.wall(), Some(waiter));
         }
         self.settle_run(&place);
-        self.messages.runs.ends.push(id);
-        Ok(None)
+        self.runs.ends.push(id);
+        Ok(Reply::Later)
     }
 
     /// A run's message is settled by its end.
     fn settle_run(&mut self, (log, seq): &(LogName, u64)) {
         let Some(group) = self.messages.urgent_place(log) else { return };
-        let Some(reading) = self.messages.readings.get_mut(&group) else { return };
-        let Some(open) = reading.group.remove(*seq) else { return };
-        let holder = open.holder().cloned();
-        self.messages.touch(group);
-        self.messages.urgent = true;
+        let Some(holder) = self.messages.take_out(group, *seq) else { return };
+        self.messages.write_soon();
         self.released(group, *seq, holder);
     }
 
-    fn end_at_gap(&mut self, id: RunId, conn: ConnId, request: &RequestId) {
+    fn end_at_gap(&mut self, id: RunId, caller: &Caller) {
         let text = "a chunk of this run is missing, so that it has ended; number them 1, 2, 3 and so on";
         let error = WireError::new(ErrorCode::SeqGap, text);
-        let waiter = Waiter { conn, request: request.clone(), outcome: Err(error.clone()) };
+        let waiter = Waiter { to: caller.reply_to(), outcome: Err(error.clone()) };
         self.end_run(id, RunState::Error, Some(error), "seq_gap", Some(waiter));
     }
 
@@ -145,16 +130,16 @@ impl Mesh {
         reason: &str,
         waiter: Option<Waiter>,
     ) {
-        let wall = self.wall;
-        let Some(run) = self.messages.runs.get_mut(&id).filter(|run| run.is_living()) else { return };
+        let wall = self.clock.wall();
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_living()) else { return };
         run.decide(state, None, error, wall, waiter);
         let place = (run.log.clone(), run.seq);
-        let holder = self.messages.bury_run(id, reason, wall);
+        let holder = self.messages.bury_run(run, reason, wall);
         if let Some(group) = self.messages.urgent_place(&place.0) {
             self.released(group, place.1, holder);
         }
-        self.messages.urgent = true;
-        self.messages.runs.ends.push(id);
+        self.messages.write_soon();
+        self.runs.ends.push(id);
     }
 
     /// Who was to answer does not want to.
@@ -167,8 +152,8 @@ impl Mesh {
 
     /// A lease has ended: the runs that its session answers fail, what it watched goes on without it.
     pub(crate) fn end_runs_of(&mut self, session: SessionKey) {
-        self.messages.runs.unwatch(&session);
-        for id in self.messages.runs.served_by(&session) {
+        self.runs.unwatch(&session);
+        for id in self.runs.served_by(&session) {
             self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
         }
     }
@@ -176,20 +161,20 @@ impl Mesh {
     /// A session may have nothing to do with runs any more. What it answers could never end, so it ends now; what it is
     /// streamed it is to ask for again, and so hears that it may not.
     pub(crate) fn lose_runs(&mut self, session: SessionKey) {
-        for id in self.messages.runs.served_by(&session) {
+        for id in self.runs.served_by(&session) {
             self.end_run(id, RunState::Error, Some(callee_barred()), "forbidden", None);
         }
-        if self.messages.runs.is_watching(&session) {
-            self.messages.runs.unwatch(&session);
-            self.messages.runs.bereft.push(session);
+        if self.runs.is_watching(&session) {
+            self.runs.unwatch(&session);
+            self.runs.bereft.push(session);
             self.break_bereft();
         }
     }
 
     /// Ends the runs that have just come to somebody who may not answer them.
     pub(crate) fn end_unanswerable(&mut self) {
-        for id in self.messages.runs.claims.clone() {
-            let callee = self.messages.runs.get(&id).and_then(|run| run.callee);
+        for id in self.runs.claims.clone() {
+            let callee = self.runs.get(&id).and_then(|run| run.callee);
             if callee.is_some_and(|callee| self.may(callee, Right::Run).is_err()) {
                 self.end_run(id, RunState::Error, Some(callee_barred()), "forbidden", None);
             }
@@ -199,14 +184,14 @@ impl Mesh {
     /// Runs whose time is over, whose end the store could not take, or that were kept long enough after it.
     pub(crate) fn fire_runs(&mut self, now: Millis) {
         for _ in 0..RUNS_PER_TICK {
-            let Some(id) = self.messages.runs.due.pop_due(now) else { return };
-            let Some(run) = self.messages.runs.get(&id) else { continue };
+            let Some(id) = self.runs.due.pop_due(now) else { return };
+            let Some(run) = self.runs.get(&id) else { continue };
             if run.has_ended() && run.watched() == 0 {
-                self.messages.runs.forget(id);
+                self.runs.forget(id);
             } else if run.has_ended() {
-                self.messages.runs.due.set(id, now.plus(LINGER_MS));
+                self.runs.due.set(id, now.plus(LINGER_MS));
             } else if run.ending().is_some() {
-                self.messages.runs.ends.push(id);
+                self.runs.ends.push(id);
             } else if run.orphaned {
                 self.end_run(id, RunState::Error, Some(callee_gone()), "lease_expired", None);
             } else if run.cancelled && run.callee.is_none() {
@@ -220,34 +205,34 @@ impl Mesh {
     }
 
     /// Tells the store who took which run, behind the claims of their messages.
-    pub(crate) fn write_run_claims(&mut self, effects: &mut Vec<Effect>) {
-        for id in std::mem::take(&mut self.messages.runs.claims) {
-            let Some(run) = self.messages.runs.get_mut(&id) else { continue };
+    pub(crate) fn write_run_claims(&mut self) {
+        for id in std::mem::take(&mut self.runs.claims) {
+            let Some(run) = self.runs.get_mut(&id) else { continue };
             let Some(callee) = run.callee else { continue };
-            let Some(member) = self.leases.get(&callee).map(|lease| lease.member) else { continue };
+            let Some(member) = self.sessions.lease(&callee).map(|lease| lease.member) else { continue };
             run.callee_member = Some(member);
-            self.write_surely(StoreWrite::ClaimRun { run: id, callee, member }, effects);
+            self.write_surely(StoreWrite::ClaimRun { run: id, callee, member });
         }
     }
 
     /// Tells the store which runs have ended, behind what became of their messages.
-    pub(crate) fn write_run_ends(&mut self, effects: &mut Vec<Effect>) {
-        for id in std::mem::take(&mut self.messages.runs.ends) {
-            self.messages.runs.due.clear(&id);
-            let Some(ending) = self.messages.runs.get(&id).and_then(Run::ending).cloned() else { continue };
+    pub(crate) fn write_run_ends(&mut self) {
+        for id in std::mem::take(&mut self.runs.ends) {
+            self.runs.due.clear(&id);
+            let Some(ending) = self.runs.get(&id).and_then(Run::ending).cloned() else { continue };
             let write = StoreWrite::EndRun(Box::new(ending));
             if mutant::on(Mutant::RunEndUnsynced) {
-                self.write(write, effects);
-                self.run_ended(self.now, id, effects);
+                self.write(write);
+                self.run_ended(self.clock.now(), id);
                 continue;
             }
-            self.write_for(Awaiting::RunEnd(id), write, effects);
+            self.write_for(Awaiting::RunEnd(id), write);
         }
     }
 
     /// The end of a run is on disk: now it is so for everybody.
-    pub(crate) fn run_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
-        let Some(run) = self.messages.runs.get_mut(&id) else { return };
+    pub(crate) fn run_ended(&mut self, now: Millis, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
         let waiters = run.take_waiters();
         let (callee, cancelled) = (run.callee, run.cancelled);
         let Some(ending) = run.end() else { return };
@@ -258,24 +243,24 @@ impl Mesh {
             _ => "error",
         };
         let reason = code.map_or("", ErrorCode::as_str);
-        effects.push(Effect::Note(Note::RunEnded { run: id, status, reason }));
+        self.effects.push_back(Effect::Note(Note::RunEnded { run: id, status, reason }));
         // Who said the end itself knows it; who did not is to stop.
         let timed_out = waiters.is_empty() && code == Some(ErrorCode::Expired);
-        for Waiter { conn, request, outcome } in waiters {
-            effects.push(Effect::Respond { conn, request, outcome: outcome.map(|()| Answer::Empty) });
+        for Waiter { to, outcome } in waiters {
+            self.answer(to, outcome.map(|()| Answer::Empty));
         }
         if let (Some(callee), true, false) = (callee, timed_out, cancelled) {
             self.tell_cancel(callee, id);
         }
-        self.messages.runs.ended(id, now.plus(LINGER_MS));
+        self.runs.ended(id, now.plus(LINGER_MS));
         self.rouse_watchers(id);
         self.break_bereft();
     }
 
     /// Whoever was to be told of a run that had to be forgotten resyncs, and asks for it.
     pub(crate) fn break_bereft(&mut self) {
-        for session in std::mem::take(&mut self.messages.runs.bereft) {
-            if let Some(lease) = self.leases.get_mut(&session) {
+        for session in std::mem::take(&mut self.runs.bereft) {
+            if let Some(lease) = self.sessions.lease_mut(&session) {
                 lease.stream.break_off();
                 self.rouse(session);
             }
@@ -283,17 +268,17 @@ impl Mesh {
     }
 
     /// The store could not take the end of a run: it is told again in a while, and nobody yet.
-    pub(crate) fn run_not_ended(&mut self, now: Millis, id: RunId, effects: &mut Vec<Effect>) {
-        let Some(run) = self.messages.runs.get_mut(&id) else { return };
-        for Waiter { conn, request, outcome } in run.take_waiters() {
-            let outcome = Err(outcome.err().unwrap_or_else(unconfirmed));
-            effects.push(Effect::Respond { conn, request, outcome });
+    pub(crate) fn run_not_ended(&mut self, now: Millis, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let waiters = run.take_waiters();
+        self.runs.due.set(id, now.plus(RETRY_MS));
+        for Waiter { to, outcome } in waiters {
+            self.answer(to, Err(outcome.err().unwrap_or_else(unconfirmed)));
         }
-        self.messages.runs.due.set(id, now.plus(RETRY_MS));
     }
 
     fn rouse_watchers(&mut self, id: RunId) {
-        let Some(run) = self.messages.runs.get(&id) else { return };
+        let Some(run) = self.runs.get(&id) else { return };
         let watchers: Vec<SessionKey> = run.watchers().copied().collect();
         for session in watchers {
             self.rouse(session);
@@ -304,19 +289,20 @@ impl Mesh {
     pub(crate) fn restore_runs(&mut self, runs: Vec<RunRecord>) {
         for record in runs {
             let (id, stored) = (record.id, record.callee);
-            let mut due = self.now.plus(record.span().left_ms(self.wall).max(self.config.lease_ttl_ms));
+            let mut due =
+                self.clock.now().plus(record.span().left_ms(self.clock.wall()).max(self.config.lease_ttl_ms));
             let holder = self.holder_of(&record);
             let mut run = Run::restored(record);
-            run.orphaned = stored.is_some_and(|(callee, _)| !self.leases.contains_key(&callee));
+            run.orphaned = stored.is_some_and(|(callee, _)| !self.sessions.is_leased(&callee));
             // That somebody had taken what is cancelled was lost with the crash: nobody is to begin with it.
             let unwanted = run.cancelled && run.callee.is_none() && holder.is_none();
             if run.orphaned || unwanted {
-                due = self.now;
+                due = self.clock.now();
             }
-            self.messages.runs.insert(id, run, due);
+            self.runs.insert(id, run, due);
             // Its message was handed out, and the crash came before the store knew who answers.
             if let Some(session) = holder {
-                self.messages.runs.claim(id, session);
+                self.runs.claim(id, session);
             }
         }
     }
@@ -324,9 +310,9 @@ impl Mesh {
     /// Gives the runs that a start took up the time that they have left at this time of the wall clock, instead of at the
     /// present one.
     pub(crate) fn time_runs_from(&mut self, wall: u64) {
-        for (id, left) in self.messages.runs.left_at(wall) {
-            if self.messages.runs.due.at(&id).is_some_and(|due| due > self.now) {
-                self.messages.runs.due.set(id, self.now.plus(left.max(self.config.lease_ttl_ms)));
+        for (id, left) in self.runs.left_at(wall) {
+            if self.runs.due.at(&id).is_some_and(|due| due > self.clock.now()) {
+                self.runs.due.set(id, self.clock.now().plus(left.max(self.config.lease_ttl_ms)));
             }
         }
     }
@@ -334,8 +320,7 @@ impl Mesh {
     /// Who has a run's message in hand.
     fn holder_of(&self, record: &RunRecord) -> Option<SessionKey> {
         let group = self.messages.urgent_place(&record.log)?;
-        let open = self.messages.readings.get(&group)?.group.open(record.seq)?;
-        open.holder().map(|holder| holder.session)
+        self.messages.holder(group, record.seq).map(|holder| holder.session)
     }
 }
 

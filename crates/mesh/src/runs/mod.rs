@@ -15,18 +15,13 @@ use std::ops::Bound;
 use tenure_kit::census::Count;
 use tenure_kit::deadline::Deadlines;
 use tenure_kit::time::Millis;
-use tenure_proto::event::ReceiptState;
 use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_RINGS_BYTES, RUN_WATCHERS, RUNS_PER_MESH};
 use tenure_proto::log::LogName;
-use tenure_proto::message::{MessageKind, Priority};
-use tenure_proto::run::RunState;
 
-use crate::messages::envelope::{Entry, Lane};
-use crate::messages::group::Holder;
-use crate::messages::{Messages, Moment, origin};
+use crate::Mesh;
 use crate::runs::run::{Feed, Run};
-use crate::store::record::{Burial, GroupId};
+use crate::store::record::GroupId;
 
 /// How long an ended run stays in memory for callers that come again; then the store tells of it.
 pub(crate) const LINGER_MS: u64 = 60_000;
@@ -50,16 +45,16 @@ pub(crate) struct Runs {
     /// What a session may be fed, in turns.
     hungry: BTreeMap<SessionKey, VecDeque<RunId>>,
     /// When a run must have ended, when the store is asked again, when it is forgotten here.
-    pub(crate) due: Deadlines<RunId>,
+    due: Deadlines<RunId>,
     /// Runs that were taken and of which the store does not know.
-    pub(crate) claims: Vec<RunId>,
+    claims: Vec<RunId>,
     /// Runs whose end the store is to be told.
-    pub(crate) ends: Vec<RunId>,
+    ends: Vec<RunId>,
     /// How many of each member the store is about to accept, and of all.
     starting: BTreeMap<MemberKey, usize>,
     all_starting: usize,
     /// Sessions that a run was to be told to which was forgotten: what their streams lack they ask for.
-    pub(crate) bereft: Vec<SessionKey>,
+    bereft: Vec<SessionKey>,
     /// Bytes of all rings, and their chunks in the order they came; those that their rings let go may still be there.
     ring_bytes: usize,
     /// Bytes of the results of those that have ended.
@@ -69,6 +64,11 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
+    /// When a run is to be looked at next.
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
+        self.due.next()
+    }
+
     pub(crate) fn get(&self, id: &RunId) -> Option<&Run> {
         self.runs.get(id)
     }
@@ -366,102 +366,18 @@ fn remove<K: Ord>(index: &mut BTreeMap<K, BTreeSet<RunId>>, key: &K, id: &RunId)
     }
 }
 
-impl Messages {
-    /// A run's message was handed to a session: the first to get it answers.
-    pub(crate) fn claim_run(&mut self, entry: &Entry, session: SessionKey) {
-        if entry.envelope.kind == MessageKind::Run {
-            self.runs.claim(RunId(entry.envelope.id.0), session);
-        }
-    }
-
-    /// The message of a run that is over, or that somebody else answers, goes to the dead letters instead of to
-    /// anybody.
-    pub(crate) fn bury_if_over(
-        &mut self,
-        id: GroupId,
-        entry: &Entry,
-        session: &SessionKey,
-        moment: Moment,
-    ) -> bool {
-        if entry.envelope.kind != MessageKind::Run {
-            return false;
-        }
-        let reason = match self.runs.get(&RunId(entry.envelope.id.0)) {
-            Some(run) if run.orphaned => "lease_expired",
-            // It ended before a crash let us know that it had been handed out: it is settled.
-            Some(run) if run.outcome() == Some(RunState::Ok) => {
-                self.pass_over(id, entry);
-                if let Some(reading) = self.readings.get_mut(&id) {
-                    reading.group.remove(entry.seq);
-                }
-                self.touch(id);
-                return true;
-            }
-            Some(run) if !run.is_living() => "run_ended",
-            Some(run) if run.callee.is_some_and(|callee| callee != *session) => "not_owner",
-            Some(_) => return false,
-            None => "run_ended",
-        };
-        self.pass_over(id, entry);
-        self.bury(id, entry.seq, None, reason, ReceiptState::Dead, moment.wall, Some(origin(entry)));
-        true
-    }
-
+impl Mesh {
     /// The run whose message this is, if it has not ended.
     pub(crate) fn run_at(&self, id: GroupId, seq: u64) -> Option<RunId> {
-        self.runs.at(&self.readings.get(&id)?.record.log, seq)
+        self.runs.at(self.messages.log_of(id)?, seq)
     }
-
-    /// Somebody says after a crash that it has this in hand. Where runs are it may have gone to the dead letters before,
-    /// with its run: a look at it tells.
-    pub(crate) fn look_for_run(&mut self, id: GroupId, seq: u64) {
-        let log = self.readings.get(&id).map(|reading| &reading.record.log);
-        if log.is_some_and(|log| self.urgent_place(log) == Some(id) && log.is_inbox()) {
-            self.body(id, seq);
-        }
-    }
-
-    /// The place of an inbox's owner in the lane that runs take.
-    pub(crate) fn urgent_place(&self, log: &LogName) -> Option<GroupId> {
-        self.logs.lane(log, Lane::of(log, Priority::Now))?.groups.first().copied()
-    }
-
-    /// Sends the message of a run to the dead letters, unless it is settled. Says who had it in hand.
-    pub(crate) fn bury_run(&mut self, id: RunId, reason: &str, at: u64) -> Option<Holder> {
-        let run = self.runs.get(&id)?;
-        let (log, seq, size) = (run.log.clone(), run.seq, run.size);
-        let lane = Lane::of(&log, Priority::Now);
-        let reading = self.urgent_place(&log).and_then(|group| Some((group, self.readings.get_mut(&group)?)));
-        let Some((group, reading)) = reading else {
-            self.burials.push(burial(log, lane, seq, reason, at));
-            return None;
-        };
-        if let Some(open) = reading.group.remove(seq) {
-            let holder = open.holder().cloned();
-            self.bury(group, seq, Some(open), reason, ReceiptState::Dead, at, None);
-            return holder;
-        }
-        if seq > reading.group.cursor() {
-            reading.page.retain(|other| other.seq != seq);
-            reading.miss(seq);
-            reading.passed = (reading.passed.0 + 1, reading.passed.1 + size);
-            self.logs.remove(&log, lane, seq);
-            self.burials.push(burial(log, lane, seq, reason, at));
-            self.touch(group);
-        }
-        None
-    }
-}
-
-fn burial(log: LogName, lane: Lane, seq: u64, reason: &str, at: u64) -> Burial {
-    let reason = reason.to_owned();
-    Burial { log, lane, seq, group: None, attempts: 0, reason, at, remove: true }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
     use tenure_proto::error::{ErrorCode, WireError};
+    use tenure_proto::run::RunState;
 
     use super::*;
 

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use serde_json::Value;
 use tenure_proto::error::WireError;
 use tenure_proto::event::EventBody;
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, RunId, SessionKey};
+use tenure_proto::ids::{MemberKey, RunId, SessionKey};
 use tenure_proto::limits::{RUN_RING_BYTES, RUN_WATCHERS};
 use tenure_proto::log::LogName;
 use tenure_proto::message::Address;
 use tenure_proto::number::U53;
 use tenure_proto::run::{RunEnd, RunEndStatus, RunEvent, RunGetResult, RunInfo, RunState};
+
+use crate::reply::ReplyTo;
 
 use super::record::{RunEnding, RunRecord, RunSpan};
 
@@ -78,10 +80,8 @@ enum Stage {
 /// Somebody who is answered when a run's end is on disk: well, or with an error.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The socket.
-    pub conn: ConnId,
-    /// The request.
-    pub request: RequestId,
+    /// Where its answer goes.
+    pub to: ReplyTo,
     /// What it is told.
     pub outcome: Result<(), WireError>,
 }

@@ -34,7 +34,7 @@ pub fn prepare(
 ) -> Result<Start, WireError> {
     let RunStartParams { to, input, idempotency_key: key, timeout_ms, from_seq } = params;
     if matches!(to, Address::Topic(_)) {
-        return Err(WireError::bad_request("a run is for a session or a member; send to a topic instead"));
+        return Err(not_callable());
     }
     if !RunStartParams::is_key(&key) {
         let text = format!("idempotencyKey is 1 to {RUN_KEY_BYTES} printable ASCII characters");
@@ -81,4 +81,9 @@ pub fn within(what: &str, size: usize, max_payload: usize) -> Result<(), WireErr
     let message = format!("{what} has {size} bytes as JSON; this broker takes at most {max_payload}");
     let details = json!({"limit": max_payload, "size": size});
     Err(WireError::new(ErrorCode::TooLarge, message).with_details(details))
+}
+
+/// What a call to a topic is told.
+pub(crate) fn not_callable() -> WireError {
+    WireError::bad_request("a run is for a session or a member; send to a topic instead")
 }

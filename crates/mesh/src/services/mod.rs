@@ -11,13 +11,15 @@ pub mod service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tenure_kit::census::Count;
 use tenure_kit::deadline::Deadlines;
 use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::ids::SessionKey;
 use tenure_proto::limits::{
     SERVICES_PAGE, SERVICES_PAGE_BYTES, SERVICES_PER_MESH, SERVICES_PER_RENEWAL, SERVICES_PER_SESSION,
+    STREAMS_PER_MESH, STREAMS_WAITING,
 };
 use tenure_proto::name::ServiceName;
 use tenure_proto::number::U53;
@@ -30,9 +32,11 @@ use tenure_proto::service::{
 use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect, Note};
+use crate::reply::{Caller, Reply};
 use crate::services::route::Routes;
 use crate::services::service::{Facts, Lapse, Slot, Told};
 use crate::sessions::feed::Feed;
+use crate::sessions::presence::DEPARTURES;
 use crate::store::pending::{Awaiting, unavailable};
 use crate::store::record::{ServiceRecord, StoreWrite};
 
@@ -43,26 +47,26 @@ const SERVICES_PER_TICK: usize = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     /// Bounded by [`SERVICES_PER_MESH`], or by what a start found.
-    pub(crate) slots: BTreeMap<ServiceName, Slot>,
+    slots: BTreeMap<ServiceName, Slot>,
     /// Their names by number.
-    pub(crate) names: BTreeMap<u64, ServiceName>,
+    names: BTreeMap<u64, ServiceName>,
     /// Who holds what; at most [`SERVICES_PER_SESSION`] each.
-    pub(crate) owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
+    owned: BTreeMap<SessionKey, BTreeSet<ServiceName>>,
     /// What watchers are told: those that the disk has and that are not hidden.
-    pub(crate) feed: Feed<ServiceName, Told>,
+    feed: Feed<ServiceName, Told>,
     /// When it may be time to say that one is stale, or to end it. Set early rather than moved with every renewal.
-    pub(crate) due: Deadlines<u64>,
+    due: Deadlines<u64>,
     /// Sessions with a service that ends after their next proof of life; of those that hold one.
-    pub(crate) overdue: BTreeSet<SessionKey>,
-    pub(crate) routes: Routes,
+    overdue: BTreeSet<SessionKey>,
+    routes: Routes,
+    /// The version of the feed at the last flush.
+    flushed: u64,
 }
 
 /// A `service.renew` that waits for the disk.
 #[derive(Debug)]
 pub(crate) struct Renewal {
-    conn: ConnId,
-    request: RequestId,
-    session: SessionKey,
+    caller: Caller,
     results: Vec<ServiceVerdict>,
     /// What the disk was asked to have, by number.
     puts: Vec<(u64, Facts)>,
@@ -73,8 +77,8 @@ pub(crate) struct Renewal {
 /// A `service.withdraw` that waits for the disk, or the end of services that are not renewed.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
-    /// Who asked; nobody if it is the end.
-    asker: Option<(ConnId, RequestId)>,
+    /// Who asked; nobody if services end that were not renewed.
+    caller: Option<Caller>,
     session: SessionKey,
     ids: Vec<u64>,
 }
@@ -90,6 +94,38 @@ enum Taken {
 }
 
 impl Services {
+    /// When a service or a stream to one is to be looked at next.
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
+        [self.due.next(), self.routes.due.next()].into_iter().flatten().min()
+    }
+
+    /// How many names are held.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What watchers are told.
+    pub(crate) fn feed(&self) -> &Feed<ServiceName, Told> {
+        &self.feed
+    }
+
+    /// Whether watchers have something to be told since this was asked last.
+    pub(crate) fn has_news(&mut self) -> bool {
+        let version = self.feed.version();
+        std::mem::replace(&mut self.flushed, version) != version
+    }
+
+    /// Whether a session holds a service that ends after its next proof of life.
+    pub(crate) fn is_overdue(&self, session: &SessionKey) -> bool {
+        self.overdue.contains(session)
+    }
+
+    /// Who holds what, and when each ends at the latest, for tests.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (&ServiceName, &Slot)> {
+        self.slots.iter()
+    }
+
     pub(crate) fn slot(&self, id: u64) -> Option<(&ServiceName, &Slot)> {
         let name = self.names.get(&id)?;
         Some((name, self.slots.get(name)?))
@@ -210,23 +246,24 @@ impl Mesh {
         self.services.slots.get(name).filter(|slot| slot.facts.is_some()).map(|slot| slot.session)
     }
 
-    pub(crate) fn services_list(&mut self, params: &ServicesListParams) -> Result<Answer, WireError> {
+    pub(crate) fn services_list(&mut self, params: &ServicesListParams) -> Result<Reply, WireError> {
         let limit = params.limit.map_or(SERVICES_PAGE as u64, U53::get);
         if limit == 0 || limit > SERVICES_PAGE as u64 {
             return Err(WireError::bad_request(format!("limit must be between 1 and {SERVICES_PAGE}")));
         }
-        let now = self.now;
+        let now = self.clock.now();
         let (mut services, next) = self.services.page(now, params.all, params.after.as_ref(), limit as usize);
         services.iter_mut().for_each(|service| self.time(service));
         let state_version = self.state_version();
-        Ok(Answer::ServicesList(Box::new(ServicesListResult { services, next, state_version })))
+        let result = ServicesListResult { services, next, state_version };
+        Ok(Reply::Now(Answer::ServicesList(Box::new(result))))
     }
 
     /// Fills in the times of a service that is listed.
     fn time(&self, service: &mut Service) {
         let Some(slot) = self.services.slots.get(&service.name) else { return };
-        let here = self.leases.get(&slot.session).is_some_and(|lease| lease.conn().is_some());
-        let ends_at = self.wall.saturating_add(slot.ends_at().since(self.now));
+        let here = self.sessions.lease(&slot.session).is_some_and(|lease| lease.conn().is_some());
+        let ends_at = self.clock.wall().saturating_add(slot.ends_at().since(self.clock.now()));
         service.first_seen_at = Some(U53::saturating(slot.since));
         service.last_renewed_at = slot.renewed_at.map(U53::saturating);
         service.expires_at = here.then(|| U53::saturating(ends_at));
@@ -236,25 +273,21 @@ impl Mesh {
     pub(crate) fn renew(
         &mut self,
         now: Millis,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &ServiceRenewParams,
-        effects: &mut Vec<Effect>,
-    ) {
+    ) -> Result<Reply, WireError> {
         if params.services.len() > SERVICES_PER_RENEWAL {
             let text = format!("a renewal names at most {SERVICES_PER_RENEWAL} services");
-            let outcome = Err(WireError::bad_request(text));
-            return effects.push(Effect::Respond { conn, request, outcome });
+            return Err(WireError::bad_request(text));
         }
-        let mut renewal =
-            Renewal { conn, request, session, results: Vec::new(), puts: Vec::new(), hang: Vec::new() };
+        let (caller, session) = (caller.clone(), caller.session);
+        let mut renewal = Renewal { caller, results: Vec::new(), puts: Vec::new(), hang: Vec::new() };
         let mut records = Vec::new();
         let mut seen = BTreeSet::new();
         for (index, offer) in params.services.iter().enumerate() {
             let twice = || WireError::bad_request("this renewal names the service twice");
             let taken = match seen.insert(&offer.name) {
-                true => self.renew_one(now, session, offer, effects),
+                true => self.renew_one(now, session, offer),
                 false => Err(twice()),
             };
             match &taken {
@@ -263,7 +296,7 @@ impl Mesh {
                 Ok(Taken::Put(id, name, facts)) => {
                     renewal.hang.push(index);
                     renewal.puts.push((*id, facts.clone()));
-                    let since = self.services.slots.get(name).map_or(self.wall, |slot| slot.since);
+                    let since = self.services.slots.get(name).map_or(self.clock.wall(), |slot| slot.since);
                     records.push(ServiceRecord { name: name.clone(), session, since, facts: facts.clone() });
                 }
             }
@@ -272,12 +305,13 @@ impl Mesh {
         }
         if !records.is_empty() {
             let who = Awaiting::Renewal(Box::new(renewal));
-            self.write_for(who, StoreWrite::PutServices(records), effects);
+            self.write_for(who, StoreWrite::PutServices(records));
         } else if renewal.hang.is_empty() {
-            self.renewed(renewal, effects);
+            self.renewed(renewal);
         } else {
-            self.await_all(Awaiting::Renewal(Box::new(renewal)), now, effects);
+            self.await_all(Awaiting::Renewal(Box::new(renewal)), now);
         }
+        Ok(Reply::Later)
     }
 
     /// The one policy point: who, what, how long, and whose name it is, at every renewal, in this order.
@@ -286,14 +320,13 @@ impl Mesh {
         now: Millis,
         session: SessionKey,
         offer: &ServiceOffer,
-        effects: &mut Vec<Effect>,
     ) -> Result<Taken, WireError> {
         if self.is_banned(&session) {
             return Err(crate::access::bans::refusal().error);
         }
         self.may(session, Right::Serve)?;
         let (name, facts) = service::check(offer, &self.config)?;
-        let Some(member) = self.leases.get(&session).map(|lease| lease.member) else {
+        let Some(member) = self.sessions.lease(&session).map(|lease| lease.member) else {
             return Err(WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"));
         };
         match self.services.slots.get(&name) {
@@ -311,7 +344,7 @@ impl Mesh {
         }
         let Some(slot) = self.services.slots.get_mut(&name) else { return Ok(Taken::Same) };
         let id = slot.id;
-        let (returned, changed) = (slot.renew(now, self.wall), slot.degraded != offer.degraded);
+        let (returned, changed) = (slot.renew(now, self.clock.wall()), slot.degraded != offer.degraded);
         slot.degraded = offer.degraded;
         let taken = if slot.wanted.as_ref() != Some(&facts) {
             slot.wanted = Some(facts.clone());
@@ -328,7 +361,7 @@ impl Mesh {
         if returned || !self.services.due.has(&id) {
             self.services.watch(id);
         }
-        self.serve_waiting(id, effects);
+        self.serve_waiting(id);
         Ok(taken)
     }
 
@@ -350,13 +383,14 @@ impl Mesh {
             return busy(format!("this mesh holds {SERVICES_PER_MESH} services, which is as many as it may"));
         }
         let id = self.next_number();
-        self.services.insert(name.clone(), Slot::new(id, session, member, now, self.wall));
+        self.services.insert(name.clone(), Slot::new(id, session, member, now, self.clock.wall()));
         Ok(())
     }
 
     /// A renewal is on disk as far as it has to be.
-    pub(crate) fn renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
-        let Renewal { conn, request, session, results, puts, .. } = renewal;
+    pub(crate) fn renewed(&mut self, renewal: Renewal) {
+        let Renewal { caller, results, puts, .. } = renewal;
+        let session = caller.session;
         for (id, facts) in puts {
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
             slot.writes = slot.writes.saturating_sub(1);
@@ -366,35 +400,35 @@ impl Mesh {
             self.services.publish(&name, false);
             self.services.watch(id);
             if speaks_otherwise {
-                effects.push(Effect::Cut { session, name: Some(name), reason: "changed" });
+                self.effects.push_back(Effect::Cut { session, name: Some(name), reason: "changed" });
             }
-            self.serve_waiting(id, effects);
+            self.serve_waiting(id);
         }
         self.show_services(session);
-        self.answer_if_here(conn, request, session, Answer::Renewed(ServiceRenewResult { results }), effects);
+        self.answer_if_here(&caller, Ok(Answer::ServiceRenew(ServiceRenewResult { results })));
     }
 
     /// The disk could not take a renewal: what hung on it is as it was.
-    pub(crate) fn not_renewed(&mut self, renewal: Renewal, effects: &mut Vec<Effect>) {
-        let Renewal { conn, request, session, mut results, puts, hang } = renewal;
+    pub(crate) fn not_renewed(&mut self, renewal: Renewal) {
+        let Renewal { caller, mut results, puts, hang } = renewal;
         for (id, _) in puts {
-            self.unwrite(id, effects);
+            self.unwrite(id);
         }
         for index in hang {
             if let Some(verdict) = results.get_mut(index) {
                 (verdict.ok, verdict.error) = (false, Some(unavailable()));
             }
         }
-        self.answer_if_here(conn, request, session, Answer::Renewed(ServiceRenewResult { results }), effects);
+        self.answer_if_here(&caller, Ok(Answer::ServiceRenew(ServiceRenewResult { results })));
     }
 
     /// A write about a name came to nothing: what is on disk is what is wanted. A name that never was there is free.
-    fn unwrite(&mut self, id: u64, effects: &mut Vec<Effect>) {
+    fn unwrite(&mut self, id: u64) {
         let Some((name, slot)) = self.services.slot_mut(id) else { return };
         slot.writes = slot.writes.saturating_sub(1);
         slot.wanted.clone_from(&slot.facts);
         if slot.facts.is_none() && slot.writes == 0 {
-            self.drop_name(&name, effects);
+            self.drop_name(&name);
         } else {
             self.services.publish(&name, false);
         }
@@ -403,16 +437,13 @@ impl Mesh {
     /// `service.withdraw`: answered when the disk has forgotten them. What is not this session's is no matter.
     pub(crate) fn withdraw(
         &mut self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: &ServiceWithdrawParams,
-        effects: &mut Vec<Effect>,
-    ) {
+    ) -> Result<Reply, WireError> {
+        let session = caller.session;
         if params.names.len() > SERVICES_PER_RENEWAL {
             let text = format!("at most {SERVICES_PER_RENEWAL} services are withdrawn at once");
-            let outcome = Err(WireError::bad_request(text));
-            return effects.push(Effect::Respond { conn, request, outcome });
+            return Err(WireError::bad_request(text));
         }
         let (mut ids, mut names) = (Vec::new(), Vec::new());
         for name in params.names.iter().filter_map(|name| name.parse::<ServiceName>().ok()) {
@@ -423,41 +454,43 @@ impl Mesh {
                 names.push(name);
             }
         }
-        let asker = Some((conn, request));
-        let who = Awaiting::Withdrawal(Box::new(Withdrawal { asker, session, ids }));
+        let withdrawal = Withdrawal { caller: Some(caller.clone()), session, ids };
+        let who = Awaiting::Withdrawal(Box::new(withdrawal));
         if names.is_empty() {
             // Those of a withdrawal before this one may be on their way.
-            return self.await_all(who, self.now, effects);
+            self.await_all(who, self.clock.now());
+        } else {
+            self.write_for(who, StoreWrite::DropServices(session, names));
         }
-        self.write_for(who, StoreWrite::DropServices(session, names), effects);
+        Ok(Reply::Later)
     }
 
     /// The disk has forgotten them: now they are gone for everybody.
-    pub(crate) fn withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
-        let Withdrawal { asker, session, ids } = withdrawal;
-        let reason = if asker.is_some() { "withdrawn" } else { "unrenewed" };
+    pub(crate) fn withdrawn(&mut self, withdrawal: Withdrawal) {
+        let Withdrawal { caller, session, ids } = withdrawal;
+        let reason = if caller.is_some() { "withdrawn" } else { "unrenewed" };
         for id in ids {
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
             slot.writes = slot.writes.saturating_sub(1);
-            self.drop_name(&name, effects);
-            if asker.is_none() {
-                effects.push(Effect::Note(Note::ServiceUnrenewed { session, name: name.clone() }));
+            self.drop_name(&name);
+            if caller.is_none() {
+                self.effects.push_back(Effect::Note(Note::ServiceUnrenewed { session, name: name.clone() }));
             }
-            effects.push(Effect::Cut { session, name: Some(name), reason });
+            self.effects.push_back(Effect::Cut { session, name: Some(name), reason });
         }
         self.show_services(session);
-        if let Some((conn, request)) = asker {
-            self.answer_if_here(conn, request, session, Answer::Empty, effects);
+        if let Some(caller) = caller {
+            self.answer_if_here(&caller, Ok(Answer::Empty));
         }
     }
 
     /// The disk could not forget them: they stay.
-    pub(crate) fn not_withdrawn(&mut self, withdrawal: Withdrawal, effects: &mut Vec<Effect>) {
-        let Withdrawal { asker, session, ids } = withdrawal;
+    pub(crate) fn not_withdrawn(&mut self, withdrawal: Withdrawal) {
+        let Withdrawal { caller, session, ids } = withdrawal;
         for id in ids {
-            self.unwrite(id, effects);
-            if asker.is_none() {
-                let now = self.now;
+            self.unwrite(id);
+            if caller.is_none() {
+                let now = self.clock.now();
                 if let Some((_, slot)) = self.services.slot_mut(id) {
                     slot.lapse_again(now);
                 }
@@ -465,26 +498,24 @@ impl Mesh {
             }
         }
         self.show_services(session);
-        if let Some((conn, request)) = asker
-            && self.conns.get(&conn) == Some(&session)
-        {
-            effects.push(Effect::Respond { conn, request, outcome: Err(unavailable()) });
+        if let Some(caller) = caller {
+            self.answer_if_here(&caller, Err(unavailable()));
         }
     }
 
     /// A name is free from here on.
-    fn drop_name(&mut self, name: &ServiceName, effects: &mut Vec<Effect>) {
+    fn drop_name(&mut self, name: &ServiceName) {
         self.services.feed.remove(name);
         if let Some(slot) = self.services.take(name) {
-            self.turn_off(name, slot.waiting, effects);
+            self.turn_off(name, slot.waiting);
         }
     }
 
     /// A session has lost its socket: what it offers is stale from here on.
-    pub(crate) fn lose_services(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
+    pub(crate) fn lose_services(&mut self, now: Millis, session: SessionKey) {
         for name in self.services.names_of(&session) {
             if mutant::on(Mutant::ServiceGoneAtClose) {
-                self.drop_name(&name, effects);
+                self.drop_name(&name);
                 continue;
             }
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
@@ -496,13 +527,7 @@ impl Mesh {
 
     /// A socket carries the session again: that renews all that it offers and may offer. The rest stays stale, and is given the
     /// same time to be renewed as before.
-    pub(crate) fn regain_services(
-        &mut self,
-        now: Millis,
-        session: SessionKey,
-        serves: bool,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn regain_services(&mut self, now: Millis, session: SessionKey, serves: bool) {
         for name in self.services.names_of(&session) {
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
             let id = slot.id;
@@ -512,33 +537,28 @@ impl Mesh {
                 self.services.watch(id);
                 continue;
             }
-            let returned = slot.renew(now, self.wall);
+            let returned = slot.renew(now, self.clock.wall());
             if returned {
                 self.services.publish(&name, true);
             }
             self.services.watch(id);
-            self.serve_waiting(id, effects);
+            self.serve_waiting(id);
         }
     }
 
     /// The lease has ended, on disk too: its names are free, and what runs through them ends.
-    pub(crate) fn end_services(
-        &mut self,
-        session: SessionKey,
-        reason: &'static str,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn end_services(&mut self, session: SessionKey, reason: &'static str) {
         if !mutant::on(Mutant::NameHeldAfterEnd) {
             for name in self.services.names_of(&session) {
-                self.drop_name(&name, effects);
+                self.drop_name(&name);
             }
         }
-        effects.push(Effect::Cut { session, name: None, reason });
+        self.effects.push_back(Effect::Cut { session, name: None, reason });
     }
 
     /// Says of those that they are stale that have been for long enough, and ends those that are not renewed although their
     /// sessions are here.
-    pub(crate) fn fire_services(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_services(&mut self, now: Millis) {
         let mut over: BTreeMap<SessionKey, Vec<u64>> = BTreeMap::new();
         for _ in 0..SERVICES_PER_TICK {
             let Some(id) = self.services.due.pop_due(now) else { break };
@@ -549,7 +569,7 @@ impl Mesh {
             }
             let Some(slot) = self.services.slots.get_mut(&name) else { continue };
             let session = slot.session;
-            if self.leases.get(&session).is_none_or(|lease| lease.conn().is_none()) {
+            if self.sessions.lease(&session).is_none_or(|lease| lease.conn().is_none()) {
                 // In grace the lease decides; an attach looks again.
                 if let Some(due) = slot.told_due() {
                     self.services.due.set(id, due);
@@ -567,7 +587,7 @@ impl Mesh {
             self.services.watch(id);
         }
         for (session, ids) in over {
-            self.end_unrenewed(session, ids, effects);
+            self.end_unrenewed(session, ids);
         }
     }
 
@@ -586,7 +606,7 @@ impl Mesh {
     }
 
     /// Services that their session has stopped to renew end: the disk is told first.
-    fn end_unrenewed(&mut self, session: SessionKey, ids: Vec<u64>, effects: &mut Vec<Effect>) {
+    fn end_unrenewed(&mut self, session: SessionKey, ids: Vec<u64>) {
         let (mut ending, mut names) = (Vec::new(), Vec::new());
         for id in ids {
             let Some((name, slot)) = self.services.slot_mut(id) else { continue };
@@ -598,53 +618,72 @@ impl Mesh {
             }
         }
         if !names.is_empty() {
-            let withdrawal = Withdrawal { asker: None, session, ids: ending };
+            let withdrawal = Withdrawal { caller: None, session, ids: ending };
             let who = Awaiting::Withdrawal(Box::new(withdrawal));
-            self.write_for(who, StoreWrite::DropServices(session, names), effects);
+            self.write_for(who, StoreWrite::DropServices(session, names));
         }
     }
 
     /// Lets peers see what a session offers, if that is not what they see.
     fn show_services(&mut self, session: SessionKey) {
         let services = self.services.shown_of(&session);
-        let Some(old) = self.presence.get(&session) else { return };
-        if old.get().services != services {
-            let fresh = Peer { services, ..old.get().clone() };
-            self.presence.update(fresh);
+        let Some(old) = self.sessions.peer(&session) else { return };
+        if old.services != services {
+            let fresh = Peer { services, ..old.clone() };
+            self.sessions.presence_mut().update(fresh);
         }
     }
 
     /// Takes up what the store remembers, after the leases: stale until their sessions are back.
     pub(crate) fn restore_services(&mut self, records: Vec<ServiceRecord>) {
         for ServiceRecord { name, session, since, facts } in records {
-            let Some(member) = self.leases.get(&session).map(|lease| lease.member) else { continue };
+            let Some(member) = self.sessions.lease(&session).map(|lease| lease.member) else { continue };
             let id = self.next_number();
-            let mut slot = Slot::new(id, session, member, self.now, since);
-            (slot.facts, slot.wanted, slot.lost) = (Some(facts.clone()), Some(facts), Some(self.now));
+            let mut slot = Slot::new(id, session, member, self.clock.now(), since);
+            (slot.facts, slot.wanted, slot.lost) = (Some(facts.clone()), Some(facts), Some(self.clock.now()));
             self.services.insert(name.clone(), slot);
             self.services.publish(&name, false);
             self.services.watch(id);
         }
         for session in self.services.owned.keys() {
             let services = self.services.shown_of(session);
-            if let Some(peer) = self.presence.get(session).map(|peer| peer.get().clone()) {
-                self.presence.update_quietly(Peer { services, ..peer });
+            if let Some(peer) = self.sessions.peer(session).cloned() {
+                self.sessions.presence_mut().update_quietly(Peer { services, ..peer });
             }
         }
-        self.flushed_services = self.services.feed.version();
+        self.services.flushed = self.services.feed.version();
     }
 
     /// Answers a session whose socket may have gone meanwhile: then it asks again on the next.
-    pub(crate) fn answer_if_here(
-        &self,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
-        answer: Answer,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.conns.get(&conn) == Some(&session) {
-            effects.push(crate::respond(conn, request, answer));
+    pub(crate) fn answer_if_here(&mut self, caller: &Caller, outcome: Result<Answer, WireError>) {
+        if self.sessions.carried_by(caller.conn) == Some(caller.session) {
+            self.answer(caller.reply_to(), outcome);
         }
     }
 }
+
+impl Services {
+    /// How full everything is.
+    pub(crate) fn count(&self, counts: &mut Vec<Count>) {
+        let (changes, departures) = self.feed.sizes();
+        let count = |what, size, bound| Count { what, size, bound };
+        counts.extend([
+            count("services", self.slots.len(), SERVICES_PER_MESH),
+            count("services by number", self.names.len(), self.slots.len()),
+            count("sessions that offer services", self.owned.len(), self.slots.len()),
+            Count::fullest(
+                "services of a session",
+                self.owned.values().map(|owned| (owned.len(), SERVICES_PER_SESSION)),
+            ),
+            count("changes of services", changes, 2 * (self.feed.len() + DEPARTURES)),
+            count("services that went", departures, DEPARTURES),
+            count("deadlines of services", self.due.len(), self.slots.len()),
+            count("sessions with overdue services", self.overdue.len(), self.owned.len()),
+            count("streams to services", self.routes.all.len(), STREAMS_PER_MESH),
+            count("streams that wait for services", self.routes.due.len(), STREAMS_WAITING),
+        ]);
+    }
+}
+
+#[cfg(test)]
+mod check;

@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 
 use tenure_kit::deadline::Deadlines;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, MemberKey, RequestId, SessionKey};
+use tenure_proto::ids::{MemberKey, SessionKey};
 use tenure_proto::limits::{RELAY_WAIT_MS, STREAMS_PER_MESH, STREAMS_WAITING};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayRole, ServiceKind};
+
+use crate::reply::Caller;
 
 /// What a busy or missing service is worth waiting before it is asked for again.
 const RETRY_MS: u64 = 1_000;
@@ -101,7 +103,7 @@ pub struct Route {
     /// The number of the name when it was asked for: another holder is another service.
     pub slot: u64,
     /// Who is answered, when it is a session.
-    pub reply: Option<(ConnId, RequestId, SessionKey)>,
+    pub(crate) caller: Option<Caller>,
 }
 
 /// All streams of a mesh that are open or wait; at most [`STREAMS_PER_MESH`], of which [`STREAMS_WAITING`] wait.

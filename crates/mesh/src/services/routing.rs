@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tenure_kit::time::Millis;
 use tenure_proto::error::{ErrorCode, WireError};
-use tenure_proto::ids::{ConnId, RequestId, SessionKey};
+use tenure_proto::ids::SessionKey;
 use tenure_proto::limits::{RELAY_WAIT_MS, STREAMS_WAITING_PER_SERVICE};
 use tenure_proto::name::ServiceName;
 use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
@@ -12,6 +12,7 @@ use tenure_proto::service::{RelayOpenParams, RelayRole, ServiceState};
 use crate::Mesh;
 use crate::access::Right;
 use crate::effect::{Answer, Effect};
+use crate::reply::{Caller, Reply, lease_ended};
 use crate::services::route::{self, By, Opening, Route, RouteId, RouteKey, Target, Want};
 use crate::sessions::lease::State;
 
@@ -22,35 +23,27 @@ impl Mesh {
     }
 
     /// A shell wants a stream now.
-    pub(crate) fn route(
-        &mut self,
-        now: Millis,
-        route: RouteId,
-        name: ServiceName,
-        want: Want,
-        by: By,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn route(&mut self, now: Millis, route: RouteId, name: ServiceName, want: Want, by: By) {
         let key = RouteKey::Shell(route);
         if let Err(error) = self.may_ask(by) {
-            return effects.push(Effect::Routed { route, outcome: Err(error) });
+            return self.effects.push_back(Effect::Routed { route, outcome: Err(error) });
         }
         if self.services.routes.all.contains_key(&key) {
             let error = WireError::new(ErrorCode::Conflict, "this stream was asked for before");
-            return effects.push(Effect::Routed { route, outcome: Err(error) });
+            return self.effects.push_back(Effect::Routed { route, outcome: Err(error) });
         }
-        self.seek(now, key, name, want, None, effects);
+        self.seek(now, key, name, want, None);
     }
 
     /// Whether somebody may have any stream: by what holds now of its address or its lease, not when it was given a ticket.
     fn may_ask(&self, by: By) -> Result<(), WireError> {
         match by {
-            By::Address(from) if self.bans.hold_address(from) => {
+            By::Address(from) if self.access.is_address_banned(from) => {
                 Err(WireError::new(ErrorCode::Banned, "your address is banned here; ask the operator"))
             }
             By::Address(_) => Ok(()),
             By::Session(session) if self.is_banned(&session) => Err(crate::access::bans::refusal().error),
-            By::Session(session) => match self.leases.get(&session) {
+            By::Session(session) => match self.sessions.lease(&session) {
                 Some(lease) if !lease.kicked && !matches!(lease.state, State::Ending(..)) => {
                     self.may(session, Right::Run)
                 }
@@ -79,30 +72,22 @@ impl Mesh {
     }
 
     /// Gives a stream, lets it wait, or says why not.
-    fn seek(
-        &mut self,
-        now: Millis,
-        key: RouteKey,
-        name: ServiceName,
-        want: Want,
-        reply: Option<(ConnId, RequestId, SessionKey)>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn seek(&mut self, now: Millis, key: RouteKey, name: ServiceName, want: Want, caller: Option<Caller>) {
         match self.look_up(now, &name, want) {
-            Err(error) => match (key, reply) {
-                (RouteKey::Shell(route), _) => effects.push(Effect::Routed { route, outcome: Err(error) }),
-                (RouteKey::Asked(_), Some((conn, request, _))) => {
-                    effects.push(Effect::Respond { conn, request, outcome: Err(error) });
+            Err(error) => match (key, caller) {
+                (RouteKey::Shell(route), _) => {
+                    self.effects.push_back(Effect::Routed { route, outcome: Err(error) })
                 }
+                (RouteKey::Asked(_), Some(caller)) => self.answer(caller.reply_to(), Err(error)),
                 (RouteKey::Asked(_), None) => {}
             },
             Ok((id, state)) => {
                 let Some(slot) = self.services.slots.get_mut(&name) else { return };
                 slot.waiting.insert(key);
-                self.services.routes.all.insert(key, Route { name, want, slot: id, reply });
+                self.services.routes.all.insert(key, Route { name, want, slot: id, caller });
                 self.services.routes.due.set(key, now.plus(RELAY_WAIT_MS));
                 if state == ServiceState::Online {
-                    self.serve_waiting(id, effects);
+                    self.serve_waiting(id);
                 }
             }
         }
@@ -132,8 +117,8 @@ impl Mesh {
     }
 
     /// Gives those their streams who waited for a service that can be reached, if it can.
-    pub(crate) fn serve_waiting(&mut self, id: u64, effects: &mut Vec<Effect>) {
-        let now = self.now;
+    pub(crate) fn serve_waiting(&mut self, id: u64) {
+        let now = self.clock.now();
         let Some(name) = self.services.names.get(&id).cloned() else { return };
         let Some(slot) = self.services.slots.get_mut(&name) else { return };
         let Some(kind) = slot.facts.as_ref().map(|facts| facts.kind) else { return };
@@ -145,24 +130,19 @@ impl Mesh {
             let fits = self.services.routes.all.get(&key).is_some_and(|route| route.want.kind() == kind);
             let target = Target { session, member, name: name.clone(), kind };
             let outcome = if fits { Ok(target) } else { Err(route::wrong_kind(&name, kind)) };
-            self.settle_route(key, outcome, effects);
+            self.settle_route(key, outcome);
         }
     }
 
     /// Those who wait for a name that is free now wait in vain.
-    pub(crate) fn turn_off(
-        &mut self,
-        name: &ServiceName,
-        waiting: BTreeSet<RouteKey>,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn turn_off(&mut self, name: &ServiceName, waiting: BTreeSet<RouteKey>) {
         for key in waiting {
-            self.settle_route(key, Err(route::not_found(name)), effects);
+            self.settle_route(key, Err(route::not_found(name)));
         }
     }
 
     /// Answers somebody who waits. A shell's stream counts from here on until it is over; a ticket does not.
-    fn settle_route(&mut self, key: RouteKey, outcome: Result<Target, WireError>, effects: &mut Vec<Effect>) {
+    fn settle_route(&mut self, key: RouteKey, outcome: Result<Target, WireError>) {
         self.services.routes.due.clear(&key);
         match key {
             RouteKey::Shell(route) => {
@@ -173,36 +153,28 @@ impl Mesh {
                 {
                     slot.open += 1;
                 }
-                effects.push(Effect::Routed { route, outcome });
+                self.effects.push_back(Effect::Routed { route, outcome });
             }
             RouteKey::Asked(_) => {
                 let route = self.services.routes.all.remove(&key);
-                let Some((conn, request, session)) = route.and_then(|route| route.reply) else { return };
-                match outcome {
-                    Ok(Target { session: peer, name, .. }) => {
-                        let answer = self.opening(session, RelayRole::Connect, Some(name), Some(peer));
-                        if let Some(answer) = answer {
-                            self.answer_if_here(conn, request, session, answer, effects);
-                        }
-                    }
-                    Err(error) if self.conns.get(&conn) == Some(&session) => {
-                        effects.push(Effect::Respond { conn, request, outcome: Err(error) });
-                    }
-                    Err(_) => {}
-                }
+                let Some(caller) = route.and_then(|route| route.caller) else { return };
+                let outcome = outcome.and_then(|Target { session: peer, name, .. }| {
+                    self.opening(caller.session, RelayRole::Connect, Some(name), Some(peer))
+                });
+                self.answer_if_here(&caller, outcome);
             }
         }
     }
 
     /// Those give up who have waited long enough.
-    pub(crate) fn fire_routes(&mut self, now: Millis, effects: &mut Vec<Effect>) {
+    pub(crate) fn fire_routes(&mut self, now: Millis) {
         while let Some(key) = self.services.routes.due.pop_due(now) {
             let Some(route) = self.services.routes.all.get(&key) else { continue };
             let (name, id) = (route.name.clone(), route.slot);
             if let Some(slot) = self.services.slots.get_mut(&name).filter(|slot| slot.id == id) {
                 slot.waiting.remove(&key);
             }
-            self.settle_route(key, Err(route::unavailable(&name)), effects);
+            self.settle_route(key, Err(route::unavailable(&name)));
         }
     }
 
@@ -210,28 +182,23 @@ impl Mesh {
     pub(crate) fn relay_open(
         &mut self,
         now: Millis,
-        conn: ConnId,
-        request: RequestId,
-        session: SessionKey,
+        caller: &Caller,
         params: RelayOpenParams,
-        effects: &mut Vec<Effect>,
-    ) {
-        let outcome = match (params.role, params.name) {
-            (RelayRole::Publish, name) => self.may_publish(session, name.as_ref()).and_then(|()| {
-                let answer = self.opening(session, RelayRole::Publish, name, None);
-                answer
-                    .ok_or_else(|| WireError::new(ErrorCode::LeaseExpired, "this session's lease has ended"))
-            }),
+    ) -> Result<Reply, WireError> {
+        let session = caller.session;
+        match (params.role, params.name) {
+            (RelayRole::Publish, name) => {
+                self.may_publish(session, name.as_ref())?;
+                self.opening(session, RelayRole::Publish, name, None).map(Reply::Now)
+            }
             (RelayRole::Connect, None) => Err(WireError::bad_request("say which service: name is missing")),
-            (RelayRole::Connect, Some(name)) => match self.may(session, Right::Run) {
-                Ok(()) => {
-                    let key = RouteKey::Asked(self.next_number());
-                    return self.seek(now, key, name, Want::Tcp, Some((conn, request, session)), effects);
-                }
-                Err(error) => Err(error),
-            },
-        };
-        effects.push(Effect::Respond { conn, request, outcome });
+            (RelayRole::Connect, Some(name)) => {
+                self.may(session, Right::Run)?;
+                let key = RouteKey::Asked(self.next_number());
+                self.seek(now, key, name, Want::Tcp, Some(caller.clone()));
+                Ok(Reply::Later)
+            }
+        }
     }
 
     fn may_publish(&self, session: SessionKey, name: Option<&ServiceName>) -> Result<(), WireError> {
@@ -251,9 +218,9 @@ impl Mesh {
         role: RelayRole,
         name: Option<ServiceName>,
         peer: Option<SessionKey>,
-    ) -> Option<Answer> {
-        let member = self.leases.get(&session)?.member;
-        let (run, id) = (self.run, self.next_number());
-        Some(Answer::RelayOpen(Box::new(Opening { role, session, member, name, peer, run, id })))
+    ) -> Result<Answer, WireError> {
+        let member = self.sessions.lease(&session).ok_or_else(lease_ended)?.member;
+        let (run, id) = (self.numbering.boot().run, self.next_number());
+        Ok(Answer::RelayOpen(Box::new(Opening { role, session, member, name, peer, run, id })))
     }
 }

@@ -16,7 +16,7 @@ use tenure_proto::peer::Status;
 
 use crate::Mesh;
 use crate::effect::{Batch, Effect};
-use crate::messages::pull;
+use crate::messages::pull::{self, Pull};
 use crate::services::service;
 use crate::sessions::lease::{Muted, State};
 use crate::sessions::presence::Catchup;
@@ -37,48 +37,49 @@ struct Deltas {
 impl Mesh {
     /// Whether the last flush left sessions for the next, which should then come soon.
     pub fn is_busy(&self) -> bool {
-        self.busy
+        self.sessions.busy
     }
 
     /// Hands out what the inputs since the last flush have caused, to a bounded number of sessions.
-    pub fn flush(&mut self, effects: &mut Vec<Effect>) {
-        let from = effects.len();
+    pub fn flush(&mut self) {
+        let from = self.effects.len();
         self.rouse_readers();
-        let versions = (self.presence.version(), self.services.feed.version());
-        if versions != (self.flushed_version, self.flushed_services) {
-            (self.flushed_version, self.flushed_services) = versions;
-            let everybody = std::mem::take(&mut self.caught_up);
-            self.ready.extend(everybody);
+        if self.sessions.has_news() | self.services.has_news() {
+            let everybody = std::mem::take(&mut self.sessions.caught_up);
+            self.sessions.ready.extend(everybody);
         }
         let mut deltas = Deltas::default();
-        let mut left = SESSIONS_PER_FLUSH.min(self.ready.len());
+        let mut left = SESSIONS_PER_FLUSH.min(self.sessions.ready.len());
         while left > 0
             && let Some(session) = self.next_ready()
         {
             left -= 1;
-            self.ready.remove(&session);
-            self.last_served = Some(session);
-            self.hand_out(session, &mut deltas, effects);
+            self.sessions.ready.remove(&session);
+            self.sessions.last_served = Some(session);
+            self.hand_out(session, &mut deltas);
         }
-        if self.ready.is_empty() {
-            self.last_served = None;
+        if self.sessions.ready.is_empty() {
+            self.sessions.last_served = None;
         }
-        self.settle_accounts(effects);
-        self.count_answers(from, effects);
-        self.check_drain(self.now, effects);
-        self.busy = !self.ready.is_empty() || !self.messages.wakes.is_empty();
+        self.finish_round();
+        self.count_answers(from);
+        self.check_drain(self.clock.now());
+        self.sessions.busy = !self.sessions.ready.is_empty() || self.messages.has_wakes();
     }
 
     /// Whose turn it is: after a flush that left some the next after its last, around, so that nobody waits for ever.
     fn next_ready(&self) -> Option<SessionKey> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let after = self.last_served.and_then(|last| self.ready.range((Excluded(last), Unbounded)).next());
-        after.or_else(|| self.ready.first()).copied()
+        let after = self
+            .sessions
+            .last_served
+            .and_then(|last| self.sessions.ready.range((Excluded(last), Unbounded)).next());
+        after.or_else(|| self.sessions.ready.first()).copied()
     }
 
     /// Lets an event wait for one session, and the session's turn come.
     pub(crate) fn tell(&mut self, session: SessionKey, event: EventBody, bytes: usize) {
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.sessions.leases.get_mut(&session) {
             lease.stream.push(Arc::new(event), bytes);
             self.rouse(session);
         }
@@ -86,7 +87,7 @@ impl Mesh {
 
     /// Lets the receipt of a message wait for its sender.
     pub(crate) fn tell_receipt(&mut self, session: SessionKey, receipt: Receipt) {
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.sessions.leases.get_mut(&session) {
             lease.stream.push_receipt(receipt);
             self.rouse(session);
         }
@@ -94,30 +95,32 @@ impl Mesh {
 
     /// Lets one session know how the broker is, when its turn comes. Those who are away hear it when they are back.
     pub(crate) fn tell_health(&mut self, session: SessionKey) {
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.sessions.leases.get_mut(&session) {
             lease.stream.owe_health();
         }
         self.rouse(session);
     }
 
     fn health_event(&self) -> HealthEvent {
-        HealthEvent { status: self.health_status(), version: U53::saturating(self.health_version) }
+        HealthEvent { status: self.health_status(), version: U53::saturating(self.sessions.health_version) }
     }
 
     /// Whether a session has not been told everything that is not a delivery.
     fn is_behind(&self, session: SessionKey) -> bool {
-        let Some(stream) = self.leases.get(&session).map(|lease| &lease.stream) else { return false };
+        let Some(stream) = self.sessions.leases.get(&session).map(|lease| &lease.stream) else {
+            return false;
+        };
         stream.has_pending()
-            || self.messages.runs.has_for(&session)
-            || stream.presence() != self.presence.version()
-            || stream.services() != self.services.feed.version()
-            || stream.health() != self.health_version
+            || self.runs.has_for(&session)
+            || stream.presence() != self.sessions.presence.version()
+            || stream.services() != self.services.feed().version()
+            || stream.health() != self.sessions.health_version
     }
 
-    fn hand_out(&mut self, session: SessionKey, deltas: &mut Deltas, effects: &mut Vec<Effect>) {
-        let (at, moment, health) = (self.now, self.moment(), self.health_event());
-        self.serve_fetches(session, effects);
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+    fn hand_out(&mut self, session: SessionKey, deltas: &mut Deltas) {
+        let (at, moment, health) = (self.clock.now(), self.moment(), self.health_event());
+        self.serve_fetches(session);
+        let Some(lease) = self.sessions.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
         if carrier.unflushed.is_some() || carrier.muted == Muted::All {
             // A tick has left meanwhile, or its hello waits: its turn comes after that.
@@ -125,19 +128,20 @@ impl Mesh {
         }
         if lease.stream.is_broken() {
             let conn = carrier.conn;
-            return self.hang_up_for(conn, Reason::SlowConsumer, effects);
+            return self.hang_up_for(conn, Reason::SlowConsumer);
         }
         let stream = &mut lease.stream;
         let mut batch = Batch::default();
         let cursor = stream.presence();
-        let behind = cursor != self.presence.version();
-        let catchup =
-            behind.then(|| &*deltas.presence.entry(cursor).or_insert_with(|| self.presence.catch_up(cursor)));
+        let behind = cursor != self.sessions.presence.version();
+        let catchup = behind.then(|| {
+            &*deltas.presence.entry(cursor).or_insert_with(|| self.sessions.presence.catch_up(cursor))
+        });
         if let Some(Catchup::Resync(version)) = catchup {
             stream.skip_presence(*version);
             stream.resync(ResyncWhat::Presence);
         }
-        let (cursor, feed) = (stream.services(), &self.services.feed);
+        let (cursor, feed) = (stream.services(), self.services.feed());
         let behind = cursor != feed.version();
         let offers = behind
             .then(|| &*deltas.services.entry(cursor).or_insert_with(|| service::catch_up(feed, cursor)));
@@ -146,7 +150,7 @@ impl Mesh {
             stream.resync(ResyncWhat::Services);
         }
         while stream.is_hungry()
-            && let Some(feed) = self.messages.runs.feed(&session)
+            && let Some(feed) = self.runs.feed(&session)
         {
             stream.feed(feed.event, feed.bytes);
         }
@@ -165,11 +169,12 @@ impl Mesh {
         if let Some(service::Catchup::Delta(delta)) = offers {
             batch.services = Some((stream.advance_services(delta), delta.clone()));
         }
-        let status = self.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
+        let status = self.sessions.presence.get(&session).map_or(Status::Idle, |peer| peer.get().status);
         // During a drain nobody is handed more: what is in hand is to be settled.
         if carrier.muted == Muted::No && self.drain.is_none() && batch.direct.len() < BATCH_EVENTS {
             let conn = carrier.conn;
-            let mut pushes = pull::pull(&mut self.messages, session, lease, status, moment);
+            let mut pull = Pull { messages: &mut self.messages, runs: &mut self.runs, moment };
+            let mut pushes = pull.pull(session, lease, status);
             Mesh::park(&mut self.messages, &mut lease.subs, conn, &mut pushes);
             batch.pushes = (lease.stream.number_many(pushes.len()), pushes);
         }
@@ -179,21 +184,23 @@ impl Mesh {
         let nothing = batch.direct.is_empty() && !steps && batch.pushes.1.is_empty();
         if nothing {
             let behind = self.is_behind(session);
-            let set = if behind { &mut self.ready } else { &mut self.caught_up };
+            let set = if behind { &mut self.sessions.ready } else { &mut self.sessions.caught_up };
             set.insert(session);
             return self.may_be_drained(session);
         }
         carrier.unflushed = Some(at);
         carrier.sent = at;
         carrier.auto = auto;
-        effects.push(Effect::Events { conn: carrier.conn, batch });
+        self.effects.push_back(Effect::Events { conn: carrier.conn, batch });
         self.reschedule(session);
     }
 
     /// A socket reads, however slowly: it is given as long again. Its deadline finds that out when it comes.
     pub(crate) fn taken(&mut self, now: Millis, conn: ConnId) {
-        let Some(session) = self.conns.get(&conn) else { return };
-        let Some(State::Online(carrier)) = self.leases.get_mut(session).map(|lease| &mut lease.state) else {
+        let Some(session) = self.sessions.conns.get(&conn) else { return };
+        let Some(State::Online(carrier)) =
+            self.sessions.leases.get_mut(session).map(|lease| &mut lease.state)
+        else {
             return;
         };
         if let Some(since) = &mut carrier.unflushed {
@@ -203,18 +210,18 @@ impl Mesh {
 
     /// A socket has taken its batch and may have the next.
     pub(crate) fn flushed(&mut self, now: Millis, conn: ConnId) {
-        let Some(session) = self.conns.get(&conn).copied() else { return };
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(session) = self.sessions.conns.get(&conn).copied() else { return };
+        let Some(lease) = self.sessions.leases.get_mut(&session) else { return };
         let State::Online(carrier) = &mut lease.state else { return };
         let since = carrier.unflushed.take();
         if mutant::on(Mutant::SlowSkips) && since.is_some_and(|since| now.since(since) > 1_000) {
-            lease.stream.skip_presence(self.presence.version());
+            lease.stream.skip_presence(self.sessions.presence.version());
         }
         carrier.sent = carrier.sent.max(now);
         let auto = std::mem::take(&mut carrier.auto);
         let waiting = !lease.subs.eager.is_empty() || !lease.subs.cleared.is_empty();
         let behind = waiting || self.is_behind(session);
-        let set = if behind { &mut self.ready } else { &mut self.caught_up };
+        let set = if behind { &mut self.sessions.ready } else { &mut self.sessions.caught_up };
         set.insert(session);
         self.reschedule(session);
         self.settle_written(session, auto);

@@ -25,7 +25,7 @@ use crate::conn::admit::{Admission, Refusal, TokenVerdict};
 use crate::effect::Effect;
 use crate::messages::envelope::Lane;
 use crate::messages::reads::Purpose;
-use crate::sessions::hello::{STORE_RETRY_MS, outrun, refuse};
+use crate::sessions::hello::{STORE_RETRY_MS, outrun};
 use crate::sessions::lease::{Compared, Knock, SharedHistory};
 use crate::store::record::{StoreFound, StoreRead};
 
@@ -51,12 +51,7 @@ enum Look {
 
 impl Mesh {
     /// Compares the positions of a hello. Gives the hello back when that is done; else it waits for the store.
-    pub(crate) fn compare(
-        &mut self,
-        now: Millis,
-        mut knock: Knock,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Knock> {
+    pub(crate) fn compare(&mut self, now: Millis, mut knock: Knock) -> Option<Knock> {
         if knock.compared.is_some() {
             return Some(knock);
         }
@@ -83,18 +78,18 @@ impl Mesh {
             return Some(knock);
         }
         let places = asked.iter().map(|(place, _)| place.clone()).collect();
-        let knock = self.make_room(knock, effects)?;
+        let knock = self.make_room(knock)?;
         let (conn, session) = (knock.conn, knock.admission.session);
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.sessions.leases.get_mut(&session) {
             // It does not end while somebody is at the door for it.
             lease.heard(now);
             lease.granted_until = lease.granted_until.map(|until| until.max(now.plus(STORE_RETRY_MS)));
             self.reschedule(session);
         }
         let purpose = Purpose::Compare(Box::new(Comparison { knock, rewound, asked }));
-        self.read(purpose, StoreRead::Ids { places }, effects);
-        self.comparing.insert(session, (conn, self.messages.last_read));
-        self.compared_conns.insert(conn, session);
+        let read = self.read(purpose, StoreRead::Ids { places });
+        self.sessions.comparing.insert(session, (conn, read));
+        self.sessions.compared_conns.insert(conn, session);
         None
     }
 
@@ -114,7 +109,7 @@ impl Mesh {
         if self.messages.end_of(&log) < seq {
             return Look::Rewound(log);
         }
-        let find = |lane: &Lane| self.messages.logs.find(&log, *lane, seq);
+        let find = |lane: &Lane| self.messages.find(&log, *lane, seq);
         match Lane::of_log(&log).iter().find_map(find).map(|entry| entry.envelope.id == position.id) {
             Some(true) => Look::Equal,
             Some(false) => Look::Rewound(log),
@@ -123,41 +118,36 @@ impl Mesh {
     }
 
     /// Makes room for a hello that has to wait: one of each session, and no more than there may be sessions.
-    fn make_room(&mut self, knock: Knock, effects: &mut Vec<Effect>) -> Option<Knock> {
+    fn make_room(&mut self, knock: Knock) -> Option<Knock> {
         let session = knock.admission.session;
-        if let Some((conn, read)) = self.comparing.get(&session).copied() {
-            let same = matches!(self.messages.reads.get(&read), Some(Purpose::Compare(older))
+        if let Some((conn, read)) = self.sessions.comparing.get(&session).copied() {
+            let same = matches!(self.store.purpose(read), Some(Purpose::Compare(older))
                 if older.knock.admission.instance == knock.admission.instance);
             if same && conn > knock.conn {
                 let refusal = outrun(&knock.admission);
-                refuse(knock, refusal, effects);
+                self.refuse_hello(knock, refusal);
                 return None;
             }
             self.stop_comparing(conn);
             let instance_id = Some(knock.admission.instance.clone());
             let closing = Closing { instance_id, ..Closing::new(Reason::SessionReplaced) };
-            effects.push(Effect::Close { conn, closing });
+            self.effects.push_back(Effect::Close { conn, closing });
         }
-        if self.comparing.len() >= self.lease_bound.max(self.config.max_sessions) {
+        if self.sessions.comparing.len() >= self.sessions.lease_bound.max(self.config.max_sessions) {
             let text = "as many hellos wait for the store as may; try again in a moment";
             let error = WireError::new(ErrorCode::Busy, text).retry_after(STORE_RETRY_MS);
-            refuse(knock, Refusal::new(error, Reason::Busy), effects);
+            self.refuse_hello(knock, Refusal::new(error, Reason::Busy));
             return None;
         }
         Some(knock)
     }
 
     /// The store has said what is at the places of a hello, or cannot read: then the client is asked to try again.
-    pub(crate) fn compared(
-        &mut self,
-        comparison: Comparison,
-        found: Option<Vec<Option<MessageId>>>,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn compared(&mut self, comparison: Comparison, found: Option<Vec<Option<MessageId>>>) {
         let Comparison { mut knock, rewound, asked } = comparison;
-        self.comparing.remove(&knock.admission.session);
-        self.compared_conns.remove(&knock.conn);
-        let Some(found) = found else { return refuse(knock, self.store_refusal(), effects) };
+        self.sessions.comparing.remove(&knock.admission.session);
+        self.sessions.compared_conns.remove(&knock.conn);
+        let Some(found) = found else { return self.refuse_hello(knock, self.store_refusal()) };
         let (mut proven, mut other) = (BTreeMap::new(), rewound);
         let (mut equal, mut gone) = (BTreeSet::new(), BTreeSet::new());
         // Nothing that another cluster's client has read is ours: what is gone at its place proves nothing.
@@ -175,25 +165,25 @@ impl Mesh {
             other.extend(gone.difference(&equal).cloned());
         }
         knock.compared = Some(Compared { rewound: other.into_iter().collect(), proven });
-        self.knock(self.now, knock, effects);
+        self.knock(self.clock.now(), knock);
     }
 
     /// The socket of a hello that waits is gone.
     pub(crate) fn stop_comparing(&mut self, conn: ConnId) {
-        let Some(session) = self.compared_conns.remove(&conn) else { return };
-        if let Some((_, read)) = self.comparing.remove(&session) {
-            self.messages.reads.remove(&read);
+        let Some(session) = self.sessions.compared_conns.remove(&conn) else { return };
+        if let Some((_, read)) = self.sessions.comparing.remove(&session) {
+            self.store.take_read(read);
         }
     }
 
     /// Refuses every hello that waits: the broker stops.
-    pub(crate) fn refuse_compared(&mut self, now: Millis, effects: &mut Vec<Effect>) {
-        let Some(drain) = &self.drain else { return };
-        self.compared_conns.clear();
-        for (session, (_, read)) in std::mem::take(&mut self.comparing) {
+    pub(crate) fn refuse_compared(&mut self, now: Millis) {
+        self.sessions.compared_conns.clear();
+        for (session, (_, read)) in std::mem::take(&mut self.sessions.comparing) {
+            let Some(drain) = &self.drain else { return };
             let refusal = drain.refusal(now, &session);
-            if let Some(Purpose::Compare(waiting)) = self.messages.reads.remove(&read) {
-                refuse(waiting.knock, refusal, effects);
+            if let Some(Purpose::Compare(waiting)) = self.store.take_read(read) {
+                self.refuse_hello(waiting.knock, refusal);
             }
         }
     }

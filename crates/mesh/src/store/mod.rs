@@ -4,11 +4,11 @@
 //! [`group_commit`].
 //!
 //! Where to read next: [`record`] for the vocabulary, `pending` for who waits for a commit, `retry_queue` for what must not
-//! be lost, `restore` for a start.
+//! be lost.
 
 pub mod group_commit;
 pub(crate) mod pending;
+pub(crate) mod queue;
 pub mod record;
-pub(crate) mod restore;
 pub(crate) mod retry_queue;
 pub(crate) mod trouble;

@@ -10,16 +10,15 @@ use tenure_proto::name::TopicName;
 use crate::Mesh;
 use crate::access::Grant;
 use crate::access::admin::{OperateId, Operated};
-use crate::access::operating::Asker;
-use crate::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
+use crate::effect::{Answer, Effect, HelloAnswer, Note, Push, ReadId, WriteId};
 use crate::input::LeaseRecord;
-use crate::messages::reading::UNTOLD;
-use crate::messages::reads::StatusQuestion;
+use crate::messages::reads::{Purpose, StatusQuestion};
 use crate::messages::send::{Pending, is_answered_early};
+use crate::reply::ReplyTo;
 use crate::runs::caller::PendingRun;
 use crate::services::{Renewal, Withdrawal};
 use crate::sessions::lease::State;
-use crate::store::record::{GroupId, StoreOutcome, StoreWrite};
+use crate::store::record::{GroupId, StoreOutcome, StoreRead, StoreWrite};
 
 /// Who waits for a write.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ pub(crate) enum Awaiting {
     /// A slice of a topic that is going.
     TopicCleared(TopicName),
     /// Somebody who is answered `{}` when everything so far is on disk.
-    Asked(Asker),
+    Asked(ReplyTo),
     /// A group that is made for a subscription.
     Open(GroupId),
     /// A subscription, the last write of it.
@@ -53,15 +52,15 @@ pub(crate) enum Awaiting {
     /// Deliveries that are pushed when their claims are on disk.
     Pushes(Vec<(ConnId, Push)>),
     /// Somebody who is answered when everything so far is on disk.
-    Answer(ConnId, RequestId, Box<Answer>),
+    Answer(ReplyTo, Box<Answer>),
     /// A `send.status`, which is asked of the store when everything so far is on disk.
     Status(Box<StatusQuestion>),
     /// A hello that settled deliveries, and is answered when that is on disk.
     Hello(ConnId, RequestId, Box<HelloAnswer>),
     /// Dead letters that are taken out again.
-    Revive(Asker, tenure_proto::LogName, Vec<u64>),
+    Revive(ReplyTo, tenure_proto::LogName, Vec<u64>),
     /// Dead letters that are dropped.
-    DropDead(Asker),
+    DropDead(ReplyTo),
     /// Services that were offered.
     Renewal(Box<Renewal>),
     /// Services that are given up.
@@ -82,34 +81,35 @@ pub(crate) enum Awaiting {
 
 impl Mesh {
     /// Asks for a write; nobody waits for it.
-    pub(crate) fn write(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) -> WriteId {
-        self.last_write.0 += 1;
-        effects.push(Effect::Write { id: self.last_write, write });
-        self.last_write
+    pub(crate) fn write(&mut self, write: StoreWrite) {
+        let effect = self.store.ask(write);
+        self.effects.push_back(effect);
     }
 
     /// Asks for a write that somebody waits for.
-    pub(crate) fn write_for(&mut self, who: Awaiting, write: StoreWrite, effects: &mut Vec<Effect>) {
-        let id = self.write(write, effects);
-        self.awaiting.push_back((id, who));
+    pub(crate) fn write_for(&mut self, who: Awaiting, write: StoreWrite) {
+        self.write(write);
+        self.store.wait(who);
+    }
+
+    /// Asks the store to read.
+    pub(crate) fn read(&mut self, purpose: Purpose, read: StoreRead) -> ReadId {
+        let (id, effect) = self.store.ask_read(purpose, read);
+        self.effects.push_back(effect);
+        id
     }
 
     /// Asks for a write that the lease of `session` waits for.
-    pub(crate) fn write_and_await(
-        &mut self,
-        session: SessionKey,
-        write: StoreWrite,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.write_for(Awaiting::Lease(session), write, effects);
+    pub(crate) fn write_and_await(&mut self, session: SessionKey, write: StoreWrite) {
+        self.write_for(Awaiting::Lease(session), write);
     }
 
     /// Lets somebody wait until everything that was asked for so far is on disk.
-    pub(crate) fn await_all(&mut self, who: Awaiting, now: Millis, effects: &mut Vec<Effect>) {
-        if self.last_write > self.settled_write {
-            self.awaiting.push_back((self.last_write, who));
+    pub(crate) fn await_all(&mut self, who: Awaiting, now: Millis) {
+        if self.store.is_settled() {
+            self.written(now, who, StoreOutcome::Done);
         } else {
-            self.written(now, who, StoreOutcome::Done, effects);
+            self.store.wait(who);
         }
     }
 
@@ -119,86 +119,83 @@ impl Mesh {
         now: Millis,
         through: WriteId,
         outcomes: Vec<(WriteId, StoreOutcome)>,
-        effects: &mut Vec<Effect>,
     ) {
         self.store_is(true);
-        self.settled_write = self.settled_write.max(through);
+        self.store.settle(through);
         let mut outcomes = outcomes.into_iter().peekable();
-        while let Some((id, who)) = self.next_awaiting(through) {
+        while let Some((id, who)) = self.store.next(through) {
             while outcomes.next_if(|(other, _)| *other < id).is_some() {}
             // Several may wait for one write; only the first, who asked for it, takes its answer.
             let outcome = outcomes.next_if(|(other, _)| *other == id).map_or(StoreOutcome::Done, |(_, o)| o);
-            self.written(now, who, outcome, effects);
+            self.written(now, who, outcome);
         }
     }
 
     /// A write is on disk.
-    fn written(&mut self, now: Millis, who: Awaiting, outcome: StoreOutcome, effects: &mut Vec<Effect>) {
+    fn written(&mut self, now: Millis, who: Awaiting, outcome: StoreOutcome) {
         match (who, outcome) {
-            (Awaiting::Lease(session), _) => match self.leases.get(&session).map(|lease| &lease.state) {
-                Some(State::Beginning(_)) => self.begun(now, session, effects),
-                Some(State::Returning(_)) => self.returned(now, session, effects),
-                Some(State::Ending(..)) => self.ended(now, session, effects),
+            (Awaiting::Lease(session), _) => match self.sessions.lease(&session).map(|lease| &lease.state) {
+                Some(State::Beginning(_)) => self.begun(now, session),
+                Some(State::Returning(_)) => self.returned(now, session),
+                Some(State::Ending(..)) => self.ended(now, session),
                 _ => {}
             },
             (Awaiting::Accept(pending), StoreOutcome::Accepted(accepted)) => {
-                self.accepted(*pending, accepted, effects);
+                self.accepted(*pending, accepted);
             }
             (Awaiting::Accept(pending), _) if mutant::on(Mutant::FailedIsCommitted) => {
                 let guess = self.guess(&pending.accept);
-                self.accepted(*pending, guess, effects);
+                self.accepted(*pending, guess);
             }
             (Awaiting::Run(pending), StoreOutcome::Accepted(accepted)) => {
-                self.run_accepted(*pending, accepted, effects);
+                self.run_accepted(*pending, accepted);
             }
-            (Awaiting::RunEnd(id), _) => self.run_ended(now, id, effects),
+            (Awaiting::RunEnd(id), _) => self.run_ended(now, id),
             (Awaiting::Open(id), StoreOutcome::Opened(Ok(placed))) => self.opened(id, placed),
             // It was to begin beyond the end of its log: its subscription finds no place, and is told so.
             (Awaiting::Open(id), StoreOutcome::Opened(Err(_))) => drop(self.messages.close(id)),
-            (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub, effects),
+            (Awaiting::Subscribe(session, sub), _) => self.subscribed(session, &sub),
             (Awaiting::Group(id, receipts), _) => {
                 self.messages.group_kept(id);
                 self.tell_receipts(receipts);
             }
             (Awaiting::TopicEnd(name), outcome) => {
-                self.topic_ended(&name, outcome == StoreOutcome::Ended(true), effects);
+                self.topic_ended(&name, outcome == StoreOutcome::Ended(true));
             }
             (Awaiting::TopicCleared(name), outcome) => {
                 let done = matches!(outcome, StoreOutcome::Count { more: false, .. });
-                self.topic_cleared(&name, done, effects);
+                self.topic_cleared(&name, done);
             }
-            (Awaiting::Asked(asker), _) => effects.push(asker.answer(Ok(Answer::Empty))),
-            (Awaiting::Renewal(renewal), _) => self.renewed(*renewal, effects),
-            (Awaiting::Withdrawal(withdrawal), _) => self.withdrawn(*withdrawal, effects),
-            (Awaiting::Owed(_), _) => self.messages.owed.paid(),
+            (Awaiting::Asked(to), _) => self.answer(to, Ok(Answer::Empty)),
+            (Awaiting::Renewal(renewal), _) => self.renewed(*renewal),
+            (Awaiting::Withdrawal(withdrawal), _) => self.withdrawn(*withdrawal),
+            (Awaiting::Owed(_), _) => self.store.retries.paid(),
             (Awaiting::Pushes(pushes), _) => self.clear_pushes(pushes),
-            (Awaiting::Answer(conn, request, answer), _) => {
-                effects.push(crate::respond(conn, request, *answer));
+            (Awaiting::Answer(to, answer), _) => self.answer(to, Ok(*answer)),
+            (Awaiting::Status(question), _) => self.read_status(*question),
+            (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer),
+            (Awaiting::Revive(to, log, seqs), StoreOutcome::Revived(found)) => {
+                self.revived(to, &log, &seqs, found);
             }
-            (Awaiting::Status(question), _) => self.read_status(*question, effects),
-            (Awaiting::Hello(conn, request, answer), _) => self.welcome(conn, request, answer, effects),
-            (Awaiting::Revive(asker, log, seqs), StoreOutcome::Revived(found)) => {
-                self.revived(asker, &log, &seqs, found, effects);
-            }
-            (Awaiting::DropDead(asker), StoreOutcome::Count { rows, .. }) => {
-                self.dead_dropped(asker, rows, effects);
+            (Awaiting::DropDead(to), StoreOutcome::Count { rows, .. }) => {
+                self.dead_dropped(to, rows);
             }
             (Awaiting::Joined(member, invite), _) => {
-                self.roll.redeemed(&invite);
-                effects.push(Effect::Note(Note::Joined { member, invite }));
+                self.access.redeemed(&invite);
+                self.effects.push_back(Effect::Note(Note::Joined { member, invite }));
             }
             (Awaiting::Operated(id, answer), _) => {
-                effects.push(Effect::Operated { id, outcome: Ok(*answer) });
+                self.effects.push_back(Effect::Operated { id, outcome: Ok(*answer) });
             }
             (Awaiting::Refused(id, error), _) => {
-                effects.push(Effect::Operated { id, outcome: Err(*error) });
+                self.effects.push_back(Effect::Operated { id, outcome: Err(*error) });
             }
             (Awaiting::Granted(id, granted), _) => {
                 let (answer, grant) = *granted;
-                self.granted(id, answer, grant, effects);
+                self.granted(id, answer, grant);
             }
             (Awaiting::Evacuate(session, member), StoreOutcome::Evacuated { moved, failed, next }) => {
-                self.evacuated(session, member, moved, failed, next, effects);
+                self.evacuated(session, member, moved, failed, next);
             }
             (Awaiting::Prune(log, lane), StoreOutcome::Pruned { through, more }) => {
                 self.pruned(&log, lane, through, more);
@@ -208,15 +205,15 @@ impl Mesh {
     }
 
     /// Nothing up to `through` that was still open is on disk.
-    pub(crate) fn failed(&mut self, now: Millis, through: WriteId, effects: &mut Vec<Effect>) {
+    pub(crate) fn failed(&mut self, now: Millis, through: WriteId) {
         if mutant::on(Mutant::FailedIsCommitted) {
-            return self.committed(now, through, Vec::new(), effects);
+            return self.committed(now, through, Vec::new());
         }
         self.store_is(false);
-        self.settled_write = self.settled_write.max(through);
+        self.store.settle(through);
         // What nobody waited for is lost as well: whoever is here is told to the store again in a while.
         let mut again = Vec::new();
-        for (session, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.touched) {
+        for (session, lease) in self.sessions.leases_mut().filter(|(_, lease)| lease.touched) {
             (lease.dirty, lease.stored) = (true, now);
             again.push(*session);
         }
@@ -226,82 +223,78 @@ impl Mesh {
         // What lost its claim was handed out before what waits for one.
         let younger = match mutant::on(Mutant::UnclaimedGoesLast) {
             true => Vec::new(),
-            false => std::mem::take(&mut self.messages.parked),
+            false => self.messages.take_parked(),
         };
-        while let Some((_, who)) = self.next_awaiting(through) {
-            self.not_written(now, who, effects);
+        while let Some((_, who)) = self.store.next(through) {
+            self.not_written(now, who);
         }
-        self.messages.parked.extend(younger);
+        self.messages.park_again(younger);
         // Whoever was about to be told that a thing is settled believed in a write that is lost: what it said is
         // written again first.
-        self.messages.urgent |= !self.messages.answers.is_empty() || !self.messages.hellos.is_empty();
+        if self.store.has_round() {
+            self.messages.write_soon();
+        }
     }
 
-    fn not_written(&mut self, now: Millis, who: Awaiting, effects: &mut Vec<Effect>) {
-        let mut refuse = |conn, request, error: WireError| {
-            effects.push(Effect::Respond { conn, request, outcome: Err(error) });
-        };
+    fn not_written(&mut self, now: Millis, who: Awaiting) {
         match who {
-            Awaiting::Lease(session) => match self.leases.get(&session).map(|lease| &lease.state) {
-                Some(State::Beginning(_)) => self.not_begun(session, effects),
-                Some(State::Returning(_)) => self.returned(now, session, effects),
-                Some(State::Ending(..)) => self.not_ended(now, session, effects),
+            Awaiting::Lease(session) => match self.sessions.lease(&session).map(|lease| &lease.state) {
+                Some(State::Beginning(_)) => self.not_begun(session),
+                Some(State::Returning(_)) => self.returned(now, session),
+                Some(State::Ending(..)) => self.not_ended(now, session),
                 _ => {}
             },
             Awaiting::Accept(pending) if is_answered_early(&pending.accept) => {}
-            Awaiting::Accept(pending) => refuse(pending.conn, pending.request, unavailable()),
+            Awaiting::Accept(pending) => self.answer(pending.to, Err(unavailable())),
             Awaiting::Run(pending) => {
                 self.run_not_accepted(&pending);
-                refuse(pending.conn, pending.request, unavailable());
+                self.answer(pending.caller.reply_to(), Err(unavailable()));
             }
-            Awaiting::RunEnd(id) => self.run_not_ended(now, id, effects),
+            Awaiting::RunEnd(id) => self.run_not_ended(now, id),
             Awaiting::Topic(name, told) => self.forget_topic(now, &name, told),
-            Awaiting::TopicEnd(name) => self.not_deleted(&name, &unavailable(), effects),
+            Awaiting::TopicEnd(name) => self.not_deleted(&name, &unavailable()),
             Awaiting::TopicCleared(name) => self.clear_later(&name),
-            Awaiting::Asked(asker) => effects.push(asker.answer(Err(unconfirmed()))),
+            Awaiting::Asked(to) => self.answer(to, Err(unconfirmed())),
             Awaiting::Owed(write) => self.owe_again(now, *write),
             Awaiting::Floor(id) => {
-                if let Some(reading) = self.messages.readings.get_mut(&id) {
-                    reading.floor_told = UNTOLD;
-                    self.messages.lagging.insert(id);
-                }
+                self.messages.floor_lost(id);
             }
             Awaiting::Open(id) => drop(self.messages.close(id)),
-            Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub, effects),
+            Awaiting::Subscribe(session, sub) => self.not_subscribed(session, &sub),
             Awaiting::Group(id, receipts) => self.group_lost(now, id, receipts),
-            Awaiting::Pushes(pushes) => self.messages.parked.extend(pushes),
-            Awaiting::Answer(conn, request, answer) => {
-                refuse(conn, request, unconfirmed());
+            Awaiting::Pushes(pushes) => self.messages.park_again(pushes),
+            Awaiting::Answer(to, answer) => {
+                self.answer(to, Err(unconfirmed()));
                 if let Answer::Fetch(pushes) = *answer {
                     self.push_instead(pushes);
                 }
             }
             // What failed was not accepted, which is what the store says of it.
-            Awaiting::Status(question) => self.read_status(*question, effects),
+            Awaiting::Status(question) => self.read_status(*question),
             Awaiting::Hello(conn, request, mut answer) => {
                 // What was said to be settled is not: the client has it in hand and says so again.
                 if let Some(reconcile) = &mut answer.reconcile {
                     crate::messages::reconcile::unsettle(reconcile);
                 }
-                self.welcome(conn, request, answer, effects);
+                self.welcome(conn, request, answer);
             }
-            Awaiting::Revive(asker, _, seqs) => {
-                effects.push(asker.answer(Err(unavailable())));
-                self.messages.reviving = self.messages.reviving.saturating_sub(seqs.len());
+            Awaiting::Revive(to, _, seqs) => {
+                self.answer(to, Err(unavailable()));
+                self.messages.not_revived(seqs.len());
             }
-            Awaiting::DropDead(asker) => effects.push(asker.answer(Err(unavailable()))),
-            Awaiting::Renewal(renewal) => self.not_renewed(*renewal, effects),
-            Awaiting::Withdrawal(withdrawal) => self.not_withdrawn(*withdrawal, effects),
-            Awaiting::Joined(member, invite) => self.not_joined(member, &invite, effects),
+            Awaiting::DropDead(to) => self.answer(to, Err(unavailable())),
+            Awaiting::Renewal(renewal) => self.not_renewed(*renewal),
+            Awaiting::Withdrawal(withdrawal) => self.not_withdrawn(*withdrawal),
+            Awaiting::Joined(member, invite) => self.not_joined(member, &invite),
             Awaiting::Operated(id, _) => {
-                effects.push(Effect::Operated { id, outcome: Err(unconfirmed()) });
+                self.effects.push_back(Effect::Operated { id, outcome: Err(unconfirmed()) });
             }
             Awaiting::Refused(id, error) => {
-                effects.push(Effect::Operated { id, outcome: Err(*error) });
+                self.effects.push_back(Effect::Operated { id, outcome: Err(*error) });
             }
             Awaiting::Granted(id, granted) => {
-                let error = if self.roll.not_granted(&granted.1) { unconfirmed() } else { unavailable() };
-                effects.push(Effect::Operated { id, outcome: Err(error) });
+                let error = if self.access.not_granted(&granted.1) { unconfirmed() } else { unavailable() };
+                self.effects.push_back(Effect::Operated { id, outcome: Err(error) });
             }
             Awaiting::Evacuate(session, _) => self.evacuate_again(session),
             Awaiting::Prune(..) => {}
@@ -316,22 +309,16 @@ impl Mesh {
 
     /// Whether the store can write is everybody's business: it is part of health.
     fn store_is(&mut self, sound: bool) {
-        if self.store_sound == sound {
-            return;
+        if self.store.becomes(sound) {
+            self.health_changed();
         }
-        self.store_sound = sound;
-        self.health_changed();
-    }
-
-    fn next_awaiting(&mut self, through: WriteId) -> Option<(WriteId, Awaiting)> {
-        self.awaiting.pop_front_if(|(id, _)| *id <= through)
     }
 
     /// Tells the store what a lease looks like now.
-    pub(crate) fn store_particulars(&mut self, now: Millis, session: SessionKey, effects: &mut Vec<Effect>) {
-        let Some(peer) = self.presence.get(&session) else { return };
-        let peer = peer.get();
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+    pub(crate) fn store_particulars(&mut self, now: Millis, session: SessionKey) {
+        let Some(peer) = self.sessions.peer(&session) else { return };
+        let (profile, joined_at) = (peer.profile(), peer.joined_at.get());
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         lease.dirty = false;
         lease.stored = now;
         let record = LeaseRecord {
@@ -339,11 +326,11 @@ impl Mesh {
             lease: lease.id.clone(),
             member: lease.member,
             instance: lease.instance.clone(),
-            profile: peer.profile(),
+            profile,
             caps: lease.caps.clone(),
-            joined_at: peer.joined_at.get(),
+            joined_at,
         };
-        self.write(StoreWrite::PutLease(Box::new(record)), effects);
+        self.write(StoreWrite::PutLease(Box::new(record)));
     }
 }
 

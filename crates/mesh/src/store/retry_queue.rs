@@ -6,8 +6,6 @@ use tenure_proto::error::WireError;
 use tenure_proto::limits::{PARTITIONS_MAX, SUBSCRIPTIONS_PER_SESSION};
 
 use crate::Mesh;
-use crate::effect::Effect;
-use crate::messages::Messages;
 use crate::messages::deliver::RETRY_MS;
 use crate::store::pending::{Awaiting, unavailable};
 use crate::store::record::StoreWrite;
@@ -19,17 +17,22 @@ pub(crate) const OWED_PER_SESSION: usize = SUBSCRIPTIONS_PER_SESSION * (PARTITIO
 
 /// Writes that must not be lost.
 #[derive(Debug, Default)]
-pub(crate) struct Debt {
+pub(crate) struct RetryQueue {
     /// Those that the store could not take; with those on their way bounded by [`OWED_MAX`] and [`OWED_PER_SESSION`].
     due: Vec<StoreWrite>,
     /// How many are on their way.
     sent: usize,
 }
 
-impl Debt {
+impl RetryQueue {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.due.len() + self.sent
+    }
+
+    /// Whether it holds as much as it may: nothing more may be begun that would add to it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= OWED_MAX
     }
 
     /// Whether some wait to be asked for again.
@@ -43,51 +46,44 @@ impl Debt {
     }
 }
 
-impl Messages {
-    /// Whether the store owes as much as it may: nothing more may be begun that would add to it.
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        self.owed.len() >= OWED_MAX
-    }
-}
-
 impl Mesh {
     /// Refuses what would add to what is owed when that is as much as it may be.
     pub(crate) fn may_owe(&self) -> Result<(), WireError> {
-        if self.messages.is_overdrawn() { Err(unavailable()) } else { Ok(()) }
+        if self.store.retries.is_full() { Err(unavailable()) } else { Ok(()) }
     }
 
     /// Asks for a write that nobody waits for but that must not be lost when the store cannot take it now.
-    pub(crate) fn write_surely(&mut self, write: StoreWrite, effects: &mut Vec<Effect>) {
-        self.messages.owed.sent += 1;
-        self.write_for(Awaiting::Owed(Box::new(write.clone())), write, effects);
+    pub(crate) fn write_surely(&mut self, write: StoreWrite) {
+        self.store.retries.sent += 1;
+        self.write_for(Awaiting::Owed(Box::new(write.clone())), write);
     }
 
     /// The store could not take one that was on its way: it is asked again in a while.
     pub(crate) fn owe_again(&mut self, now: Millis, write: StoreWrite) {
-        self.messages.owed.paid();
+        self.store.retries.paid();
         self.owe(now, write);
     }
 
     /// The store could not take a write that it must: it is asked again in a while.
     pub(crate) fn owe(&mut self, now: Millis, write: StoreWrite) {
-        self.messages.owed.due.push(write);
-        self.messages.lazy_due = Some(now.plus(RETRY_MS));
+        self.store.retries.due.push(write);
+        self.messages.write_again_at(now.plus(RETRY_MS));
     }
 
     /// Asks for everything that is owed.
-    pub(crate) fn write_owed(&mut self, effects: &mut Vec<Effect>) {
-        for write in std::mem::take(&mut self.messages.owed.due) {
+    pub(crate) fn write_owed(&mut self) {
+        for write in std::mem::take(&mut self.store.retries.due) {
             // A name that was used again since must not be taken from its new owner.
             let lives = match &write {
                 StoreWrite::DropSub(session, sub) => {
-                    self.leases.get(session).is_some_and(|lease| lease.subs.get(sub).is_some())
+                    self.sessions.lease(session).is_some_and(|lease| lease.subs.get(sub).is_some())
                 }
                 // It was deleted since.
-                StoreWrite::PutTopic(record) => !self.messages.topics.contains_key(&record.name),
+                StoreWrite::PutTopic(record) => !self.messages.has_topic(&record.name),
                 _ => false,
             };
             if !lives {
-                self.write_surely(write, effects);
+                self.write_surely(write);
             }
         }
     }

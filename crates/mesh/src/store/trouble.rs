@@ -53,27 +53,25 @@ impl Mesh {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES));
             reason
         });
-        let changed = self.trouble.reason != reason || (reason.is_none() && !self.trouble.damaged.is_empty());
+        let changed = self.store.trouble.reason != reason
+            || (reason.is_none() && !self.store.trouble.damaged.is_empty());
         if reason.is_none() {
-            self.trouble.damaged.clear();
+            self.store.trouble.damaged.clear();
         }
-        self.trouble.reason = reason;
+        self.store.trouble.reason = reason;
         if changed {
             self.health_changed();
         }
     }
 
     /// A read came to entries of a log that do not match their checksum. Each is told once.
-    pub(crate) fn met_damage(
-        &mut self,
-        log: &LogName,
-        seqs: impl Iterator<Item = u64>,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn met_damage(&mut self, log: &LogName, seqs: impl Iterator<Item = u64>) {
         let mut changed = false;
         for seq in seqs {
-            if self.trouble.damaged.len() < DAMAGED_MAX && self.trouble.damaged.insert((log.clone(), seq)) {
-                effects.push(Effect::Note(Note::EntryDamaged { log: log.clone(), seq }));
+            if self.store.trouble.damaged.len() < DAMAGED_MAX
+                && self.store.trouble.damaged.insert((log.clone(), seq))
+            {
+                self.effects.push_back(Effect::Note(Note::EntryDamaged { log: log.clone(), seq }));
                 changed = true;
             }
         }
@@ -84,8 +82,8 @@ impl Mesh {
 
     /// Health is something else than it was: everybody who is here is told.
     pub(crate) fn health_changed(&mut self) {
-        self.health_version += 1;
-        for session in self.conns.values().copied().collect::<Vec<_>>() {
+        self.sessions.health_version += 1;
+        for session in self.sessions.all_online() {
             self.tell_health(session);
         }
     }

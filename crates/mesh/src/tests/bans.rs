@@ -136,9 +136,8 @@ fn bans_are_bounded_and_the_same_one_counts_once() {
         key[..8].copy_from_slice(&(n as u64).to_be_bytes());
         Banned::Member(MemberKey(key))
     };
-    let mut effects = Vec::new();
     for n in 0..BANS_MAX {
-        world.mesh.handle(world.now(), Input::Ban { subject: subject(n), on: true }, &mut effects);
+        world.mesh.handle(world.now(), Input::Ban { subject: subject(n), on: true });
     }
     ban(&mut world, subject(BANS_MAX));
     assert!(world.has_note(|note| *note == Note::BanRefused { subject: subject(BANS_MAX) }));

@@ -1,10 +1,13 @@
 //! The store as the broker's own keeps leases, with a disk that can hold writes back or fail them.
 
+use crate::input::LeaseRecord;
 use std::collections::{BTreeMap, VecDeque};
+use tenure_proto::ids::SessionKey;
 
 use tenure_proto::name::ServiceName;
 
 use crate::access::AccessWrite;
+use crate::effect::WriteId;
 use crate::sessions::lease::unattended_ms;
 use crate::store::record::{ServiceRecord, StoreWrite};
 use crate::*;

@@ -36,9 +36,9 @@ fn a_token_alone_keeps_the_caps_of_the_lease_and_an_attestation_replaces_them() 
     let caps = |cap: &str| Some(vec![cap.parse().unwrap()]);
     let conn = world.enter(Admission { voucher: Voucher::Attested(caps("read")), ..knock(2) });
     world.enter(Admission { voucher: Voucher::TokenOnly, ..world.resume(conn, 0) });
-    assert_eq!(world.mesh.leases[&session(2)].caps, caps("read"));
+    assert_eq!(world.mesh.sessions.lease(&session(2)).unwrap().caps, caps("read"));
     world.enter(Admission { voucher: Voucher::Attested(caps("send")), ..world.resume(conn, 0) });
-    assert_eq!(world.mesh.leases[&session(2)].caps, caps("send"));
+    assert_eq!(world.mesh.sessions.lease(&session(2)).unwrap().caps, caps("send"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A hello that lists positions waits for the store, and holds nobody up.
 
+use crate::effect::Note;
 use tenure_proto::ErrorCode;
 use tenure_proto::hello::{LeaseFate, LogPosition};
 use tenure_proto::ids::MessageId;

@@ -195,8 +195,8 @@ fn a_watcher_beyond_what_departures_remember_is_told_to_read_again() {
     world.close(watcher, false);
     let passer_by = Peer::new(session(9), MemberKey([9; 32]), "i".parse().unwrap(), 0, &Profile::named("p"));
     for _ in 0..DEPARTURES + 1 {
-        world.mesh.presence.join(passer_by.clone());
-        world.mesh.presence.leave(&session(9));
+        world.mesh.sessions.presence_mut().join(passer_by.clone());
+        world.mesh.sessions.presence_mut().leave(&session(9));
     }
     let again = world.enter(world.resume(watcher, 0));
     let frames = std::mem::take(&mut world.socket_mut(again).frames);

@@ -2,6 +2,7 @@
 //! whoever asks is told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tenure_proto::ids::SessionKey;
 
 use proptest::prelude::*;
 use tenure_proto::event::EventBody;
@@ -72,7 +73,7 @@ impl Stage {
     }
 
     fn carries(&self, conn: ConnId) -> bool {
-        self.world.mesh.conns.contains_key(&conn)
+        self.world.mesh.sessions.carried_by(conn).is_some()
     }
 
     fn play(&mut self, act: &Act) {
@@ -125,7 +126,7 @@ impl Stage {
 
     /// Takes in what the watcher was told, and holds it against what was so before.
     fn listen(&mut self, before: &BTreeSet<(ServiceName, SessionKey)>) {
-        let leases: BTreeSet<SessionKey> = self.world.mesh.leases.keys().copied().collect();
+        let leases: BTreeSet<SessionKey> = self.world.mesh.sessions.keys().copied().collect();
         let frames = std::mem::take(&mut self.world.socket_mut(self.watcher).frames);
         for frame in frames {
             let Frame::Event(_, EventBody::Service(event)) = frame else { continue };
@@ -169,12 +170,12 @@ fn run(acts: &[Act]) {
         // A lease that ends, and what its session or an operator does to it, may take names away.
         let takes =
             matches!(act, Act::Withdraw { .. } | Act::Bye(_) | Act::Ban(_) | Act::Restart | Act::Disk(_));
-        let held = stage.world.mesh.services.slots.iter();
+        let held = stage.world.mesh.services.slots();
         let held = held.filter(|(_, slot)| slot.facts.is_some() && slot.wanted.is_some());
         // So may time, if its session is here and does not renew it.
         let until = match act {
-            Act::Pass(ms) => stage.world.mesh.now.plus(*ms),
-            _ => stage.world.mesh.now,
+            Act::Pass(ms) => stage.world.mesh.clock.now().plus(*ms),
+            _ => stage.world.mesh.clock.now(),
         };
         let held = held.filter(|(_, slot)| slot.ends_at() > until);
         let before = held.map(|(name, slot)| (name.clone(), slot.session)).collect();

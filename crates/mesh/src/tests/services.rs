@@ -38,7 +38,7 @@ pub(crate) fn renew(
     services: Vec<ServiceOffer>,
 ) -> Option<Vec<Result<(), ErrorCode>>> {
     let answer = world.ask(conn, Call::ServiceRenew(ServiceRenewParams { services }))?;
-    let Ok(Answer::Renewed(result)) = answer else { panic!("{answer:?}") };
+    let Ok(Answer::ServiceRenew(result)) = answer else { panic!("{answer:?}") };
     Some(result.results.into_iter().map(verdict).collect())
 }
 
@@ -84,7 +84,7 @@ fn heard(world: &mut World, conn: ConnId) -> Vec<String> {
 }
 
 fn offered_by(world: &World, n: u8) -> Vec<String> {
-    let peer = world.mesh.presence.get(&session(n)).unwrap();
+    let peer = world.mesh.sessions.presence().get(&session(n)).unwrap();
     peer.get().services.iter().map(ToString::to_string).collect()
 }
 

@@ -1,6 +1,8 @@
 //! One socket as both ends see it: what it was sent, frame by frame, and how it ended.
 
 use std::collections::VecDeque;
+use tenure_proto::close::Closing;
+use tenure_proto::ids::SessionKey;
 
 use tenure_proto::error::WireError;
 use tenure_proto::event::{EventBody, PresenceEvent};

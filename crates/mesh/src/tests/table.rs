@@ -215,12 +215,11 @@ fn what_comes_from_a_socket_that_is_not_current_has_no_effect() {
     world.socket_mut(new).lively = false;
     world.advance(50_000);
     let (now, at) = (world.now(), world.now().at);
-    let mut effects = Vec::new();
-    world.mesh.handle(now, Input::Alive { conn: old, at }, &mut effects);
-    world.mesh.handle(now, Input::Flushed { conn: old }, &mut effects);
-    world.mesh.handle(now, Input::Closed { conn: old, at, by_client: true }, &mut effects);
-    world.mesh.flush(&mut effects);
-    assert!(effects.is_empty(), "{effects:?}");
+    world.mesh.handle(now, Input::Alive { conn: old, at });
+    world.mesh.handle(now, Input::Flushed { conn: old });
+    world.mesh.handle(now, Input::Closed { conn: old, at, by_client: true });
+    world.mesh.flush();
+    assert!(world.mesh.poll_effect().is_none());
     assert!(world.is_open(new) && world.mesh.online() == 2);
     world.advance(25_000);
     assert_eq!(world.closed(new), Some(("stale", None)), "the old socket's frame proved nothing");
@@ -232,10 +231,10 @@ fn a_request_on_a_socket_that_lost_its_session_is_told_so() {
     let old = world.join(2);
     let new = world.enter(world.resume(old, 0));
     for call in [Call::Bye, Call::Ping] {
-        let mut effects = Vec::new();
         let request = "late".parse().unwrap();
         let input = Input::Request { conn: old, at: world.now().at, request, call };
-        world.mesh.handle(world.now(), input, &mut effects);
+        world.mesh.handle(world.now(), input);
+        let effects: Vec<Effect> = std::iter::from_fn(|| world.mesh.poll_effect()).collect();
         let [Effect::Respond { outcome: Err(error), .. }] = effects.as_slice() else { panic!("{effects:?}") };
         assert_eq!(error.code, tenure_proto::ErrorCode::LeaseExpired);
     }

@@ -6,6 +6,8 @@
 //! at most once, writes are numbered by ones. A mesh that breaks one of these fails the test it is in.
 
 use std::collections::{BTreeMap, VecDeque};
+use tenure_proto::close::Reason;
+use tenure_proto::ids::{MemberKey, SessionKey};
 
 use tenure_kit::cidr::Cidr;
 use tenure_proto::error::{ErrorCode, WireError};
@@ -17,7 +19,7 @@ use tenure_proto::peer::Profile;
 use crate::access::Presented;
 use crate::access::admin::{Act, OperateId, Operated, Operation};
 use crate::conn::admit::{Admission, TokenVerdict, Voucher};
-use crate::effect::HelloAnswer;
+use crate::effect::{HelloAnswer, Note, ReadId};
 use crate::input::Call;
 use crate::services::route::{RouteId, Target};
 use crate::store::record::{RestoredMessages, StoreFound, StoreRead};
@@ -138,21 +140,19 @@ impl World {
 
     /// Hands out what is due.
     pub(crate) fn flush(&mut self) {
-        self.carry_out(Vec::new());
+        self.carry_out();
     }
 
     fn tick(&mut self) {
-        let mut effects = Vec::new();
-        self.mesh.tick(self.now(), &mut effects);
-        self.carry_out(effects);
+        self.mesh.tick(self.now());
+        self.carry_out();
     }
 
     // Inputs.
 
     pub(crate) fn input(&mut self, input: Input) {
-        let mut effects = Vec::new();
-        self.mesh.handle(self.now(), input, &mut effects);
-        self.carry_out(effects);
+        self.mesh.handle(self.now(), input);
+        self.carry_out();
     }
 
     /// A new socket whose client says hello.
@@ -356,13 +356,13 @@ impl World {
     }
 
     /// Carries out effects and all that follows from them.
-    fn carry_out(&mut self, mut effects: Vec<Effect>) {
+    fn carry_out(&mut self) {
         loop {
             if !self.batching {
-                self.mesh.flush(&mut effects);
+                self.mesh.flush();
             }
             let mut inputs = Vec::new();
-            for effect in effects.drain(..) {
+            while let Some(effect) = self.mesh.poll_effect() {
                 self.carry_out_one(effect, &mut inputs);
             }
             inputs.extend(self.store.answer());
@@ -374,7 +374,7 @@ impl World {
                 return;
             }
             for input in inputs {
-                self.mesh.handle(self.now(), input, &mut effects);
+                self.mesh.handle(self.now(), input);
             }
         }
     }
@@ -432,7 +432,10 @@ impl World {
     /// A socket that was let in is carried by the mesh until it ends or is told why not.
     fn check_carried(&self) {
         let carrying = self.sockets.iter().filter(|(_, socket)| socket.carries.is_some());
-        assert!(carrying.map(|(conn, _)| conn).eq(self.mesh.conns.keys()), "a socket was left open, or lost");
+        assert!(
+            carrying.map(|(conn, _)| conn).eq(self.mesh.sessions.sockets()),
+            "a socket was left open, or lost"
+        );
     }
 
     fn spoken_to(&mut self, conn: ConnId) -> &mut Socket {

@@ -31,7 +31,7 @@ impl World {
 
     fn topic_names(&mut self, conn: ConnId) -> Vec<String> {
         match self.call(conn, Call::TopicsList(Default::default())) {
-            Ok(Answer::Topics(list)) => list.topics.iter().map(|topic| topic.name.to_string()).collect(),
+            Ok(Answer::TopicsList(list)) => list.topics.iter().map(|topic| topic.name.to_string()).collect(),
             other => panic!("{other:?}"),
         }
     }

@@ -55,7 +55,7 @@ fn a_status_waits_for_what_is_on_its_way_to_the_disk() {
     w.commit(usize::MAX);
     let print = fingerprint(&to(2), None, Priority::default(), None, b"m1").unwrap();
     for (conn, question) in [a, b].into_iter().zip(&questions) {
-        let Some(Ok(Answer::Statuses(told))) = w.answered(conn, question) else { panic!("no answer") };
+        let Some(Ok(Answer::SendStatus(told))) = w.answered(conn, question) else { panic!("no answer") };
         let status = &told.statuses[0];
         assert_eq!((status.state, status.id.is_some()), (SendState::Accepted, true), "from any socket");
         assert_eq!(status.fingerprint_prefix, Some(print.prefix()));
@@ -65,7 +65,7 @@ fn a_status_waits_for_what_is_on_its_way_to_the_disk() {
     let question = w.ask(b, asking("m2"));
     w.set_disk(Disk::Fails);
     w.commit(usize::MAX);
-    let Some(Ok(Answer::Statuses(told))) = w.answered(b, &question) else { panic!("no answer") };
+    let Some(Ok(Answer::SendStatus(told))) = w.answered(b, &question) else { panic!("no answer") };
     assert_eq!((told.statuses[0].state, &told.statuses[0].fingerprint_prefix), (SendState::Unknown, &None));
 }
 

@@ -24,7 +24,7 @@ impl World {
     fn topics(&mut self, conn: ConnId, limit: u64) -> TopicsListResult {
         let params = TopicsListParams { after: None, limit: ms(limit) };
         match self.call(conn, Call::TopicsList(params)) {
-            Ok(Answer::Topics(result)) => result,
+            Ok(Answer::TopicsList(result)) => result,
             other => panic!("{other:?}"),
         }
     }
@@ -42,7 +42,7 @@ impl World {
             limit: limit.map(U53::saturating),
         };
         match self.call(conn, Call::GroupsList(params)) {
-            Ok(Answer::Groups(result)) => result,
+            Ok(Answer::GroupsList(result)) => result,
             other => panic!("{other:?}"),
         }
     }

@@ -250,18 +250,18 @@ fn a_million_that_wait_are_not_read_at_a_start() {
     let now = Now { at: Millis(0), wall: 1_700_000_000_000 };
     let mut mesh =
         Mesh::new(MeshConfig::default(), Boot { run: 2, random: 2 }, "b".into(), now, Vec::new(), messages);
-    let mut effects = Vec::new();
-    mesh.flush(&mut effects);
-    assert!(effects.is_empty());
+    mesh.flush();
+    assert!(mesh.poll_effect().is_none());
     let hello = Input::Hello {
         conn: tenure_proto::ConnId(1),
         request: "1".parse().unwrap(),
         admission: Box::new(knock(2)),
     };
-    mesh.handle(now, hello, &mut effects);
+    mesh.handle(now, hello);
     let through = tenure_mesh::effect::WriteId(1);
-    mesh.handle(now, Input::Committed { through, outcomes: Vec::new() }, &mut effects);
-    mesh.flush(&mut effects);
+    mesh.handle(now, Input::Committed { through, outcomes: Vec::new() });
+    mesh.flush();
+    let effects: Vec<_> = std::iter::from_fn(|| mesh.poll_effect()).collect();
     let reads: Vec<_> = effects.iter().filter(|effect| matches!(effect, Effect::Read { .. })).collect();
     assert_eq!(reads.len(), 1, "{reads:?}");
 }
@@ -277,7 +277,7 @@ fn a_crew_that_begins_in_the_middle_is_as_deep_as_what_it_will_read() {
         let from = From::Seq(U53::from(8));
         w.subscribe(b, SubscribeParams { from, prefetch: 1, ..subscription("jobs", Some("crew")) });
         let depth = |w: &mut World| match w.call(a, Call::TopicsList(Default::default())) {
-            Ok(Answer::Topics(result)) => result.topics[0].groups[0].depth.get(),
+            Ok(Answer::TopicsList(result)) => result.topics[0].groups[0].depth.get(),
             other => panic!("{other:?}"),
         };
         assert_eq!(depth(&mut w), 3);

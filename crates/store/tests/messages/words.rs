@@ -272,7 +272,7 @@ impl World {
     pub(crate) fn status(&mut self, conn: ConnId, ids: &[&str]) -> Vec<(SendState, Option<String>)> {
         let client_message_ids = ids.iter().map(|id| id.parse().unwrap()).collect();
         match self.call(conn, Call::SendStatus(SendStatusParams { client_message_ids })) {
-            Ok(Answer::Statuses(result)) => {
+            Ok(Answer::SendStatus(result)) => {
                 result.statuses.into_iter().map(|status| (status.state, status.reason)).collect()
             }
             other => panic!("{other:?}"),
@@ -283,7 +283,7 @@ impl World {
     pub(crate) fn dead(&mut self, conn: ConnId, log: &LogName) -> Vec<DeadEntry> {
         let params = DeadListParams { log: log.to_string(), after: None, limit: None };
         match self.call(conn, Call::DeadList(params)) {
-            Ok(Answer::Dead(letters, _)) => letters,
+            Ok(Answer::DeadList((letters, _))) => letters,
             other => panic!("{other:?}"),
         }
     }

@@ -252,9 +252,8 @@ impl World {
             at_once = if due > self.at { 0 } else { at_once + 1 };
             assert!(at_once < 100, "a deadline that has come comes again and again");
             self.move_to(self.at.max(due));
-            let mut effects = Vec::new();
-            self.mesh.tick(self.now(), &mut effects);
-            self.carry_out(effects);
+            self.mesh.tick(self.now());
+            self.carry_out();
         }
         self.move_to(target);
     }
@@ -275,27 +274,24 @@ impl World {
     // What happens to it.
 
     pub(crate) fn tell(&mut self, input: Input) {
-        let mut effects = Vec::new();
-        self.mesh.handle(self.now(), input, &mut effects);
-        self.carry_out(effects);
+        self.mesh.handle(self.now(), input);
+        self.carry_out();
     }
 
     /// Tells it several things before anything is handed out.
     pub(crate) fn tell_all(&mut self, inputs: Vec<Input>) {
-        let mut effects = Vec::new();
         for input in inputs {
-            self.mesh.handle(self.now(), input, &mut effects);
+            self.mesh.handle(self.now(), input);
         }
-        self.carry_out(effects);
+        self.carry_out();
     }
 
     /// Tells it something when its next deadline has come, before it does what is due.
     pub(crate) fn tell_at_deadline(&mut self, input: Input) {
         self.move_to(self.at.max(self.mesh.next_deadline().0));
-        let mut effects = Vec::new();
-        self.mesh.handle(self.now(), input, &mut effects);
-        self.mesh.tick(self.now(), &mut effects);
-        self.carry_out(effects);
+        self.mesh.handle(self.now(), input);
+        self.mesh.tick(self.now());
+        self.carry_out();
     }
 
     fn next_request(&mut self) -> RequestId {
@@ -414,12 +410,12 @@ impl World {
 
     // Carrying effects out.
 
-    fn carry_out(&mut self, mut effects: Vec<Effect>) {
+    fn carry_out(&mut self) {
         for round in 0.. {
             assert!(round < 10_000, "it goes round in circles");
-            self.mesh.flush(&mut effects);
+            self.mesh.flush();
             let mut inputs = Vec::new();
-            for effect in effects.drain(..) {
+            while let Some(effect) = self.mesh.poll_effect() {
                 self.carry_out_one(effect, &mut inputs);
             }
             if self.disk != Disk::Holds {
@@ -431,7 +427,7 @@ impl World {
                 return;
             }
             for input in inputs {
-                self.mesh.handle(self.now(), input, &mut effects);
+                self.mesh.handle(self.now(), input);
             }
         }
     }

@@ -8,6 +8,7 @@ use tenure_proto::log::LogName;
 use tenure_proto::subscribe::{AckMode, DEFAULT_PREFETCH};
 
 use crate::Mesh;
+use crate::messages::Messages;
 use crate::messages::group::{Holder, OpenState};
 use crate::messages::placing::Placed;
 use crate::messages::subs::{INBOX, MEMBER, Source, Sub};
@@ -32,7 +33,7 @@ impl Mesh {
                     let was_used = (0..record.partitions)
                         .filter_map(|partition| logs.get(find(&log(partition))?))
                         .any(used);
-                    let used_at = if was_used { self.wall } else { 0 };
+                    let used_at = if was_used { self.clock.wall() } else { 0 };
                     self.messages.add_topic(record, used_at);
                 }
                 TopicState::Unused | TopicState::Deleted => self.restore_deleting(record),
@@ -42,7 +43,7 @@ impl Mesh {
             self.messages.logs.restore(record);
         }
         for state in &groups {
-            let gone = |session: &SessionKey| !self.leases.contains_key(session);
+            let gone = |session: &SessionKey| !self.sessions.is_leased(session);
             if matches!(&state.record.reader, Reader::Private(session) if gone(session)) {
                 continue;
             }
@@ -59,7 +60,7 @@ impl Mesh {
         for record in subs {
             if self.messages.deleting.contains_key(&record.topic) {
                 // It ended with its topic; whoever comes back is told so.
-                self.owe(self.now, StoreWrite::DropSub(record.session, record.sub));
+                self.owe(self.clock.now(), StoreWrite::DropSub(record.session, record.sub));
             } else {
                 self.restore_sub(record);
             }
@@ -77,8 +78,8 @@ impl Mesh {
         self.remember_left(left);
         self.restore_runs(runs);
         self.restore_services(services);
-        let release_at = self.now.plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
-        for session in self.leases.keys().copied().collect::<Vec<_>>() {
+        let release_at = self.clock.now().plus(STARTUP_GRACE_MS.max(self.config.reconnect_grace_ms));
+        for session in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.release_later(session, release_at);
             self.reschedule(session);
         }
@@ -87,7 +88,7 @@ impl Mesh {
     fn restore_sub(&mut self, record: SubRecord) {
         let SubRecord { session, sub: id, topic, group, partition, ack_mode, prefetch } = record;
         let partitions = self.messages.topics.get(&topic).map_or(1, |topic| topic.record.partitions);
-        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Some(lease) = self.sessions.lease_mut(&session) else { return };
         let source = Source::Topic { topic: topic.clone(), group: group.clone(), partition };
         let mut sub = Sub::new(source, ack_mode, prefetch);
         for partition in chosen(partition, partitions) {
@@ -109,8 +110,8 @@ impl Mesh {
         for (record, origin) in state.open {
             let place = match (record.holder, record.ready_at) {
                 (Some(session), None) => self.restore_hand(&state.record.log, id, session, &record),
-                (_, Some(wall)) if wall > self.wall => {
-                    OpenState::Delayed(self.now.plus(wall - self.wall), wall)
+                (_, Some(wall)) if wall > self.clock.wall() => {
+                    OpenState::Delayed(self.clock.now().plus(wall - self.clock.wall()), wall)
                 }
                 _ => OpenState::Ready,
             };
@@ -134,8 +135,8 @@ impl Mesh {
         session: SessionKey,
         record: &OpenRecord,
     ) -> OpenState {
-        let until = self.ack_deadline(self.now, id);
-        let Some(lease) = self.leases.get_mut(&session) else { return OpenState::Ready };
+        let until = self.ack_deadline(self.clock.now(), id);
+        let Some(lease) = self.sessions.lease_mut(&session) else { return OpenState::Ready };
         let name: Option<SubId> = match log {
             LogName::Session(_) => INBOX.parse().ok(),
             LogName::Member(_) => MEMBER.parse().ok(),
@@ -157,5 +158,24 @@ impl Mesh {
             sub.hold_freely(id, record.seq);
         }
         OpenState::Held { holder: Holder { session, sub: name }, until }
+    }
+}
+
+impl Messages {
+    /// What a start took up was measured by a wall clock that is so far behind `wall`.
+    pub(crate) fn restored_behind(&mut self, behind_ms: u64, wall: u64) {
+        if behind_ms == 0 {
+            return;
+        }
+        for topic in self.topics.values_mut().filter(|topic| topic.used_at > 0) {
+            topic.used_at = wall;
+        }
+        let ids: Vec<_> = self.readings.keys().copied().collect();
+        for id in ids {
+            if let Some(reading) = self.readings.get_mut(&id) {
+                reading.group.delays_are_shorter(behind_ms);
+            }
+            self.touch(id);
+        }
     }
 }

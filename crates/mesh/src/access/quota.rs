@@ -14,22 +14,34 @@ use crate::sessions::lease::State;
 
 /// What members have asked for lately. Bounded by [`tenure_kit::rate::ACCOUNTS`] each.
 #[derive(Debug, Default)]
-pub(crate) struct Quota {
-    pub(crate) sends: Rates<MemberKey>,
-    pub(crate) requests: Rates<MemberKey>,
+pub(super) struct Quota {
+    sends: Rates<MemberKey>,
+    requests: Rates<MemberKey>,
+}
+
+impl Quota {
+    /// How many members have an account.
+    pub(super) fn accounts(&self) -> usize {
+        self.sends.len().max(self.requests.len())
+    }
 }
 
 impl Mesh {
     /// Counts a message that this session sends; the refusal if it is one too many.
     pub(crate) fn count_send(&mut self, session: SessionKey) -> Option<WireError> {
         let (member, rate) = (self.counted(session)?, self.config.send_rate);
-        self.quota.sends.take(self.now, &member, rate).err().map(|wait_ms| too_often("sends", wait_ms))
+        self.access
+            .quota
+            .sends
+            .take(self.clock.now(), &member, rate)
+            .err()
+            .map(|wait_ms| too_often("sends", wait_ms))
     }
 
     /// A message that was counted was none: its id was used before, or it was refused.
     pub(crate) fn uncount_send(&mut self, session: SessionKey) {
         if let Some(member) = self.counted(session) {
-            self.quota.sends.give_back(&member, self.config.send_rate);
+            self.access.quota.sends.give_back(&member, self.config.send_rate);
         }
     }
 
@@ -48,12 +60,17 @@ impl Mesh {
             return None;
         }
         let (member, rate) = (self.counted(session)?, self.config.request_rate);
-        self.quota.requests.take(self.now, &member, rate).err().map(|wait_ms| too_often("asks", wait_ms))
+        self.access
+            .quota
+            .requests
+            .take(self.clock.now(), &member, rate)
+            .err()
+            .map(|wait_ms| too_often("asks", wait_ms))
     }
 
     /// The member whose account a session's requests go to, if they are counted.
     fn counted(&self, session: SessionKey) -> Option<MemberKey> {
-        let lease = self.leases.get(&session)?;
+        let lease = self.sessions.lease(&session)?;
         matches!(&lease.state, State::Online(carrier) if carrier.counted).then_some(lease.member)
     }
 }
