@@ -186,10 +186,10 @@ async fn consumers_that_never_read_do_not_hold_more_than_all_may() {
         assert!(held <= 2 * BOUND, "{held} bytes are held");
         most = most.max(held);
         let gone = metric(&stage, let_go).await;
-        (gone >= CONSUMERS / 2 && held <= BOUND).then_some(())
+        // A look now and then sees what they hold at last, and not each time that it is too much.
+        (gone >= CONSUMERS / 2 && held <= BOUND && most > BOUND / 2).then_some(())
     })
     .await;
-    assert!(most > BOUND / 2, "{most} bytes were held");
     // Whoever reads is served, and when they are gone nothing is held.
     assert_eq!(get(stage.relay, "/").await.body, "ok");
     drop(stuck);
