@@ -187,7 +187,6 @@ fn of_sessions(note: &Note) {
         Note::ConfigRefused { reason } => tracing::warn!(event = "config_refused", reason),
         Note::BanSet { subject, on: true, leases } => tracing::info!(event = "ban_set", %subject, leases),
         Note::BanSet { subject, on: false, .. } => tracing::info!(event = "ban_lifted", %subject),
-        Note::BanRefused { subject } => tracing::warn!(event = "ban_refused", %subject),
         Note::Operated { act, subject, outcome } => tracing::info!(event = "operated", act, subject, outcome),
         Note::Joined { member, invite } => tracing::info!(event = "member_joined", %member, %invite),
         Note::ServiceUnrenewed { session, name } => {
@@ -236,7 +235,6 @@ fn name(note: &Note) -> &'static str {
         Note::ConfigRefused { .. } => "config_refused",
         Note::BanSet { on: true, .. } => "ban_set",
         Note::BanSet { on: false, .. } => "ban_lifted",
-        Note::BanRefused { .. } => "ban_refused",
         Note::Operated { .. } => "operated",
         Note::Joined { .. } => "member_joined",
         Note::ServiceUnrenewed { .. } => "service_unrenewed",

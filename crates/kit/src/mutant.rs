@@ -78,6 +78,10 @@ mutants! {
     CaughtUpUnwoken "caught-up-unwoken" "A reader whose next entry is gone does not hear of later ones.";
     PastSettleForgotten "past-settle-forgotten" "The SDK forgets what it settled of a history that the store shares.";
     EndedKeeps "ended-keeps" "The SDK lists what it has in hand through subscriptions that are over.";
+    BanForgottenAtStart "ban-forgotten-at-start" "A start lets in who was banned.";
+    OwnNumbersAtStart "own-numbers-at-start" "A start takes the broker's own numbers, whatever operators have set.";
+    UsesUncounted "uses-uncounted" "An invite lets in as many as come.";
+    RightsUnchecked "rights-unchecked" "A session may do what its member may not.";
     OneWitness "one-witness" "A hello lists one entry of each log, and nothing is told when that one is gone.";
     SubNameByNumber "sub-name-by-number" "A new subscription gets the name of one of another history.";
     StartUntold "start-untold" "A reader that goes on in another history is not told where.";

@@ -499,7 +499,7 @@ pub enum Note {
     },
     /// Other numbers hold from here on.
     Configured,
-    /// They do not: they contradict each other.
+    /// A start could not take up all that operators had set.
     ConfigRefused {
         /// Which, in a sentence.
         reason: String,
@@ -512,11 +512,6 @@ pub enum Note {
         on: bool,
         /// How many leases it ends.
         leases: usize,
-    },
-    /// It does not: there are as many bans as there may be.
-    BanRefused {
-        /// Whose.
-        subject: Banned,
     },
     /// An operator did something, or was not let.
     Operated {

@@ -9,13 +9,13 @@ use tenure_proto::ids::{ConnId, InstanceId, LeaseId, MemberKey, RequestId, Sessi
 use tenure_proto::name::{Cap, ServiceName};
 use tenure_proto::peer::Profile;
 
+use crate::access::RestoredAccess;
 use crate::access::admin::{OperateId, Operation};
 pub use crate::call::Call;
-use crate::config::MeshConfig;
 use crate::conn::admit::Admission;
 use crate::effect::{ReadId, WriteId};
 use crate::services::route::{By, RouteId, Want};
-use crate::store::record::{StoreFound, StoreOutcome};
+use crate::store::record::{RestoredMessages, StoreFound, StoreOutcome};
 
 /// One start of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,19 +129,6 @@ pub enum Input {
     },
     /// Whoever stops this broker is in a hurry: what is on its way is not waited for, but everybody is told.
     Hurry,
-    /// The mesh runs on these numbers from here on. Numbers that contradict each other change nothing.
-    Configure {
-        /// All of them.
-        config: Box<MeshConfig>,
-    },
-    /// An operator bans somebody, or lifts that. It takes effect now, and only in this run: whoever keeps bans says
-    /// them again after a start, before the first hello.
-    Ban {
-        /// Whom.
-        subject: Banned,
-        /// Whether the ban holds from here on.
-        on: bool,
-    },
     /// Somebody wants a stream to a service now. Answered by [`crate::Effect::Routed`], once, and counted until
     /// [`Input::RouteGone`].
     Route {
@@ -225,6 +212,17 @@ pub struct LeaseRecord {
     pub caps: Option<Vec<Cap>>,
     /// When it began, wall clock.
     pub joined_at: u64,
+}
+
+/// What a store remembers of a mesh at a start.
+#[derive(Clone, Debug, Default)]
+pub struct Remembered {
+    /// Its leases.
+    pub leases: Vec<Restored>,
+    /// What readers have not settled, and runs and services.
+    pub messages: RestoredMessages,
+    /// Who may come in, and what operators have set.
+    pub access: RestoredAccess,
 }
 
 /// A lease found in the store at a start, with how much of its time earlier starts have used up since it was

@@ -32,10 +32,8 @@ use std::sync::Arc;
 use tenure_kit::time::{Millis, Now};
 use tenure_proto::ids::{ConnId, RequestId};
 
-use crate::access::BanRecord;
 use crate::effect::Answer;
-use crate::input::{Boot, Restored};
-use crate::store::record::RestoredMessages;
+use crate::input::{Boot, Remembered};
 use access::Access;
 use access::configure::Settings;
 use clock::MeshClock;
@@ -79,15 +77,9 @@ pub struct Mesh {
 
 impl Mesh {
     /// A mesh on a broker that starts now, with what its store remembers.
-    pub fn new(
-        config: MeshConfig,
-        boot: Boot,
-        broker_id: String,
-        now: Now,
-        restored: Vec<Restored>,
-        messages: RestoredMessages,
-    ) -> Mesh {
-        let settings = Settings::new(Arc::new(config.clone()));
+    pub fn new(config: MeshConfig, boot: Boot, broker_id: String, now: Now, remembered: Remembered) -> Mesh {
+        let Remembered { leases, messages, access } = remembered;
+        let (settings, config, unset) = Settings::recall(config, &access);
         let mut mesh = Mesh {
             clock: MeshClock::new(config.lease_ttl_ms, now),
             config: Arc::new(config),
@@ -98,11 +90,13 @@ impl Mesh {
             runs: Runs::default(),
             services: Services::default(),
             drain: None,
-            access: Access::default(),
+            access: Access::recall(access),
             settings,
             effects: VecDeque::new(),
         };
-        mesh.restore(now.at, restored);
+        mesh.sessions.note_unset(unset);
+        mesh.restore(now.at, leases);
+        mesh.recall_rights();
         mesh.restore_messages(messages);
         mesh.begin_upkeep();
         mesh
@@ -145,13 +139,7 @@ impl Mesh {
                 self.begin_drain(at, reason, restart_in_ms, deadline_ms);
             }
             Input::Hurry => self.hurry(at),
-            Input::Configure { config } => self.rebase(now.at, *config),
             Input::Operate { id, operation } => self.operate(now.at, id, *operation),
-            Input::Ban { subject, on: true } => {
-                let (reason, since) = (String::new(), self.clock.wall());
-                self.ban(BanRecord { subject, reason, since });
-            }
-            Input::Ban { subject, on: false } => self.unban(subject),
             Input::Route { route, name, want, by } => self.route(at, route, name, want, by),
             Input::RouteGone { route } => self.route_gone(route),
         }

@@ -1,23 +1,24 @@
 //! The broker: `tenure_mesh::Mesh`, a `tenure_mesh::conn` for each socket, `tenure_mesh::store::group_commit` between it and its disk. What a real
 //! one does in tasks and threads is done here in turns; nothing else is different.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
 use ed25519_dalek::SigningKey;
 use tenure_kit::clock::Clocks;
 use tenure_kit::host::Doors;
 use tenure_kit::{Millis, Now};
+use tenure_mesh::access::admin::{OperateId, Operated};
 use tenure_mesh::conn::frames::Supply;
 use tenure_mesh::conn::identity::House;
 use tenure_mesh::conn::{Conn, ConnEffect, Out, Outlet, Received};
 use tenure_mesh::effect::{Answer, Effect, Note, ReadId};
-use tenure_mesh::input::{Banned, Boot};
+use tenure_mesh::input::{Boot, Remembered};
 use tenure_mesh::sessions::freeze;
 use tenure_mesh::store::group_commit::{Asking, Batch, Load, Queued, Taking};
 use tenure_mesh::store::record::{StoreFound, StoreRead};
 use tenure_mesh::{Input, Mesh, MeshConfig};
 use tenure_proto::codec::Codec;
+use tenure_proto::error::WireError;
 use tenure_proto::ids::ConnId;
 use tenure_proto::method::StoreHealth;
 use tenure_proto::number::U53;
@@ -104,6 +105,10 @@ pub(crate) enum Did {
     Wrote(usize, Option<String>),
     /// Something for the log.
     Note(Note),
+    /// An operator is answered.
+    Operated(OperateId, Box<Result<Operated, WireError>>),
+    /// The world cannot go on.
+    Broke(Broken),
 }
 
 /// What runs while a broker is up.
@@ -130,8 +135,10 @@ pub(crate) struct Running {
 pub(crate) struct Broker {
     pub(crate) clock: Clock,
     pub(crate) disk: Disk,
+    /// What the broker is started with.
+    pub(crate) base: MeshConfig,
+    /// What its mesh runs on, with what operators have set.
     pub(crate) config: MeshConfig,
-    pub(crate) bans: BTreeSet<Banned>,
     pub(crate) running: Option<Running>,
     /// Which start this is; what belongs to an earlier one means nothing.
     pub(crate) boot: u64,
@@ -149,8 +156,8 @@ impl Broker {
         Ok(Broker {
             clock: Clock::default(),
             disk,
+            base: config.clone(),
             config,
-            bans: BTreeSet::new(),
             running: None,
             boot: 0,
             boots: rng.fork(0xb007),
@@ -175,20 +182,17 @@ impl Broker {
             secure: false,
             relay: None,
             doors: Doors::loopback(7400, &[], &[]),
-            rooms: [("default".parse()?, Arc::new(self.config.clone()))].into(),
-            config: self.config.clone().into(),
+            rooms: BTreeMap::new(),
+            config: self.base.clone().into(),
         };
-        let restored = found.leases.into_iter().map(StoredLease::restored).collect();
+        let leases = found.leases.into_iter().map(StoredLease::restored).collect();
         let run = found.run.number;
         // A stream of its own, so that what else is random stays as it was.
         let random = self.boots.fork(self.boot).next();
         let boot = Boot { run, random };
-        let mut mesh =
-            Mesh::new(self.config.clone(), boot, house.broker_id.clone(), now, restored, found.messages)
-                .with_clocks(Clocks::at_start(now, found.run.believed_at));
-        for subject in &self.bans {
-            mesh.handle(now, Input::Ban { subject: *subject, on: true });
-        }
+        let remembered = Remembered { leases, messages: found.messages, access: found.access };
+        let mesh = Mesh::new(self.base.clone(), boot, house.broker_id.clone(), now, remembered)
+            .with_clocks(Clocks::at_start(now, found.run.believed_at));
         self.running = Some(Running {
             mesh,
             run,
@@ -205,7 +209,16 @@ impl Broker {
             beaten: 0,
             draining: false,
         });
+        self.tune()?;
         Ok((found.findings, found.loss_accepted))
+    }
+
+    /// Sockets hear of the numbers that the mesh runs on, as they are now.
+    fn tune(&mut self) -> Result<(), Broken> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        self.config = (**running.mesh.config()).clone();
+        running.house.rooms.insert("default".parse()?, running.mesh.config().clone());
+        Ok(())
     }
 
     /// Dies while it starts.
@@ -406,9 +419,14 @@ impl Broker {
                     if let Note::GraceEntered { conn, .. } = &note {
                         self.did.push(Did::Lost(*conn));
                     }
+                    if note == Note::Configured
+                        && let Err(error) = self.tune()
+                    {
+                        self.did.push(Did::Broke(error));
+                    }
                     self.did.push(Did::Note(note));
                 }
-                Effect::Operated { .. } => {}
+                Effect::Operated { id, outcome } => self.did.push(Did::Operated(id, Box::new(outcome))),
                 Effect::Drained => self.did.push(Did::Drained),
                 // No relay is simulated: nobody asks for streams, so none is given or cut.
                 Effect::Routed { .. } | Effect::Cut { .. } | Effect::CutFrom { .. } => {}

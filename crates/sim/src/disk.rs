@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use tenure_mesh::access::RestoredAccess;
 use tenure_mesh::store::record::{RestoredMessages, StoreFound, StoreOutcome, StoreRead, StoreWrite};
 use tenure_proto::name::MeshName;
 use tenure_store::{Identity, Memory, Run, Sqlite, Store, StoreError, StoreReader, StoredLease, Write};
@@ -76,6 +77,7 @@ pub(crate) struct Found {
     pub(crate) identity: Identity,
     pub(crate) leases: Vec<StoredLease>,
     pub(crate) messages: RestoredMessages,
+    pub(crate) access: RestoredAccess,
     pub(crate) findings: Vec<String>,
     /// Whether it was refused first, because something that was acknowledged is missing, and an operator accepted that.
     pub(crate) loss_accepted: bool,
@@ -118,12 +120,13 @@ impl Disk {
         let run = store.begin_run(wall)?;
         let leases = store.leases()?.into_iter().filter(|lease| lease.row.mesh == self.mesh).collect();
         let messages = store.restore(&self.mesh)?;
+        let access = store.access(&self.mesh)?;
         self.reader = Some(store.reader()?);
         self.store = Some(store);
         self.own_mark = true;
         self.poisoned = false;
         self.sync_fails = false;
-        Ok(Found { run, identity, leases, messages, findings, loss_accepted })
+        Ok(Found { run, identity, leases, messages, access, findings, loss_accepted })
     }
 
     /// Commits a batch, or says that it cannot. A beat is the run's uptime, and the wall clock if it is believed.

@@ -71,11 +71,21 @@ pub enum Fault {
     Wipe,
     /// The broker's store loses the end of its log, which was synced.
     LogCut,
+    /// An operator ends a session's lease.
+    Kick,
+    /// A member is none any more for a while.
+    Dismissal,
+    /// A guest is made a member, or may do less or more than before, or is no member any more.
+    Standing,
+    /// A guest comes, with an invite or without.
+    Guest,
+    /// An invite is revoked.
+    Revocation,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 33] = [
+    pub const ALL: [Fault; 38] = [
         Fault::Reset,
         Fault::HalfOpen,
         Fault::OneWayLoss,
@@ -109,10 +119,18 @@ impl Fault {
         Fault::Restore,
         Fault::Wipe,
         Fault::LogCut,
+        Fault::Kick,
+        Fault::Dismissal,
+        Fault::Standing,
+        Fault::Guest,
+        Fault::Revocation,
     ];
 
     /// Those that take the broker's store back.
     pub const REWINDS: [Fault; 3] = [Fault::Restore, Fault::Wipe, Fault::LogCut];
+    /// Those of an operator, and of whom it invites; only a mesh that not everybody may join has them.
+    pub const OPERATORS: [Fault; 5] =
+        [Fault::Kick, Fault::Dismissal, Fault::Standing, Fault::Guest, Fault::Revocation];
 
     /// Whether its victims are daemons: a world without them has none of it.
     pub fn is_daemons(self) -> bool {
@@ -158,6 +176,11 @@ impl Fault {
             Fault::Restore => "backup restored",
             Fault::Wipe => "store wiped",
             Fault::LogCut => "log cut",
+            Fault::Kick => "kick",
+            Fault::Dismissal => "member dismissed",
+            Fault::Standing => "standing changed",
+            Fault::Guest => "guest",
+            Fault::Revocation => "invite revoked",
         }
     }
 
@@ -197,6 +220,11 @@ impl Fault {
             Fault::Restore => 120,
             Fault::Wipe => 240,
             Fault::LogCut => 120,
+            Fault::Kick => 120,
+            Fault::Dismissal => 90,
+            Fault::Standing => 20,
+            Fault::Guest => 8,
+            Fault::Revocation => 60,
         }
     }
 }

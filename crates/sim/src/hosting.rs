@@ -1,6 +1,7 @@
 //! Hosting: the machines, the broker's above all; how they start, stop, stand still and wake.
 
 use tenure_mesh::SessionState;
+use tenure_mesh::effect::Note;
 use tenure_proto::ids::ConnId;
 
 use crate::broker::Did;
@@ -14,6 +15,7 @@ impl World {
         if self.broker.is_up() || self.broken.is_some() {
             return;
         }
+        let config = self.broker.config.clone();
         match self.broker.start(self.t) {
             Ok((findings, loss_accepted)) => {
                 self.broker_frozen = None;
@@ -23,8 +25,11 @@ impl World {
                 if loss_accepted {
                     self.see(&Seen::LossAccepted);
                 }
+                if self.broker.config != config {
+                    self.tell_numbers();
+                }
                 self.see(&Seen::BrokerUp(findings));
-                self.broker_turn();
+                self.operator_looks(true);
             }
             Err(error) => self.broken = Some(error),
         }
@@ -90,7 +95,14 @@ impl World {
                 Did::Wrote(count, Some(why)) => {
                     self.trace.line(self.t, format_args!("disk: {count} writes failed: {why}"));
                 }
-                Did::Note(note) => self.trace.line(self.t, format_args!("broker: {note:?}")),
+                Did::Note(note) => {
+                    self.trace.line(self.t, format_args!("broker: {note:?}"));
+                    if note == Note::Configured {
+                        self.tell_numbers();
+                    }
+                }
+                Did::Operated(id, outcome) => self.operated(id, *outcome),
+                Did::Broke(error) => self.broken = Some(error),
             }
         }
         let (t, boot) = (self.t, self.broker.boot);

@@ -1,6 +1,5 @@
 //! Faults, as they strike: each finds its victim, or finds none and is not counted.
 
-use tenure_mesh::input::Banned;
 use tenure_mesh::{Input, MeshConfig};
 
 use crate::daemon::{Daemon, DiskTrouble};
@@ -9,8 +8,9 @@ use crate::fault::Fault;
 use crate::net::{Frame, Way, WireId};
 use crate::rng::Rng;
 use crate::seats::Seat;
-use crate::seen::{Member, Seen, Slot};
+use crate::seen::{Matter, Member, Person, Seen};
 use crate::world::{Event, World};
+use crate::{guest, operator};
 
 impl World {
     /// A planned fault strikes.
@@ -101,6 +101,13 @@ impl World {
             Fault::Drain => self.drain(rng),
             Fault::Ban => self.ban(rng),
             Fault::Settings => self.change_settings(rng),
+            Fault::Kick => {
+                rng.pick(&self.scenario.cast).map(|role| role.slot).is_some_and(|slot| self.kick(slot))
+            }
+            Fault::Dismissal => self.dismiss(rng),
+            Fault::Standing => self.change_standing(rng),
+            Fault::Guest => self.invite_guest(rng),
+            Fault::Revocation => self.revoke(rng),
             Fault::Twin => self.twin(rng),
             Fault::StolenToken => self.steal(rng),
             Fault::Liar => self.lie(rng),
@@ -316,24 +323,48 @@ impl World {
 
     fn ban(&mut self, rng: &mut Rng) -> bool {
         let Some(slot) = rng.pick(&self.scenario.cast).map(|role| role.slot) else { return false };
-        let Some(session) = self.names.session_key(slot) else { return false };
-        let subject = Banned::Session(session);
-        if !self.broker.bans.insert(subject) {
+        let matter = Matter::Ban(slot);
+        if self.operator.wants(matter).is_some() {
             return false;
         }
-        self.tell(Input::Ban { subject, on: true });
-        self.see(&Seen::Banned(slot, true));
-        self.at(self.t + rng.between(5_000, 60_000), Event::Unban(slot));
+        self.want(matter, Some("banned".to_owned()));
+        self.at(self.t + rng.between(5_000, 60_000), Event::Lifted(matter));
         true
     }
 
-    pub(crate) fn unban(&mut self, slot: Slot) {
-        let Some(session) = self.names.session_key(slot) else { return };
-        let subject = Banned::Session(session);
-        if self.broker.bans.remove(&subject) {
-            self.see(&Seen::Banned(slot, false));
-            self.tell(Input::Ban { subject, on: false });
+    fn dismiss(&mut self, rng: &mut Rng) -> bool {
+        let Some(member) = rng.pick(&self.scenario.cast).map(|role| role.member) else { return false };
+        let matter = Matter::Member(Person::Cast(member));
+        if self.operator.wants(matter).is_none() {
+            return false;
         }
+        self.want(matter, None);
+        self.at(self.t + rng.between(5_000, 60_000), Event::Lifted(matter));
+        true
+    }
+
+    /// What was to hold for a while does not any more.
+    pub(crate) fn lift(&mut self, matter: Matter) {
+        match (matter, self.operator.wants(matter)) {
+            (Matter::Ban(_), Some(_)) => self.want(matter, None),
+            (Matter::Member(Person::Cast(_)), None) if self.scenario.owned => {
+                self.want(matter, Some(operator::ALL.to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    fn change_standing(&mut self, rng: &mut Rng) -> bool {
+        let guest = rng.below(u64::from(guest::GUESTS)) as u8;
+        let standing = rng.pick(&[None, Some(operator::ALL), Some("read"), Some("send,read"), Some("run")]);
+        self.want(Matter::Member(Person::Guest(guest)), standing.flatten().map(str::to_owned));
+        true
+    }
+
+    fn revoke(&mut self, rng: &mut Rng) -> bool {
+        let invite = rng.below(u64::from(guest::INVITES)) as u8;
+        self.want(Matter::Revoked(invite), Some("revoked".to_owned()));
+        true
     }
 
     fn change_settings(&mut self, rng: &mut Rng) -> bool {
@@ -341,17 +372,9 @@ impl World {
         let config = MeshConfig {
             reconnect_grace_ms: [0, 2_000, 5_000][rng.below(3) as usize],
             ack_timeout_ms: [20_000, 60_000][rng.below(2) as usize],
-            retention_ms: self.broker.config.retention_ms,
-            topic_bytes: self.broker.config.topic_bytes,
             ..MeshConfig::with_lease(lease)
         };
-        self.broker.config = config.clone();
-        if let Some(running) = &mut self.broker.running {
-            running.house.config = config.clone().into();
-            running.house.rooms.values_mut().for_each(|room| *room = config.clone().into());
-        }
-        self.tell_numbers();
-        self.tell(Input::Configure { config: Box::new(config) });
+        self.want_numbers(config);
         true
     }
 

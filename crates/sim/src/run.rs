@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::look::Look;
 use crate::oracle::Violation;
 use crate::scenario::{Scenario, TOPICS};
-use crate::seen::{Life, Seen};
+use crate::seen::{Life, Matter, Person, Seen};
 use crate::trace::Trace;
 use crate::world::{Event, World};
 
@@ -149,7 +149,8 @@ impl World {
             self.at(self.t, Event::DiskHeals(Fault::SyncError));
         }
         for role in self.scenario.clone().cast.iter() {
-            self.unban(role.slot);
+            self.lift(Matter::Ban(role.slot));
+            self.lift(Matter::Member(Person::Cast(role.member)));
         }
         for index in 0..self.daemons.len() {
             self.daemons[index].heal();
@@ -203,6 +204,7 @@ impl World {
                 waiting.push(format!("{name:?} to be idle"));
             }
         }
+        waiting.extend(self.operator.under_way());
         waiting.extend(self.daemons.iter().filter_map(|daemon| daemon.under_way()));
         waiting
     }
@@ -218,6 +220,7 @@ impl World {
         for (topic, partitions) in TOPICS {
             logs.extend((0..partitions).map(|partition| format!("topic/{topic}/{partition}")));
         }
+        self.operator_looks(false);
         let mut first = true;
         for index in 0..self.seats.len() {
             let names = self.names.clone();
@@ -255,6 +258,7 @@ impl World {
 
     fn is_looking(&self) -> bool {
         let processes = self.seats.iter().filter_map(|seat| seat.process.as_ref());
-        processes.into_iter().any(|process| !process.looks.is_empty() || !process.asked.is_empty())
+        self.operator_is_looking()
+            || processes.into_iter().any(|process| !process.looks.is_empty() || !process.asked.is_empty())
     }
 }

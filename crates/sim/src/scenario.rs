@@ -45,6 +45,9 @@ pub struct Scenario {
     /// to nothing because of that.
     #[serde(default)]
     pub requeues: bool,
+    /// Whether not everybody may join: an operator says who.
+    #[serde(default)]
+    pub owned: bool,
     /// Who is there.
     pub cast: Vec<Role>,
     /// What goes wrong, in the order of time.
@@ -136,12 +139,17 @@ impl Scenario {
         publishers(&mut root.fork(9), &mut cast);
         let local = local_sessions(&mut root.fork(6), &cast);
         let span_ms = minutes * 60_000;
-        let faults = faults(&root, span_ms, !local.is_empty());
+        let mut faults = faults(&root, span_ms, !local.is_empty());
         let keeps = keeps(&mut root.fork(7));
         let requeues = !local.is_empty() && root.fork(12).chance(400);
         cast.extend(local);
         cast.extend(requeues.then(|| rival(&mut root.fork(12).fork(1), &cast)).flatten());
         let inquires = root.fork(11).chance(250);
+        let owned = root.fork(13).chance(350);
+        if owned {
+            faults.extend(spread(&Fault::OPERATORS, 800, &root.fork(13), span_ms));
+            faults.sort_by_key(|planned| planned.at);
+        }
         Scenario {
             seed,
             span_ms,
@@ -152,6 +160,7 @@ impl Scenario {
             keeps,
             inquires,
             requeues,
+            owned,
             cast,
             faults,
         }
@@ -303,7 +312,8 @@ fn reads(rng: &mut Rng) -> Vec<SubscribeParams> {
 fn faults(root: &Rng, span_ms: u64, daemons: bool) -> Vec<Planned> {
     let mut faults = Vec::new();
     let mut rng = root.fork(2);
-    let old = |(_, fault): &(usize, Fault)| !Fault::REWINDS.contains(fault);
+    let newer = [&Fault::REWINDS[..], &Fault::OPERATORS[..]].concat();
+    let old = |(_, fault): &(usize, Fault)| !newer.contains(fault);
     for (index, fault) in Fault::ALL.into_iter().enumerate().filter(old) {
         let mut own = root.fork(100 + index as u64);
         // A world has about two thirds of the kinds, some of them often: what hides behind a common fault shows
@@ -326,12 +336,14 @@ fn faults(root: &Rng, span_ms: u64, daemons: bool) -> Vec<Planned> {
 /// One world in four has stores that go back, drawn from a stream of their own: all others are what they would be
 /// without.
 fn rewinds(rng: &mut Rng, span_ms: u64) -> Vec<Planned> {
-    let mut faults = Vec::new();
-    if !rng.chance(250) {
-        return faults;
-    }
-    for (index, fault) in Fault::REWINDS.into_iter().enumerate() {
-        let wanted = rng.chance(600);
+    if rng.chance(250) { spread(&Fault::REWINDS, 600, rng, span_ms) } else { Vec::new() }
+}
+
+/// Faults of these kinds, each of which comes to so many worlds out of a thousand.
+fn spread(kinds: &[Fault], per_mille: u64, root: &Rng, span_ms: u64) -> Vec<Planned> {
+    let (mut rng, mut faults) = (root.clone(), Vec::new());
+    for (index, fault) in kinds.iter().copied().enumerate() {
+        let wanted = rng.chance(per_mille);
         let mut own = rng.fork(1 + index as u64);
         let mut at = 5_000 + own.around(fault.every_s() * 1_000);
         while at < span_ms && wanted {

@@ -67,6 +67,34 @@ pub enum Fallback {
     Fail,
 }
 
+/// Somebody who may be on the roll of a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Person {
+    /// Who founded it.
+    Owner,
+    /// A member of the cast.
+    Cast(Member),
+    /// A guest, by number.
+    Guest(u8),
+}
+
+/// Something that an operator decides, and that holds until it is decided anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Matter {
+    /// Whether not everybody may join.
+    Founded,
+    /// Whether somebody is a member, and what they may do.
+    Member(Person),
+    /// Whether a session is banned.
+    Ban(Slot),
+    /// Whether the invite of this number is revoked.
+    Revoked(u8),
+    /// The settings.
+    Settings,
+    /// The end of a session's lease, which is over as soon as it is done.
+    Kick(Slot),
+}
+
 /// A message as its sender meant it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Letter {
@@ -395,8 +423,52 @@ pub enum Seen {
     SocketLost(Slot),
     /// The broker answers a hello of this session with yes: to which life, whether the lease is new, and on which socket.
     Admitted(Life, /* new */ bool, /* socket */ u64),
-    /// An operator bans a session, or lifts that.
+    /// An operator keeps a session out, by a ban or because its member is none any more, or lets it in again.
     Banned(Slot, bool),
+    /// An operator asks for a matter to be so; absent is not at all.
+    Asks(Matter, Option<String>),
+    /// The broker says that it is.
+    Decided(Matter, Option<String>),
+    /// How an operator finds a matter.
+    Stands {
+        /// Which.
+        matter: Matter,
+        /// How it is; absent is not at all.
+        value: Option<String>,
+        /// Whether nothing has changed it since the broker started.
+        at_start: bool,
+    },
+    /// A guest says hello, with an invite or without: which, and what it gives.
+    GuestKnocks {
+        /// Who.
+        guest: u8,
+        /// Its number and what it gives.
+        invite: Option<(u8, String)>,
+    },
+    /// A guest's hello is answered: yes, or with which code.
+    GuestEnters {
+        /// Who.
+        guest: u8,
+        /// The invite that it brought.
+        invite: Option<u8>,
+        /// How many keys that lets in.
+        uses: u32,
+        /// When it said hello.
+        since: u64,
+        /// The answer.
+        outcome: Result<(), String>,
+    },
+    /// A guest has tried whether it has a right.
+    GuestMay {
+        /// Who.
+        guest: u8,
+        /// Which right.
+        right: String,
+        /// When it asked.
+        since: u64,
+        /// Whether it was let.
+        allowed: bool,
+    },
     /// A hello that must not be admitted (a stolen token, a forged proof) was; or was not.
     Impostor(Slot, /* admitted */ bool),
     /// A hostile client tried something that must not work; whether it did, in words.

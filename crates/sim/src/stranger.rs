@@ -9,6 +9,7 @@ use tenure_proto::codec::Codec;
 use tenure_proto::token::ResumeToken;
 
 use crate::broker::HOST;
+use crate::guest::Visit;
 use crate::net::{Frame, Way, WireId};
 use crate::rng::Rng;
 use crate::seen::{Seen, Slot};
@@ -19,17 +20,19 @@ const STAY_MS: u64 = 8_000;
 
 /// What a stranger is after.
 #[derive(Clone, Debug)]
-enum Aim {
+pub(crate) enum Aim {
     /// The session of `slot`, whose token it has.
     Session { slot: Slot, token: String },
     /// Trouble.
     Trouble,
+    /// What a guest may do.
+    Guest(Visit),
 }
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Stranger {
-    aim: Aim,
+    pub(crate) aim: Aim,
     key: SigningKey,
     wire: WireId,
     rng: Rng,
@@ -57,15 +60,17 @@ impl World {
             .filter_map(|process| Some((process.role.slot, process.token.clone()?)))
             .collect();
         let Some((slot, token)) = rng.pick(&tokens) else { return false };
-        self.come(Aim::Session { slot, token }, rng)
+        let key = SigningKey::from_bytes(&rng.bytes());
+        self.come(Aim::Session { slot, token }, key, rng)
     }
 
     /// A liar comes.
     pub(crate) fn lie(&mut self, rng: &mut Rng) -> bool {
-        self.come(Aim::Trouble, rng)
+        let key = SigningKey::from_bytes(&rng.bytes());
+        self.come(Aim::Trouble, key, rng)
     }
 
-    fn come(&mut self, aim: Aim, rng: &mut Rng) -> bool {
+    pub(crate) fn come(&mut self, aim: Aim, key: SigningKey, rng: &mut Rng) -> bool {
         if !self.broker.is_up() || self.broker_frozen.is_some() {
             return false;
         }
@@ -76,7 +81,7 @@ impl World {
         let victims = processes().map(|process| process.link_session()).collect();
         let stranger = Stranger {
             aim,
-            key: SigningKey::from_bytes(&rng.bytes()),
+            key,
             wire,
             rng: rng.fork(7),
             tags,
@@ -103,6 +108,9 @@ impl World {
     pub(crate) fn stranger_turn(&mut self, index: usize) {
         let Some(stranger) = self.strangers.get(index) else { return };
         let wire = stranger.wire;
+        if self.guest_tries(index, wire) {
+            return;
+        }
         self.verdict(index);
         self.close_client(wire);
     }
@@ -131,6 +139,8 @@ impl World {
             if let Some(hello) = self.stranger_hello(index, &value["data"]) {
                 self.send(wire, Way::Up, Frame::Data(hello.to_string().into_bytes()));
             }
+        } else if value["type"] == "res" && self.is_guest(index) {
+            self.guest_hears(index, &value);
         } else if value["type"] == "res" && value["id"] == "hello" {
             self.after_hello(index, wire, &value);
         } else if value["type"] == "res" {
@@ -139,13 +149,15 @@ impl World {
     }
 
     fn stranger_hello(&mut self, index: usize, challenge: &Value) -> Option<Value> {
-        let stranger = self.strangers.get_mut(index)?;
         let mesh = "default".parse().ok()?;
         let (nonce, broker) = (challenge["nonce"].as_str()?, challenge["broker"].as_str()?);
-        let (session, member, token) = match &stranger.aim {
+        let guest = self.guest_hello(index);
+        let stranger = self.strangers.get_mut(index)?;
+        let (session, member, name, brings) = match &stranger.aim {
             Aim::Session { slot, token } => {
                 let role = self.scenario.cast.iter().find(|role| role.slot == *slot)?;
-                (self.names.session_key(*slot)?, self.names.member_key(role.member)?, token.clone())
+                let (session, member) = (self.names.session_key(*slot)?, self.names.member_key(role.member)?);
+                (session, member, "stranger", resume(token))
             }
             Aim::Trouble => {
                 let session = session_key(&stranger.key);
@@ -157,22 +169,23 @@ impl World {
                     lid: "l1-1".parse().ok()?,
                     iat: tenure_proto::number::U53::saturating(0),
                 };
-                (session, member_key(&stranger.key), token.issue(&stranger.key))
+                (session, member_key(&stranger.key), "stranger", resume(&token.issue(&stranger.key)))
             }
+            Aim::Guest(_) => (session_key(&stranger.key), member_key(&stranger.key), "guest", guest?),
         };
         let proof = Proof { mesh: &mesh, member: &member, session: &session, nonce, broker, host: HOST }
             .sign(&stranger.key);
-        Some(json!({
-            "type": "req", "id": "hello", "method": "hello",
-            "params": {
-                "protocol": {"min": 1, "max": 1},
-                "client": {"name": "stranger", "version": "0", "instanceId": format!("x{index}")},
-                "mesh": "default", "member": member.to_string(), "session": session.to_string(),
-                "proof": proof,
-                "resume": {"token": token, "epoch": "e1-1", "lastSeq": 5},
-                "profile": {"name": "stranger"},
-            },
-        }))
+        let mut params = json!({
+            "protocol": {"min": 1, "max": 1},
+            "client": {"name": name, "version": "0", "instanceId": format!("x{index}")},
+            "mesh": "default", "member": member.to_string(), "session": session.to_string(),
+            "proof": proof,
+            "profile": {"name": name},
+        });
+        if let (Some(params), Value::Object(brings)) = (params.as_object_mut(), brings) {
+            params.extend(brings);
+        }
+        Some(json!({"type": "req", "id": "hello", "method": "hello", "params": params}))
     }
 
     fn after_hello(&mut self, index: usize, wire: WireId, answer: &Value) {
@@ -270,4 +283,9 @@ impl World {
             self.see(&Seen::Attack(attack.to_owned(), true));
         }
     }
+}
+
+/// What a hello brings that is to resume.
+fn resume(token: &str) -> Value {
+    json!({"resume": {"token": token, "epoch": "e1-1", "lastSeq": 5}})
 }

@@ -17,12 +17,13 @@ use crate::disk::{Broken, Disk, Left};
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::net::{Net, Path, Way, WireId};
+use crate::operator::Operator;
 use crate::oracle::Oracle;
 use crate::rewinding::Rewinding;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::seats::Seat;
-use crate::seen::{Numbers, Seen, Slot};
+use crate::seen::{Matter, Numbers, Seen, Slot};
 use crate::stranger::Stranger;
 use crate::trace::Trace;
 
@@ -55,8 +56,10 @@ pub(crate) enum Event {
     BrokerThaws { at: u64 },
     /// The disk is well again.
     DiskHeals(Fault),
-    /// A ban is lifted.
-    Unban(Slot),
+    /// The operator lifts what was to hold for a while.
+    Lifted(Matter),
+    /// The operator asks again for what is not as it shall be.
+    Operator,
     /// A stranger acts or gives up.
     Stranger { index: usize },
     /// Somebody looks at what is bounded.
@@ -98,6 +101,7 @@ pub(crate) struct World {
     /// Lives by session, twins included.
     pub(crate) lives: BTreeMap<Slot, u32>,
     pub(crate) strangers: Vec<Stranger>,
+    pub(crate) operator: Operator,
     pub(crate) daemons: Vec<Daemon>,
     pub(crate) net: Net,
     pub(crate) broker: Broker,
@@ -152,6 +156,7 @@ impl World {
             seats: Vec::new(),
             lives: BTreeMap::new(),
             strangers: Vec::new(),
+            operator: Operator::new(root.fork(14)),
             daemons: Vec::new(),
             net: Net::default(),
             broker,
@@ -207,6 +212,7 @@ impl World {
             self.at(at, Event::Birth { seat });
         }
         self.begin_daemons();
+        self.begin_operator();
         self.at(0, Event::BrokerStart);
         for (index, planned) in scenario.faults.iter().enumerate() {
             self.at(planned.at, Event::Fault(index));
@@ -332,7 +338,8 @@ impl World {
             Event::HostWakes { host, at } => self.wake_host(host, at),
             Event::BrokerThaws { at } => self.thaw_broker(at),
             Event::DiskHeals(fault) => self.heal_disk(fault),
-            Event::Unban(slot) => self.unban(slot),
+            Event::Lifted(matter) => self.lift(matter),
+            Event::Operator => self.operator_turn(),
             Event::Stranger { index } => self.stranger_turn(index),
             Event::Census => self.census(),
             Event::DaemonStart { daemon } => self.start_daemon(daemon),

@@ -111,9 +111,6 @@ impl Mesh {
     /// Keeps somebody out from here on. Looks at every lease once: it is a person's doing.
     pub(crate) fn ban(&mut self, record: BanRecord) {
         let subject = record.subject;
-        if !self.access.bans.has_room(&subject) {
-            return self.effects.push_back(Effect::Note(Note::BanRefused { subject }));
-        }
         self.access.bans.insert(record);
         let means = |session: &SessionKey, lease: &Lease| subject.means(session, &lease.member, lease.from);
         let (ends, rest): (Vec<_>, Vec<_>) =

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::time::Millis;
 use tenure_proto::limits::STARTUP_GRACE_MS;
 
 use crate::Mesh;
+use crate::access::RestoredAccess;
 use crate::access::setting::{self, Values};
 use crate::config::MeshConfig;
 use crate::effect::{Effect, Note};
@@ -25,8 +27,25 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(base: Arc<MeshConfig>) -> Settings {
-        Settings { base, version: 0, values: Values::new() }
+    /// What a store remembers, on a broker with these numbers of its own; the numbers that hold, and why not all that
+    /// operators had set does.
+    pub(crate) fn recall(
+        base: MeshConfig,
+        restored: &RestoredAccess,
+    ) -> (Settings, MeshConfig, Option<String>) {
+        let mut values = restored.settings.clone();
+        // One that an earlier program took is no reason to forget the others.
+        let mut unset = setting::weed(&mut values);
+        if mutant::on(Mutant::OwnNumbersAtStart) {
+            values.clear();
+        }
+        let config = setting::apply(&base, &values).unwrap_or_else(|error| {
+            // The broker was started with other numbers since, and those win.
+            unset.push(error.message);
+            base.clone()
+        });
+        let settings = Settings { base: Arc::new(base), version: restored.settings_version, values };
+        (settings, config, (!unset.is_empty()).then(|| unset.join("; ")))
     }
 
     pub(crate) fn base(&self) -> &MeshConfig {
@@ -40,28 +59,9 @@ impl Settings {
 }
 
 impl Mesh {
-    /// Takes up other numbers of the broker's own; what operators have set is set on top of them.
-    pub(crate) fn rebase(&mut self, now: Millis, base: MeshConfig) {
-        match setting::apply(&base, &self.settings.values) {
-            Ok(config) => {
-                self.settings.base = Arc::new(base);
-                self.configure(now, config);
-            }
-            Err(error) => self.effects.push_back(Effect::Note(Note::ConfigRefused { reason: error.message })),
-        }
-    }
-
-    /// Takes up other numbers, if they hold together. `now` is on the shell's clock. Looks at every lease and log
-    /// once: it is a person's doing.
+    /// Takes up other numbers, which hold together. `now` is on the shell's clock. Looks at every lease and log once: it is
+    /// a person's doing.
     pub(crate) fn configure(&mut self, now: Millis, config: MeshConfig) {
-        let taken = self.take_up(now, config);
-        let note = taken.map_or_else(|reason| Note::ConfigRefused { reason }, |()| Note::Configured);
-        self.effects.push_back(Effect::Note(note));
-    }
-
-    /// The same without a note of it: what operators had set is taken up at a start.
-    pub(crate) fn take_up(&mut self, now: Millis, config: MeshConfig) -> Result<(), String> {
-        config.check().map_err(|error| error.to_string())?;
         self.config = Arc::new(config);
         self.sessions.bound(self.config.max_sessions);
         self.clock.retune(self.config.lease_ttl_ms, now);
@@ -77,6 +77,6 @@ impl Mesh {
         }
         self.messages.prune_anew();
         self.upkeep_soon();
-        Ok(())
+        self.effects.push_back(Effect::Note(Note::Configured));
     }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use tenure_kit::time::{Millis, Now};
+use tenure_kit::mutant::{self, Mutant};
+use tenure_kit::time::Millis;
 use tenure_proto::close::Reason;
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
 
 use crate::Mesh;
 use crate::access::setting;
-use crate::access::{AccessWrite, AuditRecord, Entry, RestoredAccess, Right, Rights, Roll};
+use crate::access::{AccessWrite, AuditRecord, Entry, Right, Rights};
 use crate::conn::admit::{Admission, Refusal, Voucher};
 use crate::effect::Effect;
 use crate::input::Call;
@@ -18,25 +19,8 @@ use crate::store::pending::Awaiting;
 use crate::store::record::StoreWrite;
 
 impl Mesh {
-    /// The same mesh with what its store remembers of access: who may come in, who may not, and what operators have set.
-    pub fn with_access(mut self, now: Now, restored: RestoredAccess) -> Mesh {
-        let keep_ended = self.access.roll.keep_ended;
-        self.access.roll = Roll::new(&restored);
-        self.access.roll.keep_ended = keep_ended;
-        for ban in restored.bans {
-            self.access.bans.insert(ban);
-        }
-        let (mut values, version) = (restored.settings, restored.settings_version);
-        // One that an earlier program took is no reason to forget the others.
-        let mut unset = setting::weed(&mut values);
-        (self.settings.version, self.settings.values) = (version, values);
-        let config =
-            setting::apply(&self.settings.base, &self.settings.values).map_err(|error| error.message);
-        if let Err(reason) = config.and_then(|config| self.take_up(now.at, config)) {
-            // The broker was started with other numbers since, and those win.
-            unset.push(reason);
-        }
-        self.sessions.note_unset((!unset.is_empty()).then(|| unset.join("; ")));
+    /// What those may who were here before a start, and who of them may not be.
+    pub(crate) fn recall_rights(&mut self) {
         // By which token somebody came is not kept: what those may who are no members is known when they are back.
         for lease in self.sessions.leases_mut().map(|(_, lease)| lease) {
             lease.may = self.access.roll.rights(&lease.member, None).narrowed(lease.caps.as_deref());
@@ -50,7 +34,6 @@ impl Mesh {
             }
             self.reschedule(session);
         }
-        self
     }
 
     /// Whether any key may join.
@@ -130,17 +113,18 @@ impl Mesh {
     /// Why a session may not ask this, if it may not. What is looked up by its id first, or has a verdict for each of its
     /// parts, asks for itself.
     pub(crate) fn forbidden(&self, session: SessionKey, call: &Call) -> Option<WireError> {
-        if matches!(call, Call::Send(_) | Call::ServiceRenew(_)) {
+        if matches!(call, Call::Send(_) | Call::ServiceRenew(_)) || mutant::on(Mutant::RightsUnchecked) {
             return None;
         }
         self.may(session, call.method().needs()?).err()
     }
 
     /// What members may has changed: everybody's rights are counted anew. A person's doing, so it looks at every lease. Streams
-    /// end of those who may have none any more, and what they offer is stale from here on.
+    /// end of those who may have none any more, and what they offer is stale from here on. Whoever is put out loses all that
+    /// with the lease.
     pub(crate) fn recount_rights(&mut self) {
         let (roll, mut poorer) = (&self.access.roll, Vec::new());
-        for (session, lease) in self.sessions.leases_mut() {
+        for (session, lease) in self.sessions.leases_mut().filter(|(_, lease)| !lease.kicked) {
             let may = roll.rights(&lease.member, lease.token.as_ref()).narrowed(lease.caps.as_deref());
             let loses = |right| lease.may.allow(right) && !may.allow(right);
             if loses(Right::Serve) || loses(Right::Run) {
@@ -154,8 +138,9 @@ impl Mesh {
             }
             self.effects.push_back(Effect::Cut { session, name: None, reason: "forbidden" });
         }
-        let mute =
-            |(session, lease): (&SessionKey, &Lease)| (!lease.may.allow(Right::Run)).then_some(*session);
+        let mute = |(session, lease): (&SessionKey, &Lease)| {
+            (!lease.kicked && !lease.may.allow(Right::Run)).then_some(*session)
+        };
         for session in self.sessions.leases().filter_map(mute).collect::<Vec<_>>() {
             self.lose_runs(session);
         }

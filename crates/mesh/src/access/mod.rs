@@ -25,6 +25,7 @@ pub mod setting;
 use core::net::IpAddr;
 
 use tenure_kit::census::Count;
+use tenure_kit::mutant::{self, Mutant};
 use tenure_kit::rate::ACCOUNTS;
 use tenure_proto::error::WireError;
 use tenure_proto::ids::{GrantId, MemberKey, SessionKey};
@@ -48,6 +49,15 @@ pub(crate) struct Access {
 }
 
 impl Access {
+    /// What a store remembers.
+    pub(crate) fn recall(restored: RestoredAccess) -> Access {
+        let mut access = Access { roll: Roll::new(&restored), ..Access::default() };
+        if !mutant::on(Mutant::BanForgottenAtStart) {
+            restored.bans.into_iter().for_each(|ban| access.bans.insert(ban));
+        }
+        access
+    }
+
     /// Whether a ban keeps out somebody with these keys, from this address.
     pub(crate) fn is_banned(&self, session: &SessionKey, member: &MemberKey, from: Option<IpAddr>) -> bool {
         self.bans.hold(session, member, from)

@@ -295,8 +295,8 @@ impl Mesh {
             After::Unban(subject) => self.unban(subject),
             After::ConfirmClock => self.confirm_clock(),
             After::PutOut(out) => {
-                self.recount_rights();
                 self.put_out(|mesh, session| mesh.is_out(session, &out));
+                self.recount_rights();
             }
             After::Configure => {
                 if let Ok(config) = self.with_settings(&self.settings.values) {

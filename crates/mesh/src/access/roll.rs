@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_kit::mutant::{self, Mutant};
 use tenure_proto::error::{ErrorCode, WireError};
 use tenure_proto::ids::{GrantId, MemberKey};
 use tenure_proto::invite::{Invite, Role};
@@ -171,7 +172,7 @@ impl Roll {
             expires_at: invite.exp.get(),
             revoked: false,
         });
-        record.used += 1;
+        record.used += u32::from(!mutant::on(Mutant::UsesUncounted));
         changes.push(Change::PutInvite(record.clone()));
         *self.pending.entry(invite.id.clone()).or_default() += 1;
         let record = MemberRecord {

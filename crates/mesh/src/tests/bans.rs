@@ -6,18 +6,10 @@ use tenure_proto::{ErrorCode, MemberKey};
 use crate::access::bans::BANS_MAX;
 use crate::conn::admit::Admission;
 use crate::effect::Note;
-use crate::input::{Banned, Input};
+use crate::input::Banned;
 use crate::tests::world::{Disk, World, knock, session};
 
 const BANNED: (ErrorCode, &str, Option<u64>) = (ErrorCode::Banned, "banned", None);
-
-fn ban(world: &mut World, subject: Banned) {
-    world.input(Input::Ban { subject, on: true });
-}
-
-fn unban(world: &mut World, subject: Banned) {
-    world.input(Input::Ban { subject, on: false });
-}
 
 /// Session `n`, for whom member 9 vouches.
 fn guest(n: u8) -> Admission {
@@ -29,7 +21,7 @@ fn a_banned_session_is_gone_at_once_and_stays_out_until_that_is_lifted() {
     let mut world = World::new();
     let (watcher, conn) = (world.join(1), world.join(2));
     world.seen(watcher);
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     assert_eq!(world.closed(conn), Some(("banned", None)));
     assert_eq!(world.socket(conn).closing.as_ref().unwrap().code, 4004);
     assert_eq!(world.seen(watcher), ["2 left s2"], "exactly once");
@@ -41,7 +33,7 @@ fn a_banned_session_is_gone_at_once_and_stays_out_until_that_is_lifted() {
     }
     world.advance(600_000);
     assert!(world.seen(watcher).iter().all(|event| event.ends_with("tick")));
-    unban(&mut world, Banned::Session(session(2)));
+    world.unban(Banned::Session(session(2)));
     let again = world.join(2);
     assert_eq!(world.answer(again).lease, LeaseFate::New);
 }
@@ -53,7 +45,7 @@ fn a_banned_member_takes_its_sessions_along_wherever_they_stand() {
     let (here, away) = (world.enter(guest(2)), world.enter(guest(3)));
     world.close(away, true);
     world.seen(watcher);
-    ban(&mut world, Banned::Member(MemberKey([9; 32])));
+    world.ban(Banned::Member(MemberKey([9; 32])));
     assert_eq!(world.closed(here), Some(("banned", None)));
     assert_eq!(world.seen(watcher), ["3 left s2", "4 left s3"]);
     let again = world.hello(guest(4));
@@ -71,7 +63,7 @@ fn a_hello_that_waits_for_the_store_is_refused_at_once_and_its_lease_ends() {
     let watcher = world.join(1);
     world.disk(Disk::Holds);
     let conn = world.hello(knock(2));
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     assert_eq!(world.refusal(conn), BANNED, "before the store has said anything");
     world.disk(Disk::Commits);
     assert_eq!(world.seen(watcher), ["1 joined s2", "2 left s2"]);
@@ -85,7 +77,7 @@ fn a_hello_that_waits_for_the_end_of_its_lease_is_refused_at_once() {
     world.disk(Disk::Holds);
     world.bye(conn);
     let again = world.hello(knock(2));
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     assert_eq!(world.refusal(again), BANNED);
     world.disk(Disk::Commits);
     assert_eq!(world.closed(conn), Some(("bye", None)), "who had said goodbye is answered");
@@ -98,7 +90,7 @@ fn while_the_store_fails_a_banned_session_stays_out_and_its_lease_ends_when_it_c
     let (watcher, conn) = (world.join(1), world.join(2));
     world.seen(watcher);
     world.disk(Disk::Fails);
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     assert_eq!(world.closed(conn), Some(("banned", None)), "what needs no disk happens at once");
     let again = world.hello(world.resume(conn, 0));
     assert_eq!(world.refusal(again), BANNED);
@@ -118,11 +110,11 @@ fn a_ban_that_is_said_again_after_a_start_ends_what_the_store_still_had() {
     world.join(1);
     world.join(2);
     world.disk(Disk::Holds);
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     world.restart(0);
     world.disk(Disk::Commits);
     assert_eq!(world.mesh.sessions(), 2, "the end never reached the disk");
-    ban(&mut world, Banned::Session(session(2)));
+    world.ban(Banned::Session(session(2)));
     assert_eq!((world.mesh.sessions(), world.store.leases.len()), (1, 1));
     let again = world.hello(knock(2));
     assert_eq!(world.refusal(again), BANNED);
@@ -137,16 +129,14 @@ fn bans_are_bounded_and_the_same_one_counts_once() {
         Banned::Member(MemberKey(key))
     };
     for n in 0..BANS_MAX {
-        world.mesh.handle(world.now(), Input::Ban { subject: subject(n), on: true });
+        world.ban(subject(n));
     }
-    ban(&mut world, subject(BANS_MAX));
-    assert!(world.has_note(|note| *note == Note::BanRefused { subject: subject(BANS_MAX) }));
-    world.notes.clear();
-    ban(&mut world, subject(0));
-    assert!(!world.has_note(|note| matches!(note, Note::BanRefused { .. })));
+    let refused = world.ban(subject(BANS_MAX)).unwrap().unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Busy);
+    world.ban(subject(0)).unwrap().unwrap();
     assert_eq!(world.mesh.bans().count(), BANS_MAX);
-    unban(&mut world, subject(0));
-    ban(&mut world, subject(BANS_MAX));
+    world.unban(subject(0));
+    world.ban(subject(BANS_MAX));
     assert_eq!(world.mesh.bans().count(), BANS_MAX);
 }
 
@@ -154,13 +144,13 @@ fn bans_are_bounded_and_the_same_one_counts_once() {
 fn the_key_of_a_banned_member_is_no_session_key_of_another() {
     let mut world = World::new();
     let inside = world.enter(guest(2));
-    ban(&mut world, Banned::Member(MemberKey(session(2).0)));
+    world.ban(Banned::Member(MemberKey(session(2).0)));
     assert_eq!(world.closed(inside), Some(("banned", None)), "here already");
     for hello in [guest(2), Admission { member: MemberKey([8; 32]), ..knock(2) }] {
         let again = world.hello(hello);
         assert_eq!(world.refusal(again), BANNED);
     }
     world.enter(guest(3));
-    unban(&mut world, Banned::Member(MemberKey(session(2).0)));
+    world.unban(Banned::Member(MemberKey(session(2).0)));
     world.enter(guest(2));
 }

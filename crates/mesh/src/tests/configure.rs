@@ -5,19 +5,14 @@ use tenure_proto::hello::LeaseFate;
 
 use crate::config::MeshConfig;
 use crate::effect::Note;
-use crate::input::Input;
 use crate::tests::world::{World, knock};
-
-fn configure(world: &mut World, config: MeshConfig) {
-    world.input(Input::Configure { config: Box::new(config) });
-}
 
 #[test]
 fn a_lease_keeps_what_its_client_was_told_until_its_next_hello() {
     let mut world = World::new();
     let (watcher, away) = (world.join(1), world.join(2));
     world.close(away, true);
-    configure(&mut world, MeshConfig::with_lease(9_000));
+    world.configure(&MeshConfig::with_lease(9_000));
     assert!(world.has_note(|note| *note == Note::Configured));
     world.advance(89_999);
     assert_eq!(world.mesh.sessions(), 2, "it was promised 90 s");
@@ -33,11 +28,24 @@ fn a_lease_keeps_what_its_client_was_told_until_its_next_hello() {
 }
 
 #[test]
+fn a_lease_found_at_a_start_lives_as_long_as_operators_have_set() {
+    let mut world = World::with(MeshConfig::with_lease(9_000));
+    world.join(1);
+    let set = crate::access::setting::all(&MeshConfig::with_lease(60_000));
+    world.remembers.settings = set.into_iter().filter(|(name, _)| name.ends_with("Ms")).collect();
+    world.restart(usize::MAX);
+    world.advance(59_000);
+    assert_eq!(world.mesh.sessions(), 1, "not only as long as the broker was started with");
+    world.advance(2_000);
+    assert_eq!(world.mesh.sessions(), 0);
+}
+
+#[test]
 fn a_socket_is_watched_as_its_client_expects() {
     let mut world = World::new();
     let conn = world.join(2);
     world.socket_mut(conn).lively = false;
-    configure(&mut world, MeshConfig::with_lease(9_000));
+    world.configure(&MeshConfig::with_lease(9_000));
     world.advance(74_999);
     assert!(world.is_open(conn), "its client may be silent for 75 s");
     assert!(world.pings(conn) >= 24, "and is asked every 3 s from here on");
@@ -50,7 +58,7 @@ fn longer_leases_are_longer_at_once_and_signs_of_life_come_as_often_as_before() 
     let mut world = World::with(MeshConfig::with_lease(9_000));
     let (away, here) = (world.join(1), world.join(2));
     world.close(away, true);
-    configure(&mut world, MeshConfig::default());
+    world.configure(&MeshConfig::default());
     world.advance(60_000);
     assert_eq!(world.mesh.sessions(), 2);
     assert_eq!(world.pings(here), 20, "the client still expects one every 3 s");
@@ -64,7 +72,7 @@ fn fewer_sessions_evict_nobody() {
     for n in 1..=3 {
         world.join(n);
     }
-    configure(&mut world, MeshConfig { max_sessions: 1, ..MeshConfig::default() });
+    world.configure(&MeshConfig { max_sessions: 1, ..MeshConfig::default() });
     assert_eq!(world.mesh.online(), 3);
     let fourth = world.hello(knock(4));
     assert_eq!(world.refusal(fourth), (ErrorCode::Busy, "busy", Some(1_000)));
@@ -74,12 +82,8 @@ fn fewer_sessions_evict_nobody() {
 fn numbers_that_contradict_each_other_change_nothing() {
     let mut world = World::new();
     let bad = MeshConfig { stale_after_ms: 95_000, lease_ttl_ms: 90_000, ..MeshConfig::default() };
-    configure(&mut world, bad);
-    assert!(
-        world.has_note(
-            |note| matches!(note, Note::ConfigRefused { reason } if reason.contains("stale-after"))
-        )
-    );
+    let refused = world.configure(&bad).unwrap().unwrap_err();
+    assert!(refused.message.contains("stale-after"), "{refused:?}");
     let conn = world.join(2);
     assert_eq!(*world.answer(conn).config, MeshConfig::default());
 }
@@ -87,7 +91,7 @@ fn numbers_that_contradict_each_other_change_nothing() {
 #[test]
 fn a_freeze_is_measured_by_the_numbers_that_hold() {
     let mut world = World::new();
-    configure(&mut world, MeshConfig::with_lease(1_000));
+    world.configure(&MeshConfig::with_lease(1_000));
     let conn = world.join(2);
     world.close(conn, true);
     world.freeze(5_000);

@@ -1,6 +1,6 @@
 //! The store as the broker's own keeps leases, with a disk that can hold writes back or fail them.
 
-use crate::input::LeaseRecord;
+use crate::input::{LeaseRecord, Restored};
 use std::collections::{BTreeMap, VecDeque};
 use tenure_proto::ids::SessionKey;
 

@@ -116,7 +116,7 @@ fn a_lease_does_not_end_while_its_hello_waits() {
 fn a_ban_holds_for_a_hello_that_waits_and_a_drain_ends_its_waiting() {
     let mut world = world();
     let banned = world.hello(reading(knock(2)));
-    world.input(Input::Ban { subject: crate::input::Banned::Session(session(2)), on: true });
+    world.ban(crate::input::Banned::Session(session(2)));
     found(&mut world, vec![Some(MessageId(7))]);
     assert_eq!(world.refusal(banned).1, "banned");
     let mut world = self::world();

@@ -110,7 +110,7 @@ fn a_banned_session_is_given_to_nobody_though_the_disk_does_not_know_yet() {
     let conn = world.join(2);
     offers(&mut world, conn, "db");
     world.disk(crate::tests::world::Disk::Holds);
-    world.input(Input::Ban { subject: Banned::Session(session(2)), on: true });
+    world.ban(Banned::Session(session(2)));
     route(&mut world, 1, "db", Want::Tcp);
     assert_eq!(routed(&mut world), [(1, Err(ErrorCode::NotFound))]);
 }
@@ -228,7 +228,7 @@ fn a_ticket_is_worth_nothing_without_a_lease_that_may() {
     world.bye(asking);
     assert_eq!(ask(&mut world), Some(ErrorCode::LeaseExpired));
     let (mut world, _) = stage();
-    world.input(Input::Ban { subject: Banned::Session(session(3)), on: true });
+    world.ban(Banned::Session(session(3)));
     assert!(matches!(ask(&mut world), Some(ErrorCode::Banned | ErrorCode::LeaseExpired)));
     assert_eq!(ask(&mut World::new()), Some(ErrorCode::LeaseExpired), "it never was here");
 }

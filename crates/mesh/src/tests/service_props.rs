@@ -105,9 +105,8 @@ impl Stage {
                 }
             }
             Act::Ban(who) => {
-                for on in [true, false] {
-                    self.world.input(Input::Ban { subject: Banned::Session(session(*who)), on });
-                }
+                self.world.ban(Banned::Session(session(*who)));
+                self.world.unban(Banned::Session(session(*who)));
             }
             Act::Pass(ms) => self.world.advance(*ms),
             Act::Disk(disk) => self.world.disk(*disk),

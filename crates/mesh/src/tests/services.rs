@@ -231,7 +231,7 @@ fn bye_ban_and_withdrawal_end_it_at_once() {
     assert_eq!(world.cuts, [(session(1), Some("da".parse().unwrap()), "withdrawn")]);
     assert!(withdraw(&mut world, watcher, "db"), "what is not one's own is no matter");
     world.bye(two);
-    world.input(Input::Ban { subject: Banned::Session(session(3)), on: true });
+    world.ban(Banned::Session(session(3)));
     assert_eq!(heard(&mut world, watcher), ["gone da", "gone db", "gone dw"]);
     assert!(world.cuts.contains(&(session(3), None, "banned")));
     assert_eq!((world.mesh.services(), world.store.services.len()), (0, 0));
@@ -244,7 +244,7 @@ fn a_ban_cuts_before_the_disk_has_said_anything() {
     let conn = world.join(2);
     offers(&mut world, conn, "db");
     world.disk(Disk::Holds);
-    world.input(Input::Ban { subject: Banned::Session(session(2)), on: true });
+    world.ban(Banned::Session(session(2)));
     assert_eq!(world.cuts, [(session(2), None, "banned")]);
 }
 
@@ -346,7 +346,7 @@ fn who_may_not_serve_is_told_so_and_a_policy_holds_from_the_next_renewal_on() {
     let conn = world.join(2);
     offers(&mut world, conn, "db");
     let config = MeshConfig { service_names: Some("team-*".to_owned()), ..MeshConfig::default() };
-    world.input(Input::Configure { config: Box::new(config) });
+    world.configure(&config);
     let results = renew(&mut world, conn, vec![offer("db"), offer("team-db")]);
     assert_eq!(results, Some(vec![Err(ErrorCode::NameRejected), Ok(())]));
     world.advance(30_000);
@@ -491,7 +491,7 @@ fn a_renewal_that_a_new_policy_refuses_counts_as_none() {
         let conn = world.join(2);
         offers(&mut world, conn, "db");
         let config = MeshConfig { service_names: Some("team-*".to_owned()), ..MeshConfig::default() };
-        world.input(Input::Configure { config: Box::new(config) });
+        world.configure(&config);
         let mut conn = conn;
         let refused = |world: &mut World, conn: ConnId| {
             assert_eq!(renew(world, conn, vec![offer("db")]), Some(vec![Err(ErrorCode::NameRejected)]));

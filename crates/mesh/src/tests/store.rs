@@ -305,7 +305,7 @@ fn every_end_of_a_lease_says_who_and_why() {
     let four = world.join(4);
     world.bye(one);
     world.close(two, false);
-    world.input(Input::Ban { subject: Banned::Session(session(3)), on: true });
+    world.ban(Banned::Session(session(3)));
     let operation =
         Operation { who: "operator".into(), from: "here".into(), act: Act::Kick(session(4), String::new()) };
     world.input(Input::Operate { id: OperateId(1), operation: Box::new(operation) });

@@ -16,11 +16,11 @@ use tenure_proto::name::ServiceName;
 use tenure_proto::number::U53;
 use tenure_proto::peer::Profile;
 
-use crate::access::Presented;
 use crate::access::admin::{Act, OperateId, Operated, Operation};
+use crate::access::{Presented, RestoredAccess};
 use crate::conn::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::{HelloAnswer, Note, ReadId};
-use crate::input::Call;
+use crate::input::{Banned, Call, Remembered};
 use crate::services::route::{RouteId, Target};
 use crate::store::record::{RestoredMessages, StoreFound, StoreRead};
 use crate::tests::socket;
@@ -36,6 +36,8 @@ pub(crate) const WALL: u64 = 1_800_000_000_000;
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) mesh: Mesh,
+    /// What of access a start finds.
+    pub(crate) remembers: RestoredAccess,
     pub(crate) store: Store,
     pub(crate) sockets: BTreeMap<ConnId, Socket>,
     pub(crate) notes: Vec<Note>,
@@ -74,9 +76,9 @@ impl World {
                 Boot { run: 1, random: 1 },
                 "b".into(),
                 Now { at: Millis(0), wall: WALL },
-                Vec::new(),
-                Default::default(),
+                Remembered::default(),
             ),
+            remembers: RestoredAccess::default(),
             store: Store::default(),
             sockets: BTreeMap::new(),
             notes: Vec::new(),
@@ -227,6 +229,23 @@ impl World {
         self.operated.get(&id).cloned()
     }
 
+    /// An operator keeps somebody out.
+    pub(crate) fn ban(&mut self, subject: Banned) -> Option<Result<Operated, WireError>> {
+        self.operate(Act::Ban(subject, String::new()))
+    }
+
+    /// An operator does so no longer.
+    pub(crate) fn unban(&mut self, subject: Banned) -> Option<Result<Operated, WireError>> {
+        self.operate(Act::Unban(subject))
+    }
+
+    /// An operator sets all that these numbers are made of.
+    pub(crate) fn configure(&mut self, config: &MeshConfig) -> Option<Result<Operated, WireError>> {
+        let values = crate::access::setting::all(config);
+        let Some(Ok(Operated::Settings { version, .. })) = self.operate(Act::Settings) else { return None };
+        self.operate(Act::Set { version, values })
+    }
+
     pub(crate) fn drain(&mut self, restart_in_ms: Option<u64>, deadline_ms: u64) {
         self.input(Input::Drain { reason: "upgrade".into(), restart_in_ms, deadline_ms });
     }
@@ -255,8 +274,9 @@ impl World {
             (socket.gone, socket.carries) = (true, None);
         }
         let messages = RestoredMessages { services: self.store.services(), ..Default::default() };
-        let boot = self.boot();
-        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), restored, messages);
+        let (boot, access) = (self.boot(), self.remembers.clone());
+        let remembered = Remembered { leases: restored, messages, access };
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), remembered);
     }
 
     /// The broker starts on a store with these messages and no lease.
@@ -266,7 +286,8 @@ impl World {
             (socket.gone, socket.carries) = (true, None);
         }
         let (boot, now) = (self.boot(), self.now());
-        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), now, Vec::new(), messages);
+        let remembered = Remembered { messages, ..Remembered::default() };
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), now, remembered);
     }
 
     // What came of it.

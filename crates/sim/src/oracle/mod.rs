@@ -28,6 +28,7 @@ mod presence;
 mod readers;
 mod requests;
 mod rewinds;
+mod roll;
 mod runs;
 mod services;
 mod session;
@@ -52,6 +53,7 @@ use presence::Watchers;
 use readers::Readers;
 use requests::Requests;
 use rewinds::Rewinds;
+use roll::Roll;
 use runs::Runs;
 use services::Services;
 use timing::Timing;
@@ -107,6 +109,7 @@ pub struct Oracle {
     services: Services,
     rewinds: Rewinds,
     inquiries: Inquiries,
+    roll: Roll,
     last: LastLook,
     /// The store has lost its end, and nobody has said so.
     end_lost: bool,
@@ -132,6 +135,7 @@ impl Oracle {
         self.services.see(at, seen, &self.world, court);
         self.rewinds.see(seen, &self.letters, &self.world, court);
         self.inquiries.see(seen, &self.world, court);
+        self.roll.see(at, seen, court);
         self.last.see(at, seen, &self.world);
         match seen {
             Seen::Impostor(slot, true) => {

@@ -1,10 +1,10 @@
 //! A start far from when the store last ran, and a clock that jumps: nothing expires, nothing is pruned, nothing is forgotten,
 //! and what is accepted meanwhile has all its time.
 
-use tenure_mesh::access::admin::{Act, OperateId, Operation};
+use tenure_mesh::MeshConfig;
+use tenure_mesh::access::admin::Act;
 use tenure_mesh::effect::{Answer, Note};
 use tenure_mesh::input::Call;
-use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::ConnId;
 use tenure_proto::hello::HealthStatus;
 use tenure_proto::message::{SendParams, SendState};
@@ -101,8 +101,7 @@ fn an_operator_who_confirms_the_clock_ends_the_doubt_at_once() {
         let a = w.join(1);
         w.pass(MINUTE);
         assert_eq!(left(&mut w, a), (UNREAD, UNREAD, 1, 0));
-        let operation = Operation { who: "operator".into(), from: "here".into(), act: Act::ConfirmClock };
-        w.tell(Input::Operate { id: OperateId(1), operation: Box::new(operation) });
+        w.operate(Act::ConfirmClock);
         assert_eq!(health(&mut w, a), (HealthStatus::Ok, None));
         w.pass(5 * MINUTE);
         assert_eq!(left(&mut w, a).0, 0);
@@ -160,8 +159,7 @@ fn end_doubt(w: &mut World, conn: ConnId, by: i64, end: End) {
     match end {
         End::SetRight => w.wall = w.wall.saturating_add_signed(-by),
         End::Confirmed => {
-            let operation = Operation { who: "operator".into(), from: "here".into(), act: Act::ConfirmClock };
-            w.tell(Input::Operate { id: OperateId(1), operation: Box::new(operation) });
+            w.operate(Act::ConfirmClock);
         }
         End::Steady => w.pass(HOUR + MINUTE),
     }

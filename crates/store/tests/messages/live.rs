@@ -1,7 +1,9 @@
 //! Bans and other numbers while the mesh runs, and what they mean for messages.
 
+use serde_json::json;
+use tenure_mesh::MeshConfig;
+use tenure_mesh::access::admin::Act;
 use tenure_mesh::input::Banned;
-use tenure_mesh::{Input, MeshConfig};
 use tenure_proto::error::ErrorCode;
 use tenure_proto::message::{Fallback, Recipient, SendParams};
 
@@ -19,12 +21,12 @@ fn what_a_banned_session_had_in_hand_is_for_others_and_its_inbox_waits() {
         w.subscribe(c, subscription("jobs", Some("crew")));
         assert_eq!((bodies(&w.pushes(b)), w.pushes(c).len()), (vec!["job".to_owned()], 0));
         let subject = Banned::Session(session(2));
-        w.tell(Input::Ban { subject, on: true });
+        w.operate(Act::Ban(subject, String::new()));
         assert_eq!(w.drain(c), ["job"]);
         assert_eq!(w.post(a, letter(to(2), "later")).recipient, Some(Recipient::Gone));
         let fails = SendParams { fallback: Fallback::Fail, ..letter(to(2), "fails") };
         assert_eq!(code(&w.send(a, fails)), ErrorCode::LeaseExpired);
-        w.tell(Input::Ban { subject, on: false });
+        w.operate(Act::Unban(subject));
         let b = w.join(2);
         assert_eq!(w.drain(b), ["later"]);
     }
@@ -39,8 +41,8 @@ fn a_shorter_grace_holds_for_who_is_away_already() {
     w.post(a, letter(topic("jobs"), "job"));
     w.drop_socket(b);
     w.subscribe(c, subscription("jobs", Some("crew")));
-    let config = MeshConfig { reconnect_grace_ms: 1_000, ..config };
-    w.tell(Input::Configure { config: Box::new(config) });
+    let values = [("reconnectGraceMs".to_owned(), json!(1_000))].into();
+    w.operate(Act::Set { version: 0, values });
     w.pass(999);
     assert!(w.pushes(c).is_empty());
     w.pass(1);

@@ -9,6 +9,7 @@ mod letters;
 mod lost;
 mod plain;
 mod rewinds;
+mod roll;
 mod services;
 mod streams;
 
