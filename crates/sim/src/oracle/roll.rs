@@ -1,13 +1,17 @@
 //! What operators decide: it holds from when it is answered until it is decided anew, through every crash, for whoever comes.
 //!
 //! Where doubt begins: what was asked and not answered may hold or not, and what a store that went back holds is anything that
-//! it ever was. A start tells, as nothing but the store stands behind what it says.
+//! it ever was. A start tells, as nothing but the store stands behind what it says. Who joins again with a lease that could not
+//! end on a disk that takes nothing is let in at once, and put out when that does not take the member either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::seen::{Matter, Person, Seen};
 
 use super::Court;
+
+/// How long a store that takes writes again may need for those that waited.
+const CATCHES_UP_MS: u64 = 5_000;
 
 /// How a matter may stand.
 #[derive(Debug)]
@@ -55,6 +59,10 @@ pub(super) struct Roll {
     joining: BTreeMap<u8, u64>,
     /// Hellos with an invite that nobody has answered yet: whose, when, and what the invite gives.
     knocking: Vec<(u8, u64, String)>,
+    /// Whether the store takes nothing: its disk is full, or a sync has failed. And since when it takes all again.
+    full: bool,
+    poisoned: bool,
+    well_since: u64,
     /// How many each invite has let in for sure since the store last went back.
     let_in: BTreeMap<u8, u32>,
 }
@@ -90,6 +98,9 @@ impl Roll {
                 self.let_in.clear();
             }
             Seen::BrokerDown(_) => self.knocking.clear(),
+            Seen::DiskFull(full) => (self.full, self.well_since) = (*full, at),
+            Seen::Poisoned => self.poisoned = true,
+            Seen::BrokerUp(_) => self.poisoned = false,
             Seen::GuestKnocks { guest, invite: Some((_, gives)) } => {
                 let member = self.matters.entry(Matter::Member(Person::Guest(*guest))).or_default();
                 // Two hellos of one guest under way are one too many to tell apart.
@@ -151,7 +162,7 @@ impl Roll {
             Ok(()) if closed == Some(true) && (member == Some(false) || joins && revoked) => {
                 court.accuse("roll", format!("guest {guest} was let in, and is no member: {invite:?}"));
             }
-            Ok(()) if closed == Some(true) => {
+            Ok(()) if closed == Some(true) && !self.is_stuck(at) => {
                 if let Some(member) = self.matters.get_mut(&matter)
                     && member.possible.remove(&None)
                 {
@@ -174,6 +185,11 @@ impl Roll {
             }
             _ => {}
         }
+    }
+
+    /// Whether what a lease waits for may not be on disk as yet.
+    fn is_stuck(&self, at: u64) -> bool {
+        self.full || self.poisoned || self.well_since > 0 && at < self.well_since + CATCHES_UP_MS
     }
 
     /// Whoever is no member as yet may become one by a hello that is under way.

@@ -103,6 +103,11 @@ fn an_invite_lets_in_as_many_as_it_says_until_it_is_revoked() {
     let mut play = Play::founded();
     play.comes(1, Some(0), Ok(())).start_again(true).stands(Matter::Founded, Some("yes"), true);
     play.stands(Matter::Member(Person::Guest(2)), None, true).comes(2, Some(0), Ok(())).holds();
+    // With a lease that could not end, on a disk that takes nothing.
+    let mut play = Play::founded();
+    play.see(Seen::DiskFull(true)).comes(1, Some(0), Ok(())).stands(MEMBER, None, false).holds();
+    play.see(Seen::DiskFull(false)).sleep(10_000).comes(2, Some(0), Ok(()));
+    play.stands(Matter::Member(Person::Guest(2)), None, false).breaks(&["decision"]);
     // It was let go just before its hello was heard.
     let mut play = Play::founded();
     let since = play.at;
