@@ -122,7 +122,7 @@ impl World {
             }
             return;
         }
-        let id = answer["id"].as_str().and_then(|id| id.split_once(' '));
+        let id = answer["id"].as_str().and_then(|id| id.split_once('-'));
         let Some((right, since)) =
             id.and_then(|(right, tried)| Some((right, *visit.tried.get(tried.parse::<usize>().ok()?)?)))
         else {
@@ -148,7 +148,7 @@ impl World {
             let params =
                 if method == "send.status" { json!({"clientMessageIds": ["none"]}) } else { json!({}) };
             let frame =
-                json!({"type": "req", "id": format!("{right} {tried}"), "method": method, "params": params});
+                json!({"type": "req", "id": format!("{right}-{tried}"), "method": method, "params": params});
             self.send(wire, Way::Up, Frame::Data(frame.to_string().into_bytes()));
         }
         self.at(t + BETWEEN_MS, Event::Stranger { index });
