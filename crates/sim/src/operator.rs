@@ -251,7 +251,10 @@ impl World {
             Matter::Founded => {
                 self.operator.closed = on;
                 for role in &scenario.cast {
-                    self.keep_out(role.slot, Matter::Member(Person::Cast(role.member)), on);
+                    let member = Matter::Member(Person::Cast(role.member));
+                    let is = |want: &Want| want.state == State::Settled && want.value.is_some();
+                    let out = on && !self.operator.wants.get(&member).is_some_and(is);
+                    self.keep_out(role.slot, member, out);
                 }
             }
             Matter::Member(Person::Cast(member)) => {
