@@ -10,7 +10,7 @@ use tenure_mesh::access::RestoredAccess;
 use tenure_mesh::access::admin::{OperateId, Operated, Operation};
 use tenure_mesh::conn::Out;
 use tenure_mesh::effect::{Effect, Note, ReadId};
-use tenure_mesh::input::{Boot, Remembered};
+use tenure_mesh::input::{Boot, StoredMesh};
 use tenure_mesh::store::record::{RestoredMessages, StoreFound};
 use tenure_mesh::{Input, Mesh};
 use tenure_proto::error::{ErrorCode, WireError};
@@ -165,8 +165,8 @@ pub(crate) async fn run(
     let (house, (now, clocks)) = (&shared.house, shared.clocks());
     let config = (*house.config).clone();
     let boot = Boot { run, random: shared.random };
-    let remembered = Remembered { leases, messages, access };
-    let mesh = Mesh::new(config, boot, house.broker_id.clone(), now, remembered).with_clocks(clocks);
+    let stored = StoredMesh { leases, messages, access };
+    let mesh = Mesh::new(config, boot, house.broker_id.clone(), now, stored).with_clocks(clocks);
     let mut log = Log::new();
     for note in mesh.startup_notes() {
         log.note(&note, &shared.metrics);

@@ -216,7 +216,7 @@ pub struct LeaseRecord {
 
 /// What a store remembers of a mesh at a start.
 #[derive(Clone, Debug, Default)]
-pub struct Remembered {
+pub struct StoredMesh {
     /// Its leases.
     pub leases: Vec<Restored>,
     /// What readers have not settled, and runs and services.

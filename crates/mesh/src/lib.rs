@@ -33,7 +33,7 @@ use tenure_kit::time::{Millis, Now};
 use tenure_proto::ids::{ConnId, RequestId};
 
 use crate::effect::Answer;
-use crate::input::{Boot, Remembered};
+use crate::input::{Boot, StoredMesh};
 use access::Access;
 use access::configure::Settings;
 use clock::MeshClock;
@@ -77,8 +77,8 @@ pub struct Mesh {
 
 impl Mesh {
     /// A mesh on a broker that starts now, with what its store remembers.
-    pub fn new(config: MeshConfig, boot: Boot, broker_id: String, now: Now, remembered: Remembered) -> Mesh {
-        let Remembered { leases, messages, access } = remembered;
+    pub fn new(config: MeshConfig, boot: Boot, broker_id: String, now: Now, stored: StoredMesh) -> Mesh {
+        let StoredMesh { leases, messages, access } = stored;
         let (settings, config, unset) = Settings::recall(config, &access);
         let mut mesh = Mesh {
             clock: MeshClock::new(config.lease_ttl_ms, now),
@@ -224,8 +224,6 @@ fn respond(conn: ConnId, request: RequestId, answer: Answer) -> Effect {
     Effect::Respond { conn, request, outcome: Ok(answer) }
 }
 
-#[cfg(test)]
-#[cfg(test)]
 #[cfg(test)]
 mod props;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tenure_mesh::conn::frames::Supply;
 use tenure_mesh::conn::identity::House;
 use tenure_mesh::conn::{Conn, ConnEffect, Out, Outlet, Received};
 use tenure_mesh::effect::{Answer, Effect, Note, ReadId};
-use tenure_mesh::input::{Boot, Remembered};
+use tenure_mesh::input::{Boot, StoredMesh};
 use tenure_mesh::sessions::freeze;
 use tenure_mesh::store::group_commit::{Asking, Batch, Load, Queued, Taking};
 use tenure_mesh::store::record::{StoreFound, StoreRead};
@@ -107,8 +107,6 @@ pub(crate) enum Did {
     Note(Note),
     /// An operator is answered.
     Operated(OperateId, Box<Result<Operated, WireError>>),
-    /// The world cannot go on.
-    Broke(Broken),
 }
 
 /// What runs while a broker is up.
@@ -182,7 +180,7 @@ impl Broker {
             secure: false,
             relay: None,
             doors: Doors::loopback(7400, &[], &[]),
-            rooms: BTreeMap::new(),
+            rooms: [("default".parse()?, self.base.clone().into())].into(),
             config: self.base.clone().into(),
         };
         let leases = found.leases.into_iter().map(StoredLease::restored).collect();
@@ -190,8 +188,8 @@ impl Broker {
         // A stream of its own, so that what else is random stays as it was.
         let random = self.boots.fork(self.boot).next();
         let boot = Boot { run, random };
-        let remembered = Remembered { leases, messages: found.messages, access: found.access };
-        let mesh = Mesh::new(self.base.clone(), boot, house.broker_id.clone(), now, remembered)
+        let stored = StoredMesh { leases, messages: found.messages, access: found.access };
+        let mesh = Mesh::new(self.base.clone(), boot, house.broker_id.clone(), now, stored)
             .with_clocks(Clocks::at_start(now, found.run.believed_at));
         self.running = Some(Running {
             mesh,
@@ -209,16 +207,15 @@ impl Broker {
             beaten: 0,
             draining: false,
         });
-        self.tune()?;
+        self.tune();
         Ok((found.findings, found.loss_accepted))
     }
 
     /// Sockets hear of the numbers that the mesh runs on, as they are now.
-    fn tune(&mut self) -> Result<(), Broken> {
-        let Some(running) = &mut self.running else { return Ok(()) };
+    fn tune(&mut self) {
+        let Some(running) = &mut self.running else { return };
         self.config = (**running.mesh.config()).clone();
-        running.house.rooms.insert("default".parse()?, running.mesh.config().clone());
-        Ok(())
+        running.house.rooms.values_mut().for_each(|room| *room = running.mesh.config().clone());
     }
 
     /// Dies while it starts.
@@ -419,10 +416,8 @@ impl Broker {
                     if let Note::GraceEntered { conn, .. } = &note {
                         self.did.push(Did::Lost(*conn));
                     }
-                    if note == Note::Configured
-                        && let Err(error) = self.tune()
-                    {
-                        self.did.push(Did::Broke(error));
+                    if note == Note::Configured {
+                        self.tune();
                     }
                     self.did.push(Did::Note(note));
                 }

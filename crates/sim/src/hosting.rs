@@ -102,7 +102,6 @@ impl World {
                     }
                 }
                 Did::Operated(id, outcome) => self.operated(id, *outcome),
-                Did::Broke(error) => self.broken = Some(error),
             }
         }
         let (t, boot) = (self.t, self.broker.boot);

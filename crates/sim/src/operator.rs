@@ -236,7 +236,6 @@ impl World {
 
     fn key_of(&self, person: Person) -> Option<MemberKey> {
         match person {
-            Person::Owner => Some(member_key(&self.operator.owner)),
             Person::Cast(member) => self.names.member_key(member),
             Person::Guest(guest) => Some(self.guest_key(guest)),
         }

@@ -70,8 +70,6 @@ pub enum Fallback {
 /// Somebody who may be on the roll of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Person {
-    /// Who founded it.
-    Owner,
     /// A member of the cast.
     Cast(Member),
     /// A guest, by number.

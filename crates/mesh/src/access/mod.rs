@@ -1,7 +1,7 @@
 //! Who may do what in a mesh.
 //!
-//! What this is for: the rights and the one table that says which method needs which; the records of members, invites and
-//! bearer tokens; and [`Roll`], the rules by which a hello is let in. A mesh that is *open* lets in any key; any other
+//! What this is for: the rights that a session has (which of them a method needs stands in the table of methods,
+//! [`tenure_proto::method`]); the records of members, invites and bearer tokens; and [`Roll`], the rules by which a hello is let in. A mesh that is *open* lets in any key; any other
 //! lets in its members, whoever brings an invite that one of its operators has signed, and whoever brings a token.
 //!
 //! What it promises: rights only ever narrow. What a session may do is what its member may, less what its attestation

@@ -30,12 +30,8 @@ impl Mesh {
     /// Counts a message that this session sends; the refusal if it is one too many.
     pub(crate) fn count_send(&mut self, session: SessionKey) -> Option<WireError> {
         let (member, rate) = (self.counted(session)?, self.config.send_rate);
-        self.access
-            .quota
-            .sends
-            .take(self.clock.now(), &member, rate)
-            .err()
-            .map(|wait_ms| too_often("sends", wait_ms))
+        let taken = self.access.quota.sends.take(self.clock.now(), &member, rate);
+        taken.err().map(|wait_ms| too_often("sends", wait_ms))
     }
 
     /// A message that was counted was none: its id was used before, or it was refused.
@@ -60,12 +56,8 @@ impl Mesh {
             return None;
         }
         let (member, rate) = (self.counted(session)?, self.config.request_rate);
-        self.access
-            .quota
-            .requests
-            .take(self.clock.now(), &member, rate)
-            .err()
-            .map(|wait_ms| too_often("asks", wait_ms))
+        let taken = self.access.quota.requests.take(self.clock.now(), &member, rate);
+        taken.err().map(|wait_ms| too_often("asks", wait_ms))
     }
 
     /// The member whose account a session's requests go to, if they are counted.

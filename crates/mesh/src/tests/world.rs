@@ -20,7 +20,7 @@ use crate::access::admin::{Act, OperateId, Operated, Operation};
 use crate::access::{Presented, RestoredAccess};
 use crate::conn::admit::{Admission, TokenVerdict, Voucher};
 use crate::effect::{HelloAnswer, Note, ReadId};
-use crate::input::{Banned, Call, Remembered};
+use crate::input::{Banned, Call, StoredMesh};
 use crate::services::route::{RouteId, Target};
 use crate::store::record::{RestoredMessages, StoreFound, StoreRead};
 use crate::tests::socket;
@@ -76,7 +76,7 @@ impl World {
                 Boot { run: 1, random: 1 },
                 "b".into(),
                 Now { at: Millis(0), wall: WALL },
-                Remembered::default(),
+                StoredMesh::default(),
             ),
             remembers: RestoredAccess::default(),
             store: Store::default(),
@@ -275,8 +275,8 @@ impl World {
         }
         let messages = RestoredMessages { services: self.store.services(), ..Default::default() };
         let (boot, access) = (self.boot(), self.remembers.clone());
-        let remembered = Remembered { leases: restored, messages, access };
-        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), remembered);
+        let stored = StoredMesh { leases: restored, messages, access };
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), stored);
     }
 
     /// The broker starts on a store with these messages and no lease.
@@ -286,8 +286,8 @@ impl World {
             (socket.gone, socket.carries) = (true, None);
         }
         let (boot, now) = (self.boot(), self.now());
-        let remembered = Remembered { messages, ..Remembered::default() };
-        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), now, remembered);
+        let stored = StoredMesh { messages, ..StoredMesh::default() };
+        self.mesh = Mesh::new(self.config.clone(), boot, "b".into(), now, stored);
     }
 
     // What came of it.

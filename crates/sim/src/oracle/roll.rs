@@ -15,7 +15,7 @@ const CATCHES_UP_MS: u64 = 5_000;
 
 /// How a matter may stand.
 #[derive(Debug)]
-struct Matters {
+struct Standing {
     possible: BTreeSet<Option<String>>,
     /// Since when it may stand like this and no other way.
     since: u64,
@@ -23,13 +23,13 @@ struct Matters {
     ever: BTreeSet<Option<String>>,
 }
 
-impl Default for Matters {
-    fn default() -> Matters {
-        Matters { possible: BTreeSet::from([None]), since: 0, ever: BTreeSet::from([None]) }
+impl Default for Standing {
+    fn default() -> Standing {
+        Standing { possible: BTreeSet::from([None]), since: 0, ever: BTreeSet::from([None]) }
     }
 }
 
-impl Matters {
+impl Standing {
     fn may_be(&mut self, at: u64, value: Option<String>) {
         self.ever.insert(value.clone());
         if self.possible.insert(value) {
@@ -54,7 +54,7 @@ impl Matters {
 /// The roll of the mesh, as far as it can be known.
 #[derive(Debug, Default)]
 pub(super) struct Roll {
-    matters: BTreeMap<Matter, Matters>,
+    matters: BTreeMap<Matter, Standing>,
     /// When each guest said hello with an invite who was no member then, for as long as nothing else may have made it one.
     joining: BTreeMap<u8, u64>,
     /// Hellos with an invite that nobody has answered yet: whose, when, and what the invite gives.
@@ -123,7 +123,7 @@ impl Roll {
 
     fn certain(&self, matter: Matter, from: u64) -> Option<Option<String>> {
         // What nobody has ever touched is not so.
-        self.matters.get(&matter).map_or(Some(None), |matters| matters.certain(from).cloned())
+        self.matters.get(&matter).map_or(Some(None), |standing| standing.certain(from).cloned())
     }
 
     fn stands(&mut self, at: u64, matter: Matter, value: &Option<String>, at_start: bool, court: &mut Court) {

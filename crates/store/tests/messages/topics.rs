@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tenure_kit::{Millis, Now};
 use tenure_mesh::MeshConfig;
 use tenure_mesh::effect::Answer;
-use tenure_mesh::input::{Boot, Call, Remembered};
+use tenure_mesh::input::{Boot, Call, StoredMesh};
 use tenure_mesh::store::record::{GroupRecord, GroupState, LaneRecord, LogRecord, Reader, RestoredMessages};
 use tenure_mesh::{Effect, Input, Mesh};
 use tenure_proto::error::ErrorCode;
@@ -248,8 +248,8 @@ fn a_million_that_wait_are_not_read_at_a_start() {
         ..RestoredMessages::default()
     };
     let now = Now { at: Millis(0), wall: 1_700_000_000_000 };
-    let remembered = Remembered { messages, ..Remembered::default() };
-    let mut mesh = Mesh::new(MeshConfig::default(), Boot { run: 2, random: 2 }, "b".into(), now, remembered);
+    let stored = StoredMesh { messages, ..StoredMesh::default() };
+    let mut mesh = Mesh::new(MeshConfig::default(), Boot { run: 2, random: 2 }, "b".into(), now, stored);
     mesh.flush();
     assert!(mesh.poll_effect().is_none());
     let hello = Input::Hello {

@@ -13,7 +13,7 @@ use tenure_kit::{Millis, Now};
 use tenure_mesh::access::admin::Operated;
 use tenure_mesh::conn::admit::Admission;
 use tenure_mesh::effect::{Answer, Effect, HelloAnswer, Note, Push, WriteId};
-use tenure_mesh::input::{Boot, Call, Remembered};
+use tenure_mesh::input::{Boot, Call, StoredMesh};
 use tenure_mesh::store::record::{StoreFound, StoreRead, StoreWrite};
 use tenure_mesh::{Input, Mesh, MeshConfig};
 use tenure_proto::close::Closing;
@@ -120,7 +120,7 @@ impl World {
         config.check().unwrap();
         let now = Now { at: Millis(0), wall: WALL };
         let boot = Boot { run: 0, random: 0 };
-        let mesh = Mesh::new(config.clone(), boot, "b".into(), now, Remembered::default());
+        let mesh = Mesh::new(config.clone(), boot, "b".into(), now, StoredMesh::default());
         let mut world = World {
             mesh,
             config,
@@ -165,7 +165,7 @@ impl World {
         let run = store.begin_run(self.wall).unwrap();
         self.run = run.number;
         let leases = store.leases().unwrap().into_iter().filter(|lease| lease.row.mesh == self.name);
-        let remembered = Remembered {
+        let stored = StoredMesh {
             leases: leases.map(StoredLease::restored).collect(),
             messages: store.restore(&self.name).unwrap(),
             access: store.access(&self.name).unwrap(),
@@ -175,7 +175,7 @@ impl World {
         self.at = 0;
         self.boots += 1;
         let boot = Boot { run: self.run, random: self.boots };
-        let mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), remembered);
+        let mesh = Mesh::new(self.config.clone(), boot, "b".into(), self.now(), stored);
         self.mesh = mesh.with_clocks(Clocks::at_start(self.now(), run.believed_at));
     }
 
